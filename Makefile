@@ -60,7 +60,7 @@ mutants: $(VENV)/.ready  ## how many mutants of a random sample the tests kill; 
 	$(BIN)/python tests/mutants.py $(ARGS)
 
 soak: $(VENV)/.ready  ## the tests that take long: crashes under load, many times
-	SLUICE_CRASH_ROUNDS=200 $(BIN)/python -m pytest tests/audit/test_audit_crash.py $(ARGS)
+	SLUICE_CRASH_ROUNDS=200 $(BIN)/python -m pytest tests/audit/test_audit_crash.py tests/login/test_renewing.py $(ARGS)
 
 accept: $(VENV)/.ready  ## whole first lists beside a load; ARGS="--starts 100 --jobs 2", --load, --delay; --console: the pages; --packages; --start
 	PYTHONPATH=.:tests $(BIN)/python tests/accept/run.py $(ARGS)

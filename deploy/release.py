@@ -1,9 +1,10 @@
 """`make dist`: what a release consists of, in one folder. The same sources give the same bytes, wherever and whenever.
 
-    python deploy/release.py FOLDER [--packages]     --packages: the sdist and the wheel alone
+    python deploy/release.py FOLDER [--packages]     --packages: without the bill of materials
 
-The wheel is built from the sdist, with the build backend of requirements.lock. All times in them are SOURCE_DATE_EPOCH:
-the variable, or the time of the commit, or that of the sdist that these sources were unpacked from.
+The wheel is built from the sdist, with the build backend of requirements.lock. The bundle for desktop clients holds the
+wheel, and the versions of requirements.lock. All times in them are SOURCE_DATE_EPOCH: the variable, or the time of the
+commit, or that of the sdist that these sources were unpacked from.
 """
 
 import argparse
@@ -13,6 +14,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 ROOT = Path(__file__).resolve().parent.parent
 VENDORED = ROOT / "proxy/sluicegate/console/static/manifest.json"
+BUNDLE = ROOT / "deploy/bundle"
 UV, CYCLONEDX = (Path(sys.executable).with_name(name) for name in ("uv", "cyclonedx-py"))
 
 
@@ -38,6 +42,36 @@ def epoch() -> str:
 def build(folder: Path, environ: dict[str, str]) -> None:
     command = [UV, "build", "--no-build-isolation", "--python", sys.executable, "--no-create-gitignore"]
     subprocess.run([*command, "--quiet", "--offline", "--out-dir", folder, ROOT], check=True, env=environ)
+
+
+def write_bundle(wheel: Path, moment: str) -> None:
+    """An MCP bundle; its client installs the wheel with uv (modelcontextprotocol/mcpb, MANIFEST.md, "UV Runtime")."""
+    name, version = wheel.name.split("-")[:2]
+    manifest = json.loads((BUNDLE / "manifest.json").read_text("utf-8")) | {"version": version}
+    parts = {
+        "manifest.json": json.dumps(manifest, indent=2).encode() + b"\n",
+        "pyproject.toml": bundle_project(wheel, version).encode(),
+        "src/main.py": (BUNDLE / "src/main.py").read_bytes(),
+        wheel.name: wheel.read_bytes(),
+    }
+    when = time.gmtime(int(moment))[:6]
+    with zipfile.ZipFile(wheel.with_name(f"{name}-{version}.mcpb"), "w") as archive:
+        for part, data in parts.items():
+            about = zipfile.ZipInfo(part, when)
+            about.create_system, about.external_attr = 3, 0o644 << 16
+            archive.writestr(about, data)
+
+
+def bundle_project(wheel: Path, version: str) -> str:
+    """Its pyproject.toml: the wheel, and every version that the lock file has."""
+    lines = (line.rstrip("\\ ") for line in (ROOT / "requirements.lock").read_text("utf-8").splitlines())
+    pins = [line for line in lines if "==" in line and not line.startswith((" ", "#"))]
+    return "\n".join([
+        "[project]", 'name = "sluice-bundle"', f'version = "{version}"', 'requires-python = ">=3.11,<3.14"',
+        'dependencies = ["sluicegate[keyring]"]', "", "[tool.uv]", "package = false", "constraint-dependencies = [",
+        *(f"  {json.dumps(pin)}," for pin in pins), "]", "", "[tool.uv.sources]",
+        f"sluicegate = {{ path = {json.dumps(wheel.name)} }}", "",
+    ])  # fmt: skip
 
 
 def bill_of_materials(wheel: Path, environ: dict[str, str]) -> str:
@@ -93,8 +127,9 @@ def main() -> None:
         sys.exit(f"{folder} is not empty")
     environ = os.environ | {"SOURCE_DATE_EPOCH": epoch()}
     build(folder, environ)
+    (wheel,) = folder.glob("*.whl")
+    write_bundle(wheel, environ["SOURCE_DATE_EPOCH"])
     if not options.packages:
-        (wheel,) = folder.glob("*.whl")
         name = "-".join(wheel.name.split("-")[:2])
         (folder / f"{name}.cdx.json").write_text(bill_of_materials(wheel, environ))
     (folder / "SHA256SUMS").write_text(checksums(folder))

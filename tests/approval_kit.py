@@ -58,6 +58,7 @@ class Town:
         self.tokens: dict[str, float] = {}
         self.review = "accepted"
         self.identity = "pay-1"  # of the server
+        self.class_ = "write"
         self.may_call = True
         self.keeps = True
         self.policy = "rev1"
@@ -84,13 +85,13 @@ class Town:
 
         return ApprovalDeps(
             roles_of=lambda who: frozenset(who.roles),
-            client_of=lambda principal: self.people.get(principal),
+            client_of=lambda principal, roles, is_operator: self.people.get(principal),
             is_gone=lambda principal: principal not in self.people,
-            token_end=lambda principal: self.tokens.get(principal),
+            token_end=lambda principal, roles: self.tokens.get(principal),
             revision=lambda: self.policy,
             tell=tell,
             identity_of=lambda server: self.identity,
-            may_call=lambda binding, target, class_: self.may_call,
+            may_call=lambda binding, target: self.may_call,
         )
 
     def ruling(self) -> Decision:
@@ -105,7 +106,7 @@ class Town:
             check_arguments=lambda target, arguments: self.argument_rule and self.argument_rule.check(arguments or {}),
             renew=renew,
             current=lambda client: self.people.get(client.principal, client),
-            classify=lambda target: "write",
+            classify=lambda target: self.class_,
             review=lambda target: self.review,
             elicits=lambda client: self.how,
             page_url=page,

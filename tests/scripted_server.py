@@ -26,6 +26,7 @@ from sluicegate.protocol.model import (
     Subscribed,
     Updated,
     Verdict,
+    refuse,
 )
 from sluicegate.router import Cursors, MayList, MaySee, Router
 from sluicegate.router.tasks import InspectState, uninspected
@@ -63,8 +64,12 @@ class Scripted:
         self.refuses: dict[str, Failure] = {}
         self.holds: list[BaseException | None] = []  # what the next holds raise
 
-    def trouble(self, client: Client) -> str:
-        return ""
+    def unavailable(self, call: Call) -> Outcome:
+        why = "it has not said yet what it offers."
+        return refuse(call.method, "server_unavailable", f"The server {self.key} is not available: {why}")
+
+    def shows(self, client: Client) -> bool:
+        return self.status != "down"
 
     def era_for(self, client: Client) -> Era | None:
         return client.era

@@ -1,6 +1,7 @@
 """`python -m sluicegate` and the installed command `sluice`."""
 
 import gc
+import os
 import sys
 
 from sluicegate.deferred import defer
@@ -12,8 +13,12 @@ gc.disable()  # walking all that imports make takes a tenth of a start; `main` e
 for name in ("rich", "pygments", "greenlet"):
     sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None: cannot be imported
 
-# Needed by who has servers with a URL, and by who has rules for arguments.
-for name in ("httpx", "httpx_sse", "jsonschema_rs"):
+# Nobody extends the checks of the config, and looking for plugins reads the metadata of every installed package.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
+# Needed by who has servers with a URL, by who has rules for arguments, by texts that are long, and by a matcher of
+# casbin that no policy here uses.
+for name in ("httpx", "httpx_sse", "jsonschema_rs", "regex", "wcmatch.glob"):
     defer(name)
 
 from sluicegate.cli import main  # noqa: E402 - after the lines above, which decide what it imports

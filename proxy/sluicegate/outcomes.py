@@ -40,6 +40,7 @@ class Ending(NamedTuple):
 _BY_REASON: Final[dict[Reason, str]] = {
     "timeout": "timeout", "outcome_unknown": "unknown", "server_unavailable": "tool_error",
     "result_too_large": "tool_error", "result_withheld": "tool_error", "approval_pending": "waiting",
+    "login_required": "waiting",
 }  # fmt: skip
 _WORDS: Final = {"input_required": "ok", "task": "ok", "not_found": "unknown"}
 # JSON-RPC's own, and those of MCP's revisions: a server can answer with any number, but it cannot make series of them.

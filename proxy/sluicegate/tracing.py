@@ -1,9 +1,9 @@
 """Spans of calls, as OpenTelemetry's conventions for MCP have them: one towards the client, and in it one towards the
-server.
+server. They go to an OTLP collector over HTTP. Needs the extra `otel`, so it is imported only where one is configured.
 
-Knows OpenTelemetry's API and calls; who collects the spans, if anybody, is said elsewhere. The context comes from the
-call's `_meta` and goes on in the `_meta` of what is inside (`traceparent`, `tracestate`; SEP-414), so that the audit
-log and the server see the same trace. `baggage` passes as it is.
+The context comes from the call's `_meta` and goes on in the `_meta` of what is inside (`traceparent`, `tracestate`;
+SEP-414), so that the audit log and the server see the same trace. `baggage` passes as it is. Spans are sent in batches
+by a thread of the SDK's; what a collector does not take is dropped there and slows nobody.
 """
 
 from collections.abc import Iterator
@@ -11,6 +11,10 @@ from dataclasses import replace
 from typing import Final
 
 from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -21,6 +25,21 @@ from sluicegate.protocol.model import Call, Failure, Guard, Handler, Outcome, Ta
 MAX_TEXT: Final = 200
 _CONTEXT: Final = TraceContextTextMapPropagator()
 _NAMED: Final = {"tool": "gen_ai.tool.name", "prompt": "gen_ai.prompt.name", "res": "mcp.resource.uri"}
+
+
+def provider(endpoint: str, version: str) -> TracerProvider:
+    """`endpoint` is the collector's base URL, as in OTEL_EXPORTER_OTLP_ENDPOINT. `shutdown` sends what is left, in a
+    worker thread. Headers, sampling and batching follow the OTEL_* variables of the environment."""
+    resource = Resource.create({"service.name": "sluice", "service.version": version})
+    made = TracerProvider(resource=resource, shutdown_on_exit=False)  # whoever opened it does
+    made.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces")))
+    return made
+
+
+def guards(provider: TracerProvider, version: str) -> tuple[Guard, Guard]:
+    """Spans towards clients, outside of all guards, and towards servers, inside of them."""
+    tracer = provider.get_tracer("sluice", version)
+    return spans(tracer, SpanKind.SERVER), spans(tracer, SpanKind.CLIENT)
 
 
 def spans(tracer: Tracer, kind: SpanKind) -> Guard:

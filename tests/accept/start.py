@@ -8,6 +8,7 @@ import compileall
 import json
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,7 +26,8 @@ META = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"nam
 
 def main(words: list[str]) -> int:
     """The exit code: 0 if both bars are held."""
-    compileall.compile_dir(ROOT / "proxy", quiet=2)
+    for modules in (ROOT / "proxy", sysconfig.get_path("purelib")):
+        compileall.compile_dir(modules, quiet=2)
     with tempfile.TemporaryDirectory(prefix="sluice-start-") as name:
         rows = [start(Path(name) / "start"), idle(Path(name) / "idle")]
     for what, value, bar, unit in rows:

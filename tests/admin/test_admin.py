@@ -10,6 +10,7 @@ from admin_deps import admin_deps
 from sluicegate.admin import AdminSettings, application
 from sluicegate.http.hosts import ServedNames
 from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Client
 
 TOKEN = "operator-secret"
 KEY = "client-key"
@@ -34,8 +35,8 @@ def asker(
         metrics=given.get("metrics", lambda: lambda: (b"sluice_sessions 0\n", "text/plain; version=1")),
         describe_servers=servers,
         list_tools=list_tools,
-        principal_of=lambda key: "key:ci" if key == KEY else None,
-        may=lambda who, area, act: who == "local" or (who, area) in given.get("rights", ()),
+        client_of=lambda key: Client("key:ci") if key == KEY else None,
+        may=lambda who, area, act: who.principal == "local" or (who.principal, area) in given.get("rights", ()),
         refused=given.get("refused"),
     )
     transport = httpx.ASGITransport(app=application(AdminSettings(TOKEN, names), sources), client=peer)  # type: ignore[arg-type]

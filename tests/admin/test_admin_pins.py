@@ -11,6 +11,7 @@ from sluicegate.admin.routes import MAX_BODY
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, Pinned
 from sluicegate.policy.pins import Found, fingerprint
 from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Client
 from sluicegate.store.memory import MemoryStore
 
 OPERATOR = {"Authorization": "Bearer operator-secret"}
@@ -32,8 +33,8 @@ async def asker(peer: str = "127.0.0.1") -> tuple[httpx.AsyncClient, DefinitionP
         await board.meet("gh", "modern", "", "tool", {"x": Found(fingerprint(item), item)})
     sources = admin_deps(
         ready=list, metrics=None, describe_servers=no_servers, list_tools=no_tools,
-        principal_of=lambda key: "key:ci" if key == "client-key" else None,
-        may=lambda who, area, act: who == "local",
+        client_of=lambda key: Client("key:ci") if key == "client-key" else None,
+        may=lambda who, area, act: who.principal == "local",
         pins=board,
     )  # fmt: skip
     app = application(AdminSettings("operator-secret"), sources)

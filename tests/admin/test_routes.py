@@ -18,10 +18,11 @@ from sluicegate.admin.changes import Changes
 from sluicegate.admin.endpoints import ENDPOINTS
 from sluicegate.admin.pins import PinsApi
 from sluicegate.admin.response import AdminResponse
-from sluicegate.admin.routes import ACTIONS, API, MAX_BODY, ROUTES, ApiRoute, needs_step_up, openapi, pattern
+from sluicegate.admin.routes import ACTIONS, API, MAX_BODY, ROUTES, ApiRoute, openapi, pattern, step_up_of
 from sluicegate.admin.verification import Verification
 from sluicegate.http.hosts import ADMIN_PORT
 from sluicegate.policy.lint_syntax import AREAS
+from sluicegate.protocol.model import Client
 
 CANARY = "what only those with the right may see"
 KEY = {"Authorization": "Bearer client-key"}
@@ -124,12 +125,13 @@ class OpenedPage:
 
 
 def asker(
-    may: Callable[[str, str, str], bool] = lambda who, area, act: False, peer: str = "127.0.0.1"
+    may: Callable[[Client, str, str], bool] = lambda who, area, act: False, peer: str = "127.0.0.1"
 ) -> tuple[httpx.AsyncClient, Sources]:
     made = Sources()
     sources = admin_deps(
         ready=list, metrics=lambda: lambda: (b"sluice_sessions 0\n", "text/plain"), describe_servers=made.servers,
-        list_tools=made.tools, principal_of=lambda key: "key:ci" if key == "client-key" else None, may=may,
+        list_tools=made.tools, judge_tools=made.tools,
+        client_of=lambda key: Client("key:ci") if key == "client-key" else None, may=may,
         change_server=made.change_server, pins=cast(PinsApi, made), approvals=cast(ApprovalsApi, made),
         list_prompts=made.tools, list_resources=made.resources, output=made.output,
         audit=cast(Any, made), calls=cast(CallsApi, made), verification=cast(Verification, made),
@@ -167,7 +169,7 @@ each_write = pytest.mark.parametrize(
 )
 
 
-def may_all(who: str, area: str, act: str) -> bool:
+def may_all(who: Client, area: str, act: str) -> bool:
     return True
 
 
@@ -307,10 +309,14 @@ def test_what_changes_something_leaves_a_record_and_what_only_shows_has_no_right
         assert (route.act == "write") <= (route.method != "GET"), route.operation
 
 
-def test_only_showing_a_secret_needs_step_up() -> None:
-    paths = {(route.method, target(route)) for route in ROUTES if needs_step_up(route.method, target(route))}
-    assert paths == {("POST", f"{API}approvals/apr_1/reveal")}
-    assert not needs_step_up("GET", f"{API}approvals/apr_1/reveal")
+def test_what_shows_a_secret_or_is_hard_to_undo_needs_step_up() -> None:
+    found = {(route.method, target(route)): step_up_of(route.method, target(route)) for route in ROUTES}
+    assert {request: when for request, when in found.items() if when} == {
+        ("POST", f"{API}approvals/apr_1/reveal"): "always",
+        ("POST", f"{API}servers/gh/restart"): "required", ("POST", f"{API}servers/gh/disable"): "required",
+        ("POST", f"{API}pins"): "many",
+    }  # fmt: skip
+    assert not step_up_of("GET", f"{API}approvals/apr_1/reveal") and not step_up_of("POST", "/nothing")
 
 
 async def test_an_answer_without_a_body_says_its_length() -> None:

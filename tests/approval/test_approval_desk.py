@@ -65,10 +65,15 @@ async def test_what_is_approved_runs_once_and_a_repeat_asks_anew(town: Town) -> 
 
 async def test_what_a_client_adds_to_an_approved_call_is_not_sent(town: Town) -> None:
     """It is no part of what the approver saw, and may be another at each call."""
-    defined = {"progressToken": 1, "traceparent": "t", "io.modelcontextprotocol/logLevel": "info"}
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    defined = {"progressToken": 1, "traceparent": parent, "io.modelcontextprotocol/logLevel": "info"}
+    unseen = {"io.modelcontextprotocol/mode": "force", "baggage": "force=true", "tracestate": "a=force it"}
     await town.decide(await town.pending(amount=5))
-    call = replace(town.call(amount=5), meta={**defined, "com.example/dry_run": False, "path": "/etc"})
+    call = replace(town.call(amount=5), meta={**defined, **unseen, "com.example/dry_run": False, "path": "/etc"})
     assert reason(await town.run(call)) == "" and town.seen[0].meta == defined
+    words = {"traceparent": f"{parent} force", "io.modelcontextprotocol/logLevel": "force"}
+    await town.decide(await town.pending(amount=6))
+    assert reason(await town.run(replace(town.call(amount=6), meta=words))) == "" and town.seen[1].meta == {}
 
 
 async def test_a_denial_is_told_with_its_comment_and_nobody_is_asked_again_at_once(town: Town) -> None:
@@ -399,7 +404,7 @@ async def test_a_row_that_an_earlier_version_wrote_is_read_and_counts_for_nothin
             continue
         row = json.loads(raw)
         for fields in (row, row["matter"], *row.get("votes", ())):
-            for name in ("identity", "credential", "class_" if fields is row and "by" in row and "made" in row else ""):
+            for name in ("identity", "credential", "class_"):
                 fields.pop(name, None)
         await town.store.put(place, json.dumps(row).encode())
     later = town.new_desk()
@@ -407,6 +412,21 @@ async def test_a_row_that_an_earlier_version_wrote_is_read_and_counts_for_nothin
     assert not later.grants.all() and not await later.consume(approval.id)
     ended = await later.get(approval.id)
     assert ended is not None and (ended.state, ended.comment) == ("superseded", desks.UNIDENTIFIED)
+
+
+@pytest.mark.parametrize("scope", ["once", "15m"])
+async def test_a_yes_to_a_tool_of_one_class_is_none_to_it_as_another(town: Town, scope: str) -> None:
+    approval = await town.pending(amount=1)
+    assert approval.binding.class_ == "write"
+    await town.decide(approval, scope=scope)
+    town.class_ = "destroy"  # the config says so by now
+    asked = about(await town.run(town.call(amount=1)))
+    assert asked["state"] == "pending" and asked["id"] != approval.id and not town.seen
+    again = await town.get(asked["id"])
+    assert again.binding.class_ == "destroy"
+    await town.decide(again)
+    await town.run(town.call(amount=1))
+    assert len(town.seen) == 1
 
 
 async def test_a_grant_that_cannot_be_read_is_said_and_keeps_nobody_else_from_theirs(
@@ -453,7 +473,7 @@ async def test_a_yes_by_token_counts_while_a_token_of_theirs_is_good(town: Town)
     await town.decide(first, leo)
     await town.decide(second, leo, scope="15m")
     (grant,) = town.desk.grants.alive()
-    town.desk._deps = replace(town.world(), client_of=lambda who: None, is_gone=lambda who: False)
+    town.desk._deps = replace(town.world(), client_of=lambda who, roles, is_operator: None, is_gone=lambda who: False)
     assert not await town.desk.consume(first.id) and not await town.desk.use_grant(grant)
 
 
@@ -813,12 +833,39 @@ async def test_a_grant_ends_with_its_holders_token_unless_there_is_a_newer_one(t
     assert not after.grants.all() and len(town.seen) == 3
 
 
+@pytest.mark.parametrize("state", ["pending", "approved"])
+async def test_what_a_token_asked_for_ends_with_it_unless_there_is_a_newer_one(town: Town, state: str) -> None:
+    town.tokens[ANN.principal] = town.clock.now + 60
+    approval = await town.pending(amount=1)
+    if state == "approved":
+        await town.decide(approval)
+    town.clock.now += 59
+    town.tokens[ANN.principal] = town.clock.now + 60
+    town.clock.now += 30
+    await town.desk.refresh()
+    assert (await town.get(approval.id)).state == state
+    after = town.new_desk()
+    town.clock.now += 31
+    assert not await town.desk.consume(approval.id)
+    await after.refresh()
+    assert (await town.get(approval.id)).state == "cancelled" and not town.seen
+
+
+async def test_what_a_token_asked_for_ends_when_its_issuer_is_removed(town: Town) -> None:
+    town.tokens[ANN.principal] = town.clock.now + 60
+    approval = await town.pending(amount=1)
+    town.tokens.clear()
+    refused = await town.decide(approval)
+    assert isinstance(refused, VoteRefused) and refused.status == 409
+    assert (await town.get(approval.id)).state == "cancelled"
+
+
 async def test_a_grant_of_a_token_survives_a_restart_while_the_token_is_good(town: Town) -> None:
     town.tokens[ANN.principal] = town.clock.now + 60
     approval = await town.pending(amount=1)
     town.tokens.clear()
-    await town.decide(approval, scope="15m")  # somewhere else, where no token was shown
-    after = town.new_desk()
+    town.desk = after = town.new_desk()  # where no token was shown
+    await town.decide(approval, scope="15m")
     await after.refresh()
     assert len(after.grants.all()) == 1
     town.clock.now += 61

@@ -30,6 +30,10 @@ def another_server(config: Json, folder: Path) -> None:
     config["servers"]["bank"] = recorder(folder, "other", tools=["wire", "look"])
 
 
+def another_environment(config: Json, folder: Path) -> None:
+    config["servers"]["bank"]["env"] = {"TARGET": "production"}
+
+
 def _replace_key(config: Json, name: str) -> None:
     config["clients"]["keys"][name]["hash"] = "sha256:" + hashlib.sha256(NEW_KEY.encode()).hexdigest()
 
@@ -145,7 +149,7 @@ def clients(config: Json) -> list[Json]:
     return list(config["clients"]["keys"].values())
 
 
-@pytest.mark.parametrize("change", [another_server, voters_key, requesters_key])
+@pytest.mark.parametrize("change", [another_server, another_environment, voters_key, requesters_key])
 def test_what_is_replaced_for_good_takes_approvals_and_grants_with_it(town: Bed, change: Change) -> None:
     approve(town, 1, "once"), approve(town, 2, "15m")
     worse = json.loads((town.folder / "sluice.yaml").read_text())
@@ -155,7 +159,9 @@ def test_what_is_replaced_for_good_takes_approvals_and_grants_with_it(town: Bed,
     assert reason(wire(town, 3)) == "approval_pending" and calls(town) == 0
 
 
-@pytest.mark.parametrize("change", [another_server, voters_key, requesters_key, requesters_role])
+@pytest.mark.parametrize(
+    "change", [another_server, another_environment, voters_key, requesters_key, requesters_role]
+)
 def test_what_is_replaced_while_no_sluice_runs_takes_approvals_and_grants_with_it(
     tmp_path: Path, change: Change
 ) -> None:

@@ -328,7 +328,7 @@ async def test_an_approval_carries_who_asked_with_which_client_session_and_trace
     assert approval.client == "n" * 64 + " " + "v" * 64 and approval.trace == trace
     assert (approval.owner, approval.persons) == ("Ann", ("key:ann", "ann")) and len(approval.session) == 32
     assert (approval.created, approval.expires, approval.token_end) == (START, START + 1800, START + 77)
-    assert (approval.method, approval.public, approval.class_, approval.policy) == (
+    assert (approval.method, approval.public, approval.binding.class_, approval.policy) == (
         "tools/call", "b__pay", "write", "rev1")  # fmt: skip
     assert len(approval.home) == 12 and approval.home != town.new_desk()._home
     bare = town.call(Client("key:ann"), amount=2)
@@ -413,9 +413,9 @@ async def test_what_is_too_much_is_refused_with_its_status_and_what_is_just_not_
     town = timed_town(per_client=1)
     call = town.call(amount=2)
     binding = bind(ANN, "tools/call", TOOL, call.params, "policy.csv:7", BUILT_IN["one-of-leads"], town.identity)
-    assert isinstance(await town.desk.ask(call, binding, "write", dict), Approval)
+    assert isinstance(await town.desk.ask(call, binding, dict), Approval)
     other = bind(ANN, "tools/call", TOOL, {"name": "pay"}, "policy.csv:7", BUILT_IN["one-of-leads"], town.identity)
-    refused = await town.desk.ask(call, other, "write", dict)
+    refused = await town.desk.ask(call, other, dict)
     assert isinstance(refused, VoteRefused) and refused.status == 429
     (approval,) = town.desk.open_ones()
     long = len('{"a":""}')

@@ -165,6 +165,8 @@ def test_what_a_server_asks_before_it_begins_is_asked_through_the_task(town: Bed
     ((key, ask),) = until(town, id, "input_required")["inputRequests"].items()
     assert ask["params"]["message"] == "[new] Your name?"
     say(town, "ann", "tasks/update", taskId=id, inputResponses={"other": {"action": "accept"}})
+    unfit = say(town, "ann", "tasks/update", taskId=id, inputResponses={key: {"roots": []}})
+    assert unfit["error"]["message"] == f"inputResponses[{key!r}] is no answer to elicitation/create"
     assert get(town, id)["status"] == "input_required"
     answer = {key: {"action": "accept", "content": {"name": "Ann"}}}
     say(town, "ann", "tasks/update", taskId=id, inputResponses=answer)

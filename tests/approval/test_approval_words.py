@@ -160,7 +160,7 @@ async def test_who_asks_reads_what_to_do_next() -> None:
 
 def test_an_answer_names_its_approval_in_results_and_in_errors() -> None:
     made = bind(ANN, "tools/call", TOOL, {}, "r", BUILT_IN["confirm"])
-    approval = Approval("apr_1", "pending", made, "m", "p", "c", "r", (), "", "", "", "", "", 0.0, 60.0)
+    approval = Approval("apr_1", "pending", made, "m", "p", "r", (), "", "", "", "", "", 0.0, 60.0)
     named = {"id": "apr_1", "state": "pending", "expires_at": "1970-01-01T00:01:00Z"}
     result = messages.answer("tools/call", "approval_pending", "wait", approval)
     refused = refuse("tools/call", "approval_pending", "wait")
@@ -353,12 +353,15 @@ def test_methods_and_prompts_are_bound_and_what_a_retry_adds_is_not() -> None:
     assert one.digest != bind(ANN, "prompts/get", TOOL, {"name": "pay"}, "r", terms).digest
     assert (one.principal, one.server, one.kind, one.own, one.rule, one.terms) == (
         "key:ann", "bank", "tool", "pay", "r", terms)  # fmt: skip
+    for method in ("tools/call", "prompts/get"):
+        empty = bind(ANN, method, TOOL, {"name": "pay", "arguments": {}}, "r", terms)
+        assert empty == bind(ANN, method, TOOL, {"name": "pay"}, "r", terms)
     bare = bind(ANN, "resources/read", replace(TOOL, item=None), {}, "r", terms)
     bound = {"principal": "key:ann", "server": "bank", "tool": "pay", "definition": "", "params": {},
              "method": "resources/read"}  # fmt: skip
     assert (bare.definition, bare.digest) == ("", f"sha256:{sha256(canonical(bound).encode()).hexdigest()}")
     shy = {"arguments": [["a\u202e"], {"\u202e": 1}]}
-    assert presentation.tell(Approval("a", "pending", bare, "m", "p", "c", "r", (), "", "", "", "", "", 0.0, 0.0), shy)[
+    assert presentation.tell(Approval("a", "pending", bare, "m", "p", "r", (), "", "", "", "", "", 0.0, 0.0), shy)[
         "arguments"] == [["a⟨U+202E⟩"], {"⟨U+202E⟩": 1}]  # fmt: skip
     assert presentation.preview({"arguments": "é\u202e"}) == '"é⟨U+202E⟩"'
 

@@ -250,6 +250,13 @@ def test_results_are_told_as_far_as_wanted() -> None:
     assert result_record(OK, results="redacted")["result"] == OK.value
 
 
+@pytest.mark.parametrize(("results", "is_at_once"), [("none", True), ("digest", False), ("redacted", False)])
+def test_a_long_result_is_read_in_a_thread(results: Any, is_at_once: bool) -> None:
+    composer, call = Composer(Redactor(DIGEST_KEY), results=results), make_call()
+    record = composer.outcome(call, composer.about(call), Result({"content": [], "_meta": {"x": "a" * 300_000}}), 0.1)
+    assert isinstance(record, bytes) is is_at_once
+
+
 def test_results_are_redacted_as_arguments_are() -> None:
     text = json.dumps({"api_key": "marble-1", "port": 80})
     shown = result_record(
@@ -286,6 +293,22 @@ def test_notes_keep_their_own_names_and_lose_the_secrets_of_their_texts() -> Non
     shown = json.loads(b"{%b}" % Composer(Redactor(DIGEST_KEY)).note("identity", fields))
     assert shown["reasons"] == {"credential": 1} and shown["token"] == "t-1"
     assert shown["approval"]["comment"].startswith("password: [redacted:")
+
+
+@pytest.mark.parametrize("who", [
+    "jwt:https://login.example.com#ann@example.com", "jwt:https://tenant.auth0.com/#auth0|5f7c8ec7c33c6c004bbafe82",
+    "jwt:https://accounts.google.com#104356789012345678901", "jwt:http://127.0.0.1:8080#ann", "key:0tk27mx7ay_1zv_e5ps",
+    "jwt:https://oidc.example.com/id/ABC#system:serviceaccount:ns:sa", "key:yng5by1-a2ro_gubbb8ayn1", "key:hunter2",
+])  # fmt: skip
+def test_whoever_decided_reads_as_in_records_of_calls(who: str) -> None:
+    fields = {"principal": who, "by": who, "approval": {"approver": who, "comment": f"token: {'x7' * 20}"}}
+    shown = json.loads(b"{%b}" % Composer(Redactor(DIGEST_KEY)).note("approval", fields))
+    call = intent(composer(), make_call(client=Client(who)))
+    assert {shown["principal"], shown["by"], shown["approval"]["approver"], call["principal"]} == {who}
+    assert shown["approval"]["comment"].startswith("token: [redacted:")
+    token = "jwt:https://a.example#ghp_" + "a1B2" * 9
+    shown = json.loads(b"{%b}" % Composer(Redactor(DIGEST_KEY)).note("admin", {"by": token}))
+    assert "a1B2" not in shown["by"], "a credential stays out of every record"
 
 
 def test_no_result_is_kept_that_sluice_withheld_or_refused() -> None:

@@ -370,8 +370,8 @@ def expressions() -> Iterator[re.Pattern[str]]:
     """All that are compiled without a limit of time."""
 
     def inside(value: Any) -> Iterator[re.Pattern[str]]:
-        if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
-            yield value
+        if isinstance(value, re.Pattern | bounded.LazyPattern) and isinstance(value.pattern, str):
+            yield re.compile(value.pattern, value.flags)
         elif isinstance(value, list | tuple | set | frozenset | dict):
             for item in value.values() if isinstance(value, dict) else value:
                 yield from inside(item)
@@ -385,6 +385,14 @@ def test_an_expression_without_a_limit_of_time_takes_few_steps_whatever_the_text
     found = {one.pattern: steps(ONCE.sub("S", one.pattern), one.flags) for one in expressions()}
     assert len(found) > 60
     assert [(source, most) for source, most in found.items() if most > MOST_STEPS] == []
+
+
+def test_an_expression_is_compiled_at_its_first_use_and_costs_the_text_no_time() -> None:
+    expression = bounded.lazy(r"[a-z]{1,40}(?=\d)")
+    assert set(vars(expression)) == {"pattern"}
+    bounded.begin()
+    assert expression.findall("ab1 c2") == ["ab", "c"] and expression.search("--") is None
+    assert set(vars(expression)) == {"pattern", "findall", "search"}
 
 
 @pytest.mark.parametrize("slow", [r"(a+)+$", r".*x.*y", r"(?:a|aa)*b", r"(?:\w+\s?)*$", r"[^;]*,[^;]*;"])

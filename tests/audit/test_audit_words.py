@@ -317,6 +317,7 @@ def test_a_filter_matches_what_its_fields_say() -> None:
         (Filter(tool="x*"), False),
     ):  # fmt: skip
         assert wanted.matches(made) is is_so
+    assert Filter(principal="key:b").matches({"act": "server_stop", "by": "key:b"})
     assert Filter(tool="n*").matches({"asked": "nope"}) and not Filter(tool="n*").matches({"asked": 7})
     assert not Filter(principal="key:b").matches({"approval": "key:b"})
 

@@ -106,6 +106,8 @@ def test_plain_uris_are_shown_as_they_are_and_still_accepted_with_the_prefix() -
         "db://u%5Bx@host:1/t?q=1#f", "postgres://User@host/T", "http://localhost/a", "test://static-text",
         "urn:X:y", "URN:x", "memo:x..y", "memo:..", "memo:%41", "Notes: today", "git+ssh://host/a", "ui://app/x",
         "x://[::1]/a", "x:///", "", "plain", "file:///a%252520b", "x://h/?to=%253A", "file:///a%25of", "file:///a;b",
+        "https://u@api.x:8443/a?q#f", "https://api.x:443/a", "https://xn--bcher-kva.de/a", "http://10.0.0.1:80/", "ftp://h",
+        "https://[::1]:443/a", "wss://[2001:db8::1]/", "https://1.2.3.4.example/", "x://h:/a", "x://h:012/", "x:h", "x://é/",
         "file:///..a;b", "s3://bucket//key", "gh+https://a.test/x/https://b.test/y", "memo:a%252541",
     ],
 )  # fmt: skip
@@ -127,6 +129,12 @@ def test_a_uri_in_its_one_spelling_is_clean(uri: str) -> None:
         "file:///%2541", "file:///a%00.txt", "file:///a%2500", "memo:a%00", "memo:%0a", "memo:%7f", "memo:a%252f..",
         "file:///a/..;/b", "file:///a/..;x=1/b", "file:///a/..;", "x:/.;/a", "file:///a/..%3b/b", "file:///a/..%253b",
         "memo:\u200bx", "memo:x\ufeff", "file:///a\xa0b", "file:///a/..%3Fx", "file:///a/..%23x",
+        "https://api.x:/a", "https://api.x:0443/a", "https:api.x/a", "https:/api.x/a", "https:///api.x/a",
+        "https:", "https://", "https:h", "https://?a", "https://api\u3002x/a", "https://\uff41pi.x/a", "https://api\ufe0f.x/a",
+        "https://b\xfccher.de/", "https://b%C3%BCcher.de/", "https://api.x:8x/", "http://0x7f.1/", "http://127.1/",
+        "http://2130706433/", "http://010.0.0.1/", "http://10.0.0.1./", "http://[0:0::1]/", "http://[::1%25eth0]/",
+        "http://[::ffff:a00:1]/", "http://[::ffff:10.0.0.1]/", "gh+https:/api.x/a", "ws:h", "ftp:/h", "HTTPS:h",
+        "https://api.x:٤٤٣/a", "https://[::1]x/a", "https://[::1/a", "http://1.2.3.0x/", "http://0x/", "http://256.1.1.1/",
         "file:///a//b", "file:////etc", "file:///a//", "git+file:///a//b",
     ],
 )  # fmt: skip
@@ -142,14 +150,18 @@ def test_another_spelling_is_not_clean(uri: str) -> None:
         ("file:///etc/x?a#b", "file:///etc/x"), ("file:///etc/x/", "file:///etc/x"), ("file:///etc/x#", "file:///etc/x"),
         ("SECRET:one", "secret:one"), ("Secret:one?", "secret:one"), ("s%65cret:one", "secret:one"),
         ("memo:%41", "memo:A"), ("db://u@h/t", "db://h/t"), ("db://h:/t", "db://h/t"), ("db://h./t", "db://h/t"),
-        ("https://h:443/t", "https://h/t"), ("db://u:p@h.:/t/?q", "db://h/t"), ("git+file:/a", "git+file:///a"),
+        ("https://h:443/t", "https://h/t"), ("https://h/t", "https://h:443/t"), ("https://u@h:443/t", "https://h/t"),
+        ("https://[::1]:443/t", "https://[::1]/t"), ("https://u@[::1]/t", "https://[::1]:443/t"),
+        ("x://[::1]:01/t", "x://[::1]:1/t"), ("x://[::1]:/t", "x://[::1]/t"), ("db://h:01/t", "db://h:1/t"),
+        ("https://xn--bcher-kva.de./t", "https://bücher.de/t"), ("git+https://h:443/t", "git+https://h/t"),
+        ("db://u:p@h.:/t/?q", "db://h/t"), ("git+file:/a", "git+file:///a"),
     ],
 )  # fmt: skip
 def test_what_servers_take_a_uri_for_is_judged_too(uri: str, other: str) -> None:
     assert other in readings(uri)
 
 
-@pytest.mark.parametrize("uri", ["file:///a/b.txt", "memo:x", "db://h:1/t", "urn:a:b", "plain", "https://h/a%20b", ""])
+@pytest.mark.parametrize("uri", ["file:///a/b.txt", "memo:x", "db://h:1/t", "urn:a:b", "plain", "x://h/a%20b", ""])
 def test_most_uris_are_taken_for_nothing_else(uri: str) -> None:
     assert readings(uri) == []
 

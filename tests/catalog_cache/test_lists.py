@@ -1,6 +1,8 @@
 """When lists are walked, who waits for it, and which server a name or URI leads to."""
 
+import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -8,6 +10,7 @@ import pytest
 from scripted_server import ALL, CLIENT, OTHER, Front, Scripted, resources
 
 from sluicegate.catalog.list_bounds import Bounds, Intake
+from sluicegate.catalog.snapshot import ListSection
 from sluicegate.catalog_cache import cache, list_waits, list_walk, server_catalog, snapshot_store
 from sluicegate.hub import Event
 from sluicegate.protocol.jsonrpc import Json, Notification
@@ -288,6 +291,35 @@ async def test_last_good_snapshots_survive_a_restart_and_name_what_is_down() -> 
         assert found is not None and found.own == "x" and found.item is not None
         assert await front.names("tools/list") == []
         assert await target(front, "tools/call", OTHER, name="a__x") is None  # never walked for that principal
+
+
+async def test_a_large_stored_list_is_read_and_written_in_threads_item_by_item() -> None:
+    store, many = MemoryStore(), [{"name": f"t{number}", "description": "d" * 100} for number in range(1_000)]
+    threads: list[int] = []
+
+    def note(item: Any) -> str:
+        threads.append(threading.get_ident())
+        return ""
+
+    class Listings(dict[str, ListSection]):
+        def items(self) -> Any:
+            note(None)
+            return super().items()
+
+    async with Front(Scripted("a", tools=many, per_page=1_000), store=store) as front:
+        scope, server = front.lists.catalog("a", CLIENT).scope, front.servers["a"]
+        whole = await front.lists.snapshot("a", CLIENT)
+        assert whole is not None
+        kept, naming = snapshot_store.SnapshotStore(store), replace(front.lists.namings["a"], fingerprint=note)
+        await kept.remember(server, scope, CLIENT, replace(whole, listings=Listings(whole.listings)), "legacy")
+        assert threads and threading.get_ident() not in threads
+        found = await kept.recall(naming, server, scope, CLIENT)
+        assert found is not None and found[0].find.keys() == whole.find.keys() and found[1] == "legacy"
+        assert len(await kept.all(naming, server.identity)) == 1
+        assert len(threads) > 2 * len(many) and threading.get_ident() not in threads
+        (data,) = (await store.scan(snapshot_store.places("a", server.identity))).values()
+        assert snapshot_store.tool_names([data]) == {tool["name"] for tool in many}
+        assert max(map(len, data.split(b"\n"))) < 1_000
 
 
 async def test_a_kept_snapshot_that_is_no_snapshot_is_none() -> None:

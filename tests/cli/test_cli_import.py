@@ -365,10 +365,35 @@ def test_every_form_of_variable_becomes_ours(theirs: str, ours: str) -> None:
         ("", "--api-key=0123456789", True),
         ("", "--verbose", False),
         ("TOKEN_TTL", "60", False),
+        ("AUTH", "Bearer zebra-lantern-quartz-9", True),
+        ("COOKIE", "sid=8f1c9e0b2a7d4c63", True),
+        ("DATABASE_URL", "postgres://u:Kartoffel77@h/db", True),
+        ("DATABASE_URL", "postgres://localhost/db", False),
+        ("PGPASS", "Kartoffel77", True),
+        ("PWD2", "Kartoffel77", True),
+        ("PASSPHRASE", "Kartoffel77", True),
+        ("WEBHOOK", "https://hooks.slack.com/services/T0000AB/B0000CD/AbCdEfGhIjKlMnOpQrStUvWx", True),
+        ("", "https://example.invalid/mcp?key=AbCdEf0123456789AbCdEf", True),
+        ("", "https://example.com/mcp", False),
+        ("X-Auth", "AbCdEf0123456789AbCdEf", True),
+        ("AUTH", "none", False),
+        ("AUTH_TYPE", "client-certificate", False),
+        ("LINEAR", "lin_api_AbCdEf0123456789AbCdEf", True),
+        ("--api-key", "Kartoffel77", True),
+        ("", "@modelcontextprotocol/server-filesystem", False),
+        ("", "ghcr.io/github/github-mcp-server", False),
+        ("", "/opt/homebrew/Cellar/node/22.1.0/bin/x", False),
+        ("PROJECT_ID", "my-project-123456", False),
     ],
 )
 def test_what_looks_like_a_secret_is_noticed(name: str, text: str, secret: bool) -> None:
     assert variables.is_secret(text, name) is secret
+
+
+def test_an_argument_has_the_name_of_the_option_before_it() -> None:
+    args = ["serve", "--api-key", "Kartoffel77", "--token", "--verbose", "x"]
+    assert variables.options(args) == ["", "", "--api-key", "", "", "--verbose"]
+    assert [*map(variables.is_secret, args, variables.options(args))] == [False, False, True, False, False, False]
 
 
 def test_no_sentence_holds_a_value() -> None:

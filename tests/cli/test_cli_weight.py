@@ -7,8 +7,8 @@ import pytest
 
 # Each takes 1 to 4 MiB. What is deferred stands in `sys.modules`, but has none of its own modules.
 HEAVY = (
-    "rich", "pygments", "greenlet", "jwt", "opentelemetry.sdk", "requests", "httpx._client", "idna", "sluicegate.demo",
-    "jsonschema_rs.jsonschema_rs",
+    "rich", "pygments", "greenlet", "jwt", "opentelemetry", "requests", "httpx._client", "idna", "sluicegate.demo",
+    "jsonschema_rs.jsonschema_rs", "regex._regex_core", "wcmatch._wcparse",
 )  # fmt: skip
 OVER_HTTP = (
     "sluicegate.admin", "sluicegate.console", "starlette", "uvicorn", "multiprocessing", "sluicegate.app.serve",

@@ -257,10 +257,11 @@ def a_port_of_another_program(m: Machine) -> Callable[[Json], None]:
 
 
 def a_server_that_ends(m: Machine) -> Callable[[Json], None]:
-    m.server(first='import os\nif "FS_TOKEN" not in os.environ: sys.exit("FS_TOKEN is not set")')
+    lines = "error: FS_TOKEN is not set\\nhint: read the manual"  # as uv writes
+    m.server(first=f'import os\nif "FS_TOKEN" not in os.environ: sys.exit("{lines}")')
 
     def mend(fault: Json) -> None:
-        assert fault["message"].endswith("ended with status 1; it wrote: FS_TOKEN is not set")
+        assert fault["message"].endswith("ended with status 1; it wrote: error: FS_TOKEN is not set")
         assert fault["hint"] == "run its command by hand, and read what it says"
         m.config["servers"]["fs"]["env"] = {"FS_TOKEN": "x"}
 

@@ -30,6 +30,51 @@ MISTAKES = {
     ),
     "variables as a list": ("servers: {a: {command: x, env: §[A=b]}}", ["wrong-type write NAME: value for each"]),
     "a fraction": ("servers: {a: {command: x, concurrency: §1.5}}", ["wrong-type whole number, found a fraction"]),
+    "a login beside a credential": (
+        'servers: {a: {url: "https://x.example/mcp", headers: {authorization: "Bearer t"}, §login: {}}}',
+        ["two-credentials remove one of them"],
+    ),
+    "a login without TLS": (
+        'servers: {a: {url: §"http://x.example/mcp", login: {}}}',
+        ["bad-url write https://"],
+    ),
+    "an account of each client on one connection": (
+        'servers: {a: {url: "https://x.example/mcp", sharing: shared, login: {per: §client}}}',
+        ["wrong-value write per: gateway"],
+    ),
+    "a machine for each client": (
+        'servers: {a: {url: "https://x.example/mcp", login: '
+        "{per: §client, grant: client_credentials, client_id: a, client_secret: b}}}",
+        ["wrong-value write per: gateway"],
+    ),
+    "a machine without a secret": (
+        'servers: {a: {url: "https://x.example/mcp", login: {per: gateway, grant: §client_credentials, client_id: a}}}',
+        ["missing-key client_secret or client_key"],
+    ),
+    "a secret of no client": (
+        'servers: {a: {url: "https://x.example/mcp", §login: {client_secret: b}}}',
+        ["missing-key belong to a client_id"],
+    ),
+    "a parameter of ours": (
+        'servers: {a: {url: "https://x.example/mcp", login: {params: {§state: x}}}}',
+        ["bad-parameter state is written by Sluice itself"],
+    ),
+    "an issuer that is no URL": (
+        'servers: {a: {url: "https://x.example/mcp", login: {issuer: §login.example.com}}}',
+        ["bad-url https"],
+    ),
+    "a scope with a blank": (
+        'servers: {a: {url: "https://x.example/mcp", login: {scopes: [§"a b"]}}}',
+        ["bad-scope one word"],
+    ),
+    "a login of a program": (
+        'servers: {a: {command: x, §login: {}}}',
+        ["unknown-key"],
+    ),
+    "a callback elsewhere": (
+        'login: {callback: §"http://example.com:7412/callback"}',
+        ["bad-url write http://127.0.0.1:PORT/PATH"],
+    ),
     "an empty list": ("approvals: {profiles: {a: {tier: self, via: §[]}}}", ["wrong-value must not be empty"]),
     "nearly the right word": ("log: {level: §warn}", ['wrong-value warning or error (did you mean "warning"?)']),
     "no such policy file": ("policy: {files: [§nope.csv]}", ["unreadable-file there is no such file"]),

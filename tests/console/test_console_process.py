@@ -91,6 +91,12 @@ def tab(town: Bed) -> Iterator[Tab]:
         yield tab
 
 
+def takes_into_use(town: Bed, settings: Json) -> None:
+    draft = town.folder / "draft.yaml"
+    draft.write_text(json.dumps(settings))
+    draft.replace(town.process.config)
+
+
 def acts(town: Bed, act: str) -> list[Json]:
     return [record for record in town.audit() if record.get("act") == act]
 
@@ -273,12 +279,25 @@ def test_a_key_that_is_revoked_ends_its_sessions_and_their_streams(peers: None, 
             assert answer.status_code == 200
             settings = json.loads(town.process.config.read_text())
             del settings["clients"]["keys"]["lea"]
-            draft = town.folder / "draft.yaml"
-            draft.write_text(json.dumps(settings))
-            draft.replace(town.process.config)
+            takes_into_use(town, settings)
             for _ in answer.iter_raw():
                 pass  # until it ends
         town.until(lambda: tab.ask("GET", "/console/session").status_code == 401)
+
+
+def test_a_session_is_of_the_principal_that_logged_in(peers: None, tmp_path: Path) -> None:
+    """Its key is another's by now: each act would be recorded for the one before."""
+    with front(tmp_path) as town, Tab(town) as tab:
+        tab.log_in("lea")
+        settings = json.loads(town.process.config.read_text())
+        keys = settings["clients"]["keys"]
+        keys["eve"] = keys.pop("lea") | {"roles": ["role:lead"]}
+        takes_into_use(town, settings)
+        whose = f"{town.process.admin}/api/v1/me"
+        town.until(lambda: bool(httpx.get(whose, headers=bearer("lea")).json()["principal"] == "key:eve"))
+        answer = tab.ask("POST", "/api/v1/approvals/apr_000000000000/decisions", json={"decision": "deny"})
+        assert answer.status_code == 401 and not acts(town, "console_action")
+        assert tab.ask("GET", "/api/v1/me").status_code == 401
 
 
 @STREAMS

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -31,8 +32,9 @@ def town(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]
     folder = tmp_path_factory.mktemp("pages")
     keys = client_keys(ann=["role:dev"], lea=["role:lead"])
     servers = {"bank": recorder(folder, "bank", tools=["wire", "look"], resources=["memo:///a"],
-                                templates=["memo:///{x}"])}  # fmt: skip
+                                templates=["memo:///{x}"]) | {"required": False}}  # fmt: skip
     with bed(folder, ROWS, servers, clients={"keys": keys}) as running:
+        running.until(lambda: status(running) == "up")
         yield running
 
 
@@ -191,6 +193,10 @@ def test_hostile_text_of_a_server_and_of_an_answer_changes_no_structure(town: Be
             tool = {"name": "bank__look", "description": text, "inputSchema": {"description": text}}
             resource = {"uri": f"bank+{text}", "name": text}
             answer(tab, "/api/v1/tools?*", {"as": text, "tools": [tool]})
+            judged = {"server": text, "own": text, "class": text, "class_source": text, "verdict": "deny",
+                      "rule": text, "pin": text}  # fmt: skip
+            known = [{**judged, "name": tool["name"], "given": True}, {**judged, "name": text, "given": False}]
+            answer(tab, "/api/v1/tools/judged?*", {"as": text, "tools": known})
             answer(tab, "/api/v1/prompts?*", {"as": text, "prompts": [{"name": f"bank__{text}"}]})
             answer(tab, "/api/v1/resources?*", {"as": text, "resources": [resource], "templates": []})
             pin = {"server": "bank", "era": "legacy", "kind": "tool", "name": "look", "state": "changed",
@@ -200,8 +206,9 @@ def test_hostile_text_of_a_server_and_of_an_answer_changes_no_structure(town: Be
             answer(tab, "/api/v1/pins*", {"pins": [pin, {**pin, "name": text}]})
             answer(tab, "/readyz", {"status": "not ready", "reasons": [text], "notes": [text]})
             for where in ("servers/bank", "policy?as=a&method=tools/call&target=b", "health", "catalog",
-                          "catalog?of=tool%20bank__look", "catalog?of=pin%20bank%20legacy%20tool%20look"):  # fmt: skip
-                tab.goto(f"{town.process.admin}/console/{where}")
+                          "catalog?of=tool%20bank__look", "catalog?of=pin%20bank%20legacy%20tool%20look",
+                          "catalog?of=lacking%20TEXT"):  # fmt: skip
+                tab.goto(f"{town.process.admin}/console/{where.replace('TEXT', quote(text))}")
                 expect(tab.get_by_text("harmless" if text == "harmless" else "U+202E").first).to_be_visible()
                 expect(tab.locator("[aria-busy=true]")).to_have_count(0)
                 shape = "e => [...e.querySelectorAll('*')].map(one => one.tagName).join(' ')"
@@ -224,7 +231,6 @@ def test_the_catalog_shows_what_a_client_gets_and_what_it_costs(
         tab.reload()
         expect(card).to_contain_text("key:ann gets it")
         expect(card).to_contain_text(f"about {-(-bytes_of(town, name) // 4)} tokens")
-        expect(tab.get_by_text("bank__wire")).to_have_count(0)
 
 
 def bytes_of(town: Bed, name: str) -> int:

@@ -17,6 +17,7 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from trove_classifiers import classifiers as CLASSIFIERS
 
 from sluicegate import __version__
@@ -72,7 +73,23 @@ def test_two_builds_in_other_folders_at_other_times_are_the_same_bytes(made: Pat
     folder = tmp_path / "deep" / "down"
     again = build_in(folder, sources()[::-1], "--packages", umask=0o077, age=86400 * 400, zone="XYZ-9")
     first, second = ((one / "SHA256SUMS").read_text().splitlines() for one in (made, again))
-    assert len(second) == 2 and set(second) < set(first)
+    assert len(second) == 3 and set(second) < set(first)
+
+
+def test_the_bundle_has_the_wheel_and_pins_what_it_needs(made: Path, wheel: Path) -> None:
+    with zipfile.ZipFile(next(made.glob("*.mcpb"))) as archive:
+        assert {(one.date_time, one.external_attr >> 16) for one in archive.infolist()} == {
+            (time.gmtime(int(EPOCH))[:6], 0o644)
+        }
+        manifest = json.loads(archive.read("manifest.json"))
+        project = tomllib.loads(archive.read("pyproject.toml").decode())
+        assert archive.read(wheel.name) == wheel.read_bytes()
+        assert manifest["server"]["entry_point"] in archive.namelist()
+    assert manifest["version"] == project["project"]["version"] == __version__
+    assert project["tool"]["uv"]["sources"] == {"sluicegate": {"path": wheel.name}}
+    pinned = {Requirement(line).name for line in project["tool"]["uv"]["constraint-dependencies"]}
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert {canonicalize_name(Requirement(line).name) for line in needed} <= pinned and "keyring" in pinned
 
 
 def test_the_checksums_are_those_of_every_file(made: Path) -> None:

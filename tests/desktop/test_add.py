@@ -2,10 +2,17 @@
 
 import io
 import json
+import os
+import pty
+import signal
 import stat
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import listing_server
 import pytest
 from command_line import run
 from e2e.sluice_process import sluice
@@ -99,7 +106,7 @@ def test_without_a_config_the_first_server_makes_one(home: Path) -> None:
     done = run(home, "add", "web", "https://example.com/mcp", "--json")
     shown = json.loads(done.stdout)
     path = home / ".config/sluice/sluice.yaml"
-    assert shown == {"config": str(path), "added": "web", "notes": [], "problems": []}
+    assert shown == {"config": str(path), "added": "web", "classes": {}, "notes": [], "problems": []}
     assert parse(path.read_bytes(), ".yaml")["policy"]["use"] == "personal"
     assert run(home, "check").returncode == 0
 
@@ -180,6 +187,17 @@ def test_a_secret_is_asked_and_never_stands_among_the_arguments(
     assert file.read_text() == f"Bearer {SECRET}" and config.read_text() == CONFIG
 
 
+def test_a_typed_secret_is_text_also_at_the_start_that_proposes_classes(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed, got = f"{SECRET}${{env:HOME}}$${{", config.parent / "got"
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{typed}\n"))
+    words = ("--secret", "TOKEN", "--yes", "--", "sh", "-c", f'printf %s "$TOKEN" > {got}')
+    done = run(config.parent, "add", "new", *words)
+    assert done.returncode == 0 and got.read_text() == typed, done.stderr
+    assert (config.parents[2] / ".local/state/sluice/secrets/new.TOKEN").read_text() == typed
+
+
 def test_a_refused_server_leaves_no_secret_behind(config: Path) -> None:
     done = run(config.parent, "add", "web", "https://example.com/mcp", "--header", f"Host: sk-{SECRET}-{SECRET}")
     assert done.returncode == 3 and not list((config.parents[2] / ".local/state/sluice/secrets").iterdir())
@@ -229,3 +247,80 @@ def test_install_adds_servers_to_a_config_and_keeps_its_line_ends(config: Path) 
     assert run(config.parent, "install", "cursor", "--yes").returncode == 0
     after = config.read_bytes()
     assert set(servers(after.decode())) == {"one", "two", "three"} and after.count(b"\r\n") == after.count(b"\n")
+
+
+def typed(home: Path, answer: str, *words: str) -> str:
+    """What a person sees who types that answer."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "sluicegate", *words]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=home) as process:
+        os.close(theirs)
+        os.write(ours, f"{answer}\n".encode())
+        seen = b""
+        with suppress(OSError):  # the other end was closed
+            while data := os.read(ours, 1 << 16):
+                seen += data
+    os.close(ours)
+    assert process.returncode == 0, seen
+    return seen.decode()
+
+
+ODD_LISTS = [
+    {"tools": 5}, {"tools": True}, {"tools": "abc"}, {"tools": {"a": 1}}, {"tools": [1, None, {"name": 5}]}, {}, 5, [],
+    {"tools": [{"name": "get_a", "annotations": 5}], "nextCursor": {"a": 1}}, {"tools": None}, {"tools": [[], "x"]},
+]  # fmt: skip
+
+
+def test_an_odd_list_stops_no_command_and_no_other_server(config: Path) -> None:
+    home, program = config.parents[2], [sys.executable, listing_server.__file__]
+    client = home / ".cursor/mcp.json"
+    client.parent.mkdir()
+    odd = {f"odd-{number}": {"command": program[0], "args": [program[1], json.dumps(one)]}
+           for number, one in enumerate(ODD_LISTS)}  # fmt: skip
+    good = {"good": {"command": program[0], "args": program[1:]}}
+    client.write_text(json.dumps({"mcpServers": odd | good}))
+    config.write_text("version: 1\npolicy: {use: personal}\n")
+    done = run(home, "install", "cursor", "--yes")
+    assert done.returncode == 0 and "good  read: get_issue, whoami" in done.stdout, done.stderr
+    added = servers(config.read_text())
+    assert added.keys() == {*odd, "good"} and "tools" in added["good"]
+    done = run(home, "add", "another", "--yes", "--", *program, json.dumps(ODD_LISTS[0]))
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(run(home, "doctor", "--json").stdout)["checks"]
+    assert {row["subject"]: row["state"] for row in rows if row["subject"] in ("good", "odd-0")} == {
+        "good": "ok", "odd-0": "failed"}  # fmt: skip
+
+
+def test_an_endless_list_is_taken_as_far_as_its_bound(config: Path) -> None:
+    count = config.parent / "count"
+    words = ("--", sys.executable, listing_server.__file__, "endless", str(count))
+    assert run(config.parent, "add", "endless", "--yes", *words).returncode == 0
+    assert int(count.read_text()) == 10, "list_items is 10,000, and a page has 1,000"
+    assert len(servers(config.read_text())["endless"]["tools"]["classes"]) == 1_000
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_whatever_ends_the_command_ends_the_servers_that_it_started(config: Path, number: signal.Signals) -> None:
+    file = config.parent / "pid"
+    words = ("add", "stays", "--yes", "--", sys.executable, listing_server.__file__, "stay", str(file))
+    command = [sys.executable, "-m", "sluicegate", *words]
+    with subprocess.Popen(command, cwd=config.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        until_so(lambda: file.exists() and file.read_text() != "")
+        process.send_signal(number)
+    assert process.returncode in (128 + number, 130)
+    assert not Path(f"/proc/{file.read_text()}").exists() and config.read_text() == CONFIG
+
+
+def test_classes_of_a_new_server_are_taken_by_whoever_adds_it(config: Path) -> None:
+    words, home = ("--", sys.executable, listing_server.__file__), config.parent
+    assert run(home, "add", "unasked", *words).returncode == 0
+    assert "Take these classes of its tools? [Y/n]" in typed(home, "n", "add", "refused", *words)
+    seen = typed(home, "", "add", "taken", *words)
+    assert "taken  read: get_issue, whoami" in seen and "taken  destroy: delete_repo" in seen
+    done = run(home, "add", "yes", "--yes", "--json", *words)
+    wanted = {"get_issue": "read", "whoami": "read", "delete_repo": "destroy"}
+    assert json.loads(done.stdout)["classes"] == wanted
+    assert run(home, "add", "no-start", "--yes", "--no-start", *words).returncode == 0
+    found = {key: server.get("tools") for key, server in servers(config.read_text()).items()}
+    assert [key for key, tools in found.items() if tools == {"classes": wanted}] == ["taken", "yes"]
+    assert [key for key, tools in found.items() if tools is None][-3:] == ["unasked", "refused", "no-start"]

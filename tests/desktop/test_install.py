@@ -4,10 +4,12 @@ import json
 import os
 import re
 import stat
+import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+import listing_server
 import pytest
 from command_line import run
 
@@ -20,7 +22,8 @@ SECRET = "hunter2-and-more"
 
 
 def sluice(home: Path, *words: str) -> "CompletedProcess[str]":
-    return run(home, *words)
+    """Their servers are not started: most are none."""
+    return run(home, *words, *(["--no-start"] if words[:1] == ("install",) else []))
 
 
 def text_of(client: str) -> str:
@@ -354,3 +357,28 @@ def test_uninstall_names_the_mistake_in_a_config_that_was_broken_since(home: Pat
     assert re.search(r"^cursor +installed ", sluice(home, "status").stdout, re.MULTILINE)
     config.write_text(right)
     assert sluice(home, "uninstall", "cursor", "--yes").returncode == 0 and path.read_text() == text_of("cursor")
+
+
+# ---------------------------------------------------------------- classes of tools
+
+
+def test_classes_are_proposed_shown_and_written_so_that_reading_asks_nobody(home: Path) -> None:
+    file = CLIENTS["cursor"].file()
+    git = {"command": sys.executable, "args": [listing_server.__file__], "env": {"A_TOKEN": SECRET}}
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"mcpServers": {"git": git, "gone": {"command": "/bin/false"}}}))
+    done = run(home, "install", "cursor", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("  git  read: get_issue, whoami\n  git  destroy: delete_repo\n")
+    assert re.search(r"note  gone lists no tools now: .*ended with status 1; a call of one will ask", done.stderr)
+    config = home / ".config" / "sluice" / "sluice.yaml"
+    assert "tools:\n      classes: {get_issue: read, whoami: read, delete_repo: destroy}\n" in config.read_text()
+    verdicts = {name: run(home, "explain", "tools/call", f"git/{name}", "--as", "local", "--offline").returncode
+                for name in listing_server.TOOLS}  # fmt: skip
+    assert verdicts == {"get_issue": 0, "create_issue": 10, "whoami": 0, "delete_repo": 10}
+    other = CLIENTS["gemini"].file()
+    other.parent.mkdir(parents=True)
+    other.write_text(json.dumps({"mcpServers": {"git": git}}))
+    before = config.read_bytes()
+    again = run(home, "install", "gemini", "--yes")
+    assert "moves to sluice.yaml as git, which is there already" in again.stdout and config.read_bytes() == before

@@ -3,8 +3,11 @@
 import contextlib
 import io
 import json
+import os
 import socket
+import ssl
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -13,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from authority import context_for
 from command_line import run
 
 from sluicegate.config import HttpServer, StdioServer, load
@@ -104,7 +108,7 @@ def registry(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
 
 
 def add(home: Path, registry: Registry, *words: str) -> "CompletedProcess[str]":
-    return run(home, "add", "--registry", registry.base, *words)
+    return run(home, "add", "--registry", registry.base, "--no-start", *words)
 
 
 def added(home: Path) -> Json:
@@ -313,6 +317,105 @@ def test_an_answer_that_is_nested_too_deeply_is_none(registry: Registry, home: P
     registry.raw = 200, {}, f'{{"server": {detail}}}'.encode()
     done = add(home, registry, "com.example/x", "--yes")
     assert done.returncode == 1 and "variables" in done.stderr and not added(home)
+
+
+LEAKS = "{token}${env:LEAK},${file:~/key},${secret:key},$${|env:LEAK}|"
+"""A stranger's text beside the person's secret."""
+
+
+def leaking() -> Json:
+    made = parted(LEAKS.removeprefix("{token}"))
+    secret = {"isRequired": True, "isSecret": True}
+    return {"value": "{token}" + made["value"], "variables": made["variables"] | {"token": secret}}
+
+
+@pytest.fixture
+def leak(home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What no stranger may get: a variable, and the contents of a file."""
+    (home / "key").write_text("of-a-file-9981")
+    monkeypatch.setenv("LEAK", "of-a-variable-9981")
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{SECRET}\n"))
+    return "9981"
+
+
+def test_a_start_that_proposes_classes_reads_nothing_for_a_strangers_package(
+    registry: Registry, home: Path, monkeypatch: pytest.MonkeyPatch, leak: str
+) -> None:
+    got = home / "got"
+    npx = home / "npx"
+    npx.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" "$THEIRS" > {got}\n')
+    npx.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
+    made = leaking()
+    arguments = [{"type": "named", "name": "--a", **made}]
+    variables = [{"name": "THEIRS", **made}]
+    registry.put("com.example/run", packages=[package(packageArguments=arguments, environmentVariables=variables)])
+    words = ("com.example/run", "--secret", "token", "--yes", "--registry", registry.base)
+    done = run(home, "add", *words)
+    assert done.returncode == 0, done.stderr
+    plain = LEAKS.replace("{token}", SECRET).replace("|", "")
+    assert got.read_text().splitlines() == ["-y", "@example/brave@1.0.2", f"--a={plain}", plain]
+    assert leak not in done.stdout + done.stderr
+
+
+@contextmanager
+def stranger(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    """A server with a certificate that is believed here: its URL, and the paths and keys that it was sent."""
+    client, context = context_for("localhost")
+    authority = home / "authority.pem"
+    authority.write_text(ssl.DER_cert_to_PEM_cert(client.get_ca_certs(binary_form=True)[0]))
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+    got: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.extend((unquote(self.path), self.headers["X-Key"]))
+            self.send_response(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_GET = do_POST
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"https://localhost:{server.server_port}", got
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_start_that_proposes_classes_reads_nothing_for_a_strangers_url(
+    registry: Registry, home: Path, monkeypatch: pytest.MonkeyPatch, leak: str
+) -> None:
+    with stranger(home, monkeypatch) as (base, got):
+        made = leaking()
+        url = {"url": f"{base}/{made['value']}", "variables": made["variables"]}
+        headers = [{"name": "X-Key", **made}]
+        registry.put("com.example/x", remotes=[{"type": "streamable-http", "headers": headers, **url}])
+        done = run(home, "add", "com.example/x", "--secret", "token", "--yes", "--registry", registry.base)
+    assert done.returncode == 0, done.stderr
+    plain = LEAKS.replace("{token}", SECRET).replace("|", "")
+    assert got and set(got) == {f"/{plain}", plain}
+    assert leak not in done.stdout + done.stderr
+
+
+def test_a_secret_that_was_asked_for_is_one_whatever_the_registry_says(
+    registry: Registry, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = {"name": "X-Key", "value": "key {token}", "variables": {"token": {"isRequired": True}}}
+    registry.put("com.example/x", remotes=[{"type": "sse", "url": "https://a/b", "headers": [header]}])
+    typed = SECRET + "${env:HOME}"
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{typed}\n"))
+    done = add(home, registry, "com.example/x", "--secret", "token", "--yes")
+    assert done.returncode == 0, done.stderr
+    file = home / ".local/state/sluice/secrets/x.X-Key"
+    assert file.read_text() == f"key {typed}" and added(home)["x"]["headers"] == {"X-Key": f"${{file:{file}}}"}
+    assert SECRET not in done.stderr + done.stdout
 
 
 def test_a_registry_that_drips_is_given_up(

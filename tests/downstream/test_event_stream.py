@@ -81,6 +81,14 @@ def test_an_event_without_data_is_none_but_its_id_counts() -> None:
     assert EventParser(place, 100).feed(b"id: 7\ndata\n\n") == [] and place.id == "7"
 
 
+def test_a_long_id_is_none() -> None:
+    """Each event after it has it, and it is sent back in a header."""
+    place = StreamPosition()
+    events = EventParser(place, 10_000)
+    events.feed(b"id: 7\ndata: 1\n\nid: " + b"x" * 2000 + b"\ndata: 2\n\n")
+    assert place.id == "7"
+
+
 def test_an_event_that_never_ends_is_too_large() -> None:
     events = EventParser(StreamPosition(), 100)
     events.feed(b"data: " + b"x" * 90)

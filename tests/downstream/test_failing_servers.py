@@ -14,7 +14,7 @@ from sluicegate.audit.redact import Redactor
 from sluicegate.downstream.failures import AnswerTooLarge, Lost, failed
 from sluicegate.downstream.server_output import ServerOutput
 from sluicegate.downstream.settings import ServerSettings
-from sluicegate.protocol.model import Call, Client, Failure, Result
+from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result
 
 LOCAL = Client("local", revision="2025-11-25", session="desk")
 SECRET = "correct-horse-battery"
@@ -26,7 +26,10 @@ def shell(script: str) -> tuple[str, ...]:
 
 
 async def answer(rig: Rig, client: Client, tool: str = "echo") -> str:
-    outcome = await rig.request("tools/call", {"name": tool}, client)
+    return text_of(await rig.request("tools/call", {"name": tool}, client))
+
+
+def text_of(outcome: Outcome) -> str:
     assert isinstance(outcome, Result) and outcome.value["isError"], outcome
     return str(outcome.value["content"][0]["text"])
 
@@ -65,7 +68,9 @@ async def test_a_command_that_cannot_be_started_is_said_to_be_so(what: str, era:
         to_local, to_others = await answer(rig, LOCAL), await answer(rig, MODERN)
         assert text in to_local and detail in to_local
         assert text in to_others and detail not in to_others and "Ask who runs Sluice" in to_others
-        assert rig.server.trouble(LOCAL) in to_local and rig.server.trouble(MODERN) in to_others
+        assert (to_local, to_others) == tuple(
+            text_of(rig.server.unavailable(Call(client, "tools/call", {}))) for client in (LOCAL, MODERN)
+        )
 
 
 # ---------------------------------------------------------------- it ends

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -597,6 +598,32 @@ async def test_no_more_calls_run_at_once_than_may() -> None:
     async with endpoint(script) as (url, _), running(url=url, concurrency=2) as rig:
         assert await asyncio.gather(*(rig.tool("t", client=MODERN) for _ in range(6))) == ["done"] * 6
         assert most == 2 and rig.server.describe()["in_flight"] == 0
+
+
+@pytest.mark.parametrize("era", [LEGACY, MODERN], ids=["legacy", "modern"])
+async def test_a_client_whose_calls_take_long_leaves_places_to_the_others(era: Client) -> None:
+    may_end = asyncio.Semaphore(0)
+
+    async def script(asked: Asked) -> None:
+        if await (legacy_start if era is LEGACY else modern_start)(asked):
+            return
+        if asked.message["params"]["arguments"].get("slow"):
+            await may_end.acquire()
+        await asked.result(COMPLETE)
+
+    greedy, other = replace(era, principal="greedy"), replace(era, principal="other")
+    async with endpoint(script) as (url, _), running(url=url, concurrency=2) as rig, asyncio.TaskGroup() as group:
+        for _ in range(60):
+            group.create_task(rig.request("tools/call", {"name": "t", "arguments": {"slow": True}}, greedy))
+        await until(lambda: rig.server.numbers()["waiting"] == 32)
+        first = group.create_task(rig.tool("t", client=other))
+        await until(lambda: rig.server.numbers()["waiting"] == 32)
+        may_end.release()  # the next place is the other client's, and while it comes often one is kept for it
+        assert await first == "done"
+        assert [await rig.tool("t", client=other) for _ in range(20)] == ["done"] * 20
+        assert rig.server.numbers()["in_flight"] == 1
+        for _ in range(60):
+            may_end.release()
 
 
 # ---------------------------------------------------------------- the probe

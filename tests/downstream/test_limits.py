@@ -9,38 +9,131 @@ from sluicegate.downstream.failures import Lost, may_resend
 from sluicegate.downstream.settings import ServerSettings
 
 
+class Gate:
+    """A gate with a clock that is told the time, and those who wait at it."""
+
+    def __init__(self, limit: int, room: int) -> None:
+        self.now = 0.0
+        self.limit = ConcurrencyLimit(limit, room, lambda: self.now)
+        self.entered: list[str] = []
+        self.refused: list[str] = []
+
+    async def come(self, *names: str) -> list[asyncio.Task[None]]:
+        """Each of these comes once, in this order, and waits if it must."""
+        coming = [asyncio.ensure_future(self._come(name)) for name in names]
+        await settled()
+        return coming
+
+    async def _come(self, name: str) -> None:
+        (self.entered if await self.limit.enter(name, 30) else self.refused).append(name)
+
+    async def leave(self, name: str) -> None:
+        self.limit.leave(name)
+        await settled()
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 async def test_the_gate_lets_so_many_in_and_the_rest_wait_in_order() -> None:
-    gate = ConcurrencyLimit(1, room=2)
-    assert await gate.enter(1)
+    gate = ConcurrencyLimit(1, room=2, clock=lambda: 0.0)
+    assert await gate.enter("ann", 1)
     order: list[int] = []
 
     async def wait(number: int) -> None:
-        if await gate.enter(5):
+        if await gate.enter("ann", 5):
             order.append(number)
 
     first, second = asyncio.ensure_future(wait(1)), asyncio.ensure_future(wait(2))
     await asyncio.sleep(0)
-    assert not await gate.enter(5)  # no room to wait
-    gate.leave()
+    assert not await gate.enter("ann", 5)  # no room to wait
+    gate.leave("ann")
     await first
-    gate.leave()
+    gate.leave("ann")
     await second
     assert order == [1, 2] and gate.busy == 1
-    gate.leave()
+    gate.leave("ann")
     assert gate.busy == 0
 
 
 async def test_who_gives_up_waiting_leaves_no_place_behind() -> None:
-    gate = ConcurrencyLimit(1, room=2)
-    assert await gate.enter(1)
-    assert not await gate.enter(0.01)
-    waiting = asyncio.ensure_future(gate.enter(5))
+    gate = ConcurrencyLimit(1, room=2, clock=lambda: 0.0)
+    assert await gate.enter("ann", 1)
+    assert not await gate.enter("ann", 0.01)
+    waiting = asyncio.ensure_future(gate.enter("ann", 5))
     await asyncio.sleep(0)
-    gate.leave()  # its turn comes, and in the same moment it is cancelled
+    gate.leave("ann")  # its turn comes, and in the same moment it is cancelled
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert gate.busy == 0 and await gate.enter(0.01)
+    assert gate.busy == 0 and gate.waiting == 0 and gate.enter_at_once("ann")
+
+
+async def test_a_full_queue_has_room_for_whoever_has_less_of_it() -> None:
+    gate = Gate(2, room=4)
+    await gate.come(*["greedy"] * 7)
+    assert gate.refused == ["greedy"] and gate.limit.waiting == 4
+    await gate.come(*["ann"] * 3)
+    assert sorted(gate.refused) == ["ann", "greedy", "greedy", "greedy"], "both have half of the queue"
+    assert gate.limit.waiting == 4
+    await gate.come("bob")
+    assert len(gate.refused) == 5 and "bob" not in gate.refused
+
+
+async def test_who_hung_up_in_the_moment_before_makes_room() -> None:
+    gate = Gate(1, room=2)
+    waiting = await gate.come("greedy", "greedy", "greedy")
+    waiting[-1].cancel()
+    assert await gate.come("ann") and not gate.refused
+    await gate.leave("greedy")
+    await gate.leave("greedy")
+    assert gate.entered == ["greedy", "greedy", "ann"]
+
+
+async def test_places_go_to_whoever_has_fewest_and_then_in_turns() -> None:
+    gate = Gate(4, room=32)
+    await gate.come(*["greedy"] * 14, *["ann"] * 4, *["bob"] * 2)
+    assert gate.entered == ["greedy"] * 4
+    for _ in range(4):
+        await gate.leave("greedy")
+    assert sorted(gate.entered[4:]) == ["ann", "ann", "bob", "greedy"]
+    assert gate.limit.busy == 4
+
+
+async def test_one_place_is_kept_for_who_was_here_lately_and_has_none() -> None:
+    gate = Gate(8, room=32)
+    await gate.come(*["greedy"] * 40)
+    await gate.come("ann")
+    for turn in range(20):  # each call of hers but the first finds a place, however long those of the other one take
+        if turn == 0:
+            await gate.leave("greedy")
+        assert gate.entered.count("ann") == turn + 1
+        await gate.leave("ann")
+        assert gate.limit.busy == 7, "the place is kept"
+        gate.now += 5
+        await gate.come("ann")
+    await gate.leave("ann")
+    gate.now += 60
+    await gate.leave("greedy")
+    assert gate.limit.busy == 8, "nobody else has come for long: the other one has all of them"
+
+
+async def test_one_alone_has_every_place_and_no_place_is_lost() -> None:
+    gate = Gate(3, room=32)
+    waiting = await gate.come(*["ann"] * 9, *["bob"] * 3)
+    for one in waiting[3::2]:
+        one.cancel()
+    await settled()
+    for _ in range(12):
+        for name in ("ann", "bob"):
+            while gate.entered.count(name):
+                gate.entered.remove(name)
+                await gate.leave(name)
+    assert gate.limit.busy == 0 and gate.limit.waiting == 0
+    await gate.come(*["ann"] * 3)
+    assert gate.entered == ["ann"] * 3
 
 
 def test_the_breaker_opens_after_failures_in_a_row_and_tries_one_call() -> None:

@@ -383,6 +383,23 @@ async def test_nobody_keeps_all_processes_from_others_by_open_streams() -> None:
         busy.pending.clear()
 
 
+async def test_who_has_more_than_an_equal_share_gives_its_own_idle_process_first() -> None:
+    async with pooled(settings=ServerSettings("s", command=("x",), processes=3)) as (pool, bench, _):
+        bob, *anns = (
+            ConnectionKey("legacy", ("session", name, f"{name}{number}"), f"scope {number}")
+            for number, name in enumerate(("bob", "ann", "ann", "ann", "eve"))
+        )
+        eve = anns.pop()
+        bench.idle = {key.owner[2] for key in (bob, eve, *anns)}
+        for bench.now, key in enumerate((bob, *anns)):
+            await pool.get(key)
+        assert [pool.is_there(key) for key in (bob, *anns)] == [True, False, True, True], "bob's was idle longest"
+        await pool.get(eve)
+        assert [pool.is_there(key) for key in (bob, eve, *anns)] == [True, True, False, False, True]
+        await pool.get(anns[0])
+        assert [pool.is_there(key) for key in (bob, eve, *anns)] == [True, True, True, False, False]
+
+
 async def test_a_connection_that_is_ending_keeps_its_place_until_it_has_ended() -> None:
     async with pooled(settings=ServerSettings("s", command=("x",), processes=1)) as (pool, bench, group):
         old = await pool.get(B)

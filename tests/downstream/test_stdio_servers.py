@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -316,6 +317,11 @@ def test_only_named_variables_are_inherited() -> None:
     assert environment({"HOME": "/else"}, ours) == {"PATH": "/bin", "LC_ALL": "C", "HOME": "/else"}
 
 
+def test_what_a_network_needs_is_inherited_but_no_password() -> None:
+    network = {"SSL_CERT_FILE": "/ca.pem", "NODE_EXTRA_CA_CERTS": "/ca.pem", "https_proxy": "http://proxy:3128"}
+    assert environment({}, network | {"HTTP_PROXY": "http://me:secret@proxy:3128"}) == network
+
+
 def test_lines_come_whole_however_they_were_cut() -> None:
     lines = Lines(limit=10)
     assert [line for part in (b"ab", b"c\nd\n\ne", b"f\n") for line in lines.feed(part)] == [b"abc", b"d", b"", b"ef"]
@@ -333,3 +339,23 @@ def test_the_tail_is_bounded_and_begins_with_a_whole_line() -> None:
     assert lines[-1] == "line 099999" and set(map(len, lines)) == {11} and len(tail.text()) <= MAX_STDERR
     tail.add(b"secret" * 40_000)
     assert tail.text() == ""
+
+
+async def test_nothing_is_dialled_while_the_server_is_being_stopped() -> None:
+    """anyio may never cancel what begins in a group that waits for its last tasks: it used a whole core, and stayed."""
+    held = anyio.Event()
+
+    async def hold() -> None:
+        with anyio.CancelScope(shield=True):
+            await held.wait()
+
+    async with running(command=child()) as rig:
+        server = rig.server
+        assert server._pool._group is not None and server._life is not None
+        server._pool._group.start_soon(hold)  # a connection that takes its time to close
+        await anyio.lowlevel.checkpoint()
+        server._life.cancel()
+        await until(lambda: not server._pool._slots)
+        outcome = await rig.request("tools/call", {"name": "echo", "arguments": {}}, replace(LEGACY, session="another"))
+        held.set()
+        assert isinstance(outcome, Result) and "the server is not running" in str(outcome.value["content"])

@@ -1,14 +1,23 @@
 """Resources that are watched: for whom an update is, what servers of either era are asked, and when again."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
+from loop_steps import Steps
 from scripted_servers import LEGACY, MODERN, Asked, Rig, endpoint, event, legacy_start, modern_start, running, until
 
 from sluicegate.downstream.pool import SHARED
-from sluicegate.downstream.resource_subscriptions import MAX_UNWATCHED, MAX_WATCHED, ResourceWatch, WatchBoard
+from sluicegate.downstream.resource_subscriptions import (
+    AT_ONCE_TOLD,
+    MAX_UNWATCHED,
+    MAX_WATCHED,
+    MAX_WATCHED_CHARS,
+    ResourceWatch,
+    WatchBoard,
+)
 from sluicegate.downstream.session import change_streams
 from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
 from sluicegate.protocol.model import Client, Failure
@@ -66,6 +75,19 @@ def test_a_board_is_bounded() -> None:
     assert ears.wants["b"].uris == {"x:1"} and list(ears.wants["b"].refused) == ["y:1"]
     ears.board.leave(ears.wants["a"])
     assert ears.board.uris == {"x:1"}
+
+
+def test_what_is_watched_is_bounded_in_characters() -> None:
+    """All of it is in one request, and in the answer to that: too long a one would end the updates of everybody."""
+    long = [f"x:{number:04}{'a' * 4000}" for number in range(MAX_WATCHED_CHARS // 4000)]
+    ears = Ears(a=["y:1"], b=long, c=["y:1", "y:2"])
+    refused = len(ears.wants["b"].refused)
+    assert 0 < refused < len(long) // 100 and not ears.wants["a"].refused and not ears.wants["c"].refused
+    assert sum(map(len, ears.board.uris)) <= MAX_WATCHED_CHARS
+    ears.board.leave(ears.wants["b"])
+    again = ResourceWatch(set(long), lambda params: None)
+    ears.board.join(again)
+    assert len(again.refused) == refused and ears.board.uris == {"y:1", "y:2", *again.uris}
 
 
 # ---------------------------------------------------------------- legacy servers
@@ -265,6 +287,34 @@ async def test_a_stream_that_breaks_is_opened_again_and_what_may_have_been_misse
         await until(lambda: heard == ["x:1", "x:no"] or heard == ["x:1"])
         leave()
         await until(lambda: not script.streams)
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_of_many_resources_few_are_told_in_a_step(era: Any) -> None:
+    """Each may have been updated while the connection was away: 8,000 took 45 ms."""
+    uris, script = [f"x:{number}" for number in range(4 * AT_ONCE_TOLD)], LegacyServer()
+    modern, gone = ModernServer(), set[str]()
+
+    async def forgetful(asked: Asked) -> None:
+        if asked.headers.get("mcp-session-id") in gone:
+            return await asked.reply(status=404)
+        await (modern if era == "modern" else script)(asked)
+
+    async with endpoint(forgetful) as (url, log), running(url=url, era=era) as rig:
+        steps, told = Steps(), Counter[int]()
+
+        def tell(params: Json) -> None:
+            told[steps.now] += 1
+
+        await rig.server.subscribe(MODERN if era == "modern" else LEGACY, uris, tell)
+        gone.update(each.headers["mcp-session-id"] for each in log if "mcp-session-id" in each.headers)
+        await until(lambda: script.stream or modern.streams)
+        for stream in (script.stream, *modern.streams.values()):
+            if stream is not None:
+                stream.writer.close()
+        await until(lambda: told.total() == len(uris))
+        steps.stop()
+    assert max(told.values()) <= AT_ONCE_TOLD
 
 
 def test_the_tag_of_a_notification_is_read_with_care() -> None:

@@ -1,6 +1,8 @@
 """Servers whose messages have more values than are decoded: what becomes of the call, on each wire and in both eras."""
 
 import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
@@ -11,6 +13,7 @@ from test_legacy_sse_servers import Older
 
 from sluicegate.downstream.session import connection
 from sluicegate.downstream.transport.stdio_transport import _EACH, StdioTransport
+from sluicegate.http.sse import EventParser
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.runtime.loop_budget import PIECE
 
@@ -155,3 +158,46 @@ async def test_of_many_lines_at_once_a_piece_is_taken_in_a_step(monkeypatch: pyt
     async with running(command=child(), era="legacy") as rig:
         assert await rig.tool("many") == "done"
     assert sum(sizes) > 5_000 and max(sizes) <= PIECE // _EACH + 1
+
+
+@pytest.fixture
+async def most_fed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[], int]]:
+    """The most bytes of event streams that were read in one step."""
+    steps, fed, feed = Steps(), Counter[int](), EventParser.feed
+
+    def counted(events: EventParser, chunk: bytes) -> list[bytes]:
+        fed[steps.now] += len(chunk)
+        return feed(events, chunk)
+
+    monkeypatch.setattr(EventParser, "feed", counted)
+    yield lambda: max(fed.values())
+    steps.stop()
+
+
+NOISE = {
+    "events": "data: x", "comments": ":", "nothing": "", "ids": "id: 1", "answers": 'data: {"jsonrpc":"2.0","id":1}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("noise", NOISE.values(), ids=NOISE.keys())
+async def test_of_many_events_at_once_a_piece_is_taken_in_a_step(noise: str, most_fed: Callable[[], int]) -> None:
+    """Also of those that follow the end of the exchange: after so many that are no message the connection ends."""
+
+    async def script(asked: Asked) -> None:
+        if not await legacy_start(asked):
+            await asked.stream(*[noise] * 50_000, event({"id": asked.message["id"], "result": {"content": []}}))
+
+    async with endpoint(script) as (url, _), running(url=url, era="legacy") as rig:
+        await rig.request("tools/call", {"name": "t", "arguments": {}})
+    assert 0 < most_fed() <= PIECE
+
+
+@pytest.mark.parametrize("noise", NOISE.values(), ids=NOISE.keys())
+async def test_so_it_is_on_the_stream_of_the_2024_transport(noise: str, most_fed: Callable[[], int]) -> None:
+    async def act(server: Older, asked: Asked) -> Json | None:
+        await server.streams[-1].more(*[noise] * 50_000)
+        return {"content": []}
+
+    async with endpoint(Older(act=act)) as (url, _), running(url=url) as rig:
+        await rig.request("tools/call", {"name": "t", "arguments": {}})
+    assert 0 < most_fed() <= PIECE

@@ -113,8 +113,8 @@ class Town:
             return True
 
         return ApprovalDeps(roles_of=lambda who: frozenset(who.roles) | {who.principal},
-                     client_of=partial(room_settings.client_of, self.config),
-                     is_gone=partial(room_settings.is_gone, self.config), token_end=lambda principal: None,
+                     client_of=lambda who, roles, is_operator: room_settings.client_of(self.config, who),
+                     is_gone=partial(room_settings.is_gone, self.config), token_end=lambda principal, roles: None,
                      identity_of=partial(room_settings.identity_of, self.config),
                      revision=self.judge.revision, tell=tell)  # fmt: skip
 

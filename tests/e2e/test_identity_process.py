@@ -186,6 +186,7 @@ def test_the_admin_port_has_an_audience_of_its_own(place: Place) -> None:
 
     assert ask(aud=ADMIN_AUDIENCE) == 200
     assert ask() == 401
+    assert ask(aud=ADMIN_AUDIENCE, scope="other") == 401, "it needs the scopes as well"
     url = f"{place.bed.process.admin}/api/v1/servers"
     assert httpx.get(url, headers=auth(place.token(aud=ADMIN_AUDIENCE)), timeout=20).status_code == 403
     assert httpx.get(url, headers=bearer("a"), timeout=20).status_code == 403

@@ -155,6 +155,17 @@ def test_the_rest_of_a_call_at_a_stateless_server_that_is_down_has_an_unknown_ou
         assert reason(waiting.answer()) == "outcome_unknown"
 
 
+@CLIENTS
+def test_a_call_whose_rest_the_policy_denies_has_an_unknown_outcome_and_ends_at_its_server(
+    tmp_path: Path, client: str
+) -> None:
+    with serving(tmp_path, "legacy") as made, asked(made, client) as waiting:
+        made.write(f"{OPEN}p, *, srv, tool:lie, *, deny\n")
+        made.until(lambda: made.names("ann") == [])
+        assert reason(waiting.answer()) == "outcome_unknown"
+        assert run(tmp_path, "servers", "restart", "srv").stdout == "srv: restarted\n"
+
+
 def test_a_legacy_clients_answer_is_no_request_that_its_rate_counts(tmp_path: Path) -> None:
     """Its handshake is one, its call another."""
     with serving(tmp_path, "legacy", limits={"per_client": "4/min"}) as made, asked(made, "legacy") as waiting:

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -305,6 +306,59 @@ async def test_what_keeps_a_later_round_from_its_server_proves_nothing_of_the_fi
     assert isinstance(ours, InputRequired)
     assert reason(await guard(retry(ours.state), Server(refused))) == why
     assert reason(await guard(call(), Server(refused))) == why
+
+
+async def test_a_server_whose_call_a_rule_ends_waits_no_longer(sealer: Sealer) -> None:
+    """A round that was used before is no such: another one of the same call may be under way."""
+    given_up: list[tuple[str, str]] = []
+    guard = seal(sealer.seal, sealer.unseal, same, abandon=lambda server, id: given_up.append((server, id)))
+    asked = await guard(call(), Server(ASK))
+    assert isinstance(asked, InputRequired)
+    used = Failure(-32602, "This requestState was used before")
+    assert await guard(retry(asked.state), Server(used)) == used and given_up == []
+    assert isinstance(await guard(retry(asked.state), Server(ASK)), InputRequired) and given_up == []
+    inner = enforcing(always(Verdict.DENY))
+    assert reason(await guard(retry(asked.state), partial(inner, inner=Server(ASK)))) == "outcome_unknown"
+    assert given_up == [("git", "c1")]
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [("elicitation/create", {"roots": []}), ("roots/list", {"action": "accept"}),
+     ("sampling/createMessage", {"action": "accept"}), ("of/no/kind", {"action": "accept"})],
+)  # fmt: skip
+async def test_an_answer_of_another_form_than_its_question_reaches_no_server(
+    sealer: Sealer, method: str, answer: Any
+) -> None:
+    guard, server = seal(sealer.seal, sealer.unseal, same), Server(InputRequired({"q": {"method": method}}), Result({}))
+    asked = await guard(call(), server)
+    assert isinstance(asked, InputRequired)
+    unfit = retry(asked.state)
+    unfit = replace(unfit, params={**unfit.params, "inputResponses": {"q": answer}})
+    assert await guard(unfit, server) == Failure(-32602, f"inputResponses['q'] is no answer to {method}")
+    assert len(server.seen) == 1
+
+
+async def test_answers_to_what_was_not_asked_reach_no_server(sealer: Sealer) -> None:
+    guard, fits = seal(sealer.seal, sealer.unseal, same), {"q": {"action": "accept"}}
+    for asks, arrives in ((ASK, fits), (InputRequired({}, "server state"), {})):
+        server = Server(asks, Result({}))
+        asked = await guard(call(), server)
+        assert isinstance(asked, InputRequired)
+        more = retry(asked.state)
+        more = replace(more, params={**more.params, "inputResponses": {**fits, "other": {"roots": 1}}})
+        assert await guard(more, server) == Result({})
+        assert server.seen[1].params["inputResponses"] == arrives
+
+
+async def test_what_is_answered_to_a_call_that_waits_is_judged_where_it_waits(sealer: Sealer) -> None:
+    """Such an answer ends its question there, which this guard cannot."""
+    guard, server = seal(sealer.seal, sealer.unseal, same), Server(replace(ASK, takes_errors=True), Result({}))
+    asked = await guard(call(), server)
+    assert isinstance(asked, InputRequired)
+    unfit = retry(asked.state)
+    assert await guard(replace(unfit, params={**unfit.params, "inputResponses": {"q": {}}}), server) == Result({})
+    assert server.seen[1].params["inputResponses"] == {"q": {}}
 
 
 async def test_a_retry_without_a_state_passes_as_it_is(sealer: Sealer) -> None:

@@ -5,9 +5,11 @@ import threading
 from typing import Any
 
 import pytest
+from loop_steps import Steps
 
 from sluicegate.guards import ORDER, chain
 from sluicegate.guards.inspect import Mode, inspect, inspect_params, inspect_task_state
+from sluicegate.policy import hidden_text
 from sluicegate.policy.outputs import Outputs
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import (
@@ -122,7 +124,7 @@ async def test_others_have_their_turn_while_a_large_result_is_made_ready() -> No
     await asyncio.sleep(0)
     small, large = text("x"), text("x" * LARGE)
     assert await ask(small) is small and turns == 0
-    assert await ask(large) is large and turns == 3
+    assert await ask(large) is large and turns == 4, "encoded, looked at, searched for links, and answered"
     assert large.text is large.text  # made ready once, and kept
     turns = 0
     assert value(await ask(text(f"a{TAG}" * 8 * LARGE)))["content"][0]["text"] == "a" * 8 * LARGE
@@ -257,6 +259,22 @@ async def test_what_is_said_during_a_call_is_cleaned() -> None:
     assert heard[2:] == [clean]
 
 
+async def test_what_is_said_at_length_is_looked_at_in_pieces() -> None:
+    """Eight megabytes take 30 ms where a letter is not of ASCII."""
+    heard: list[Notification] = []
+    steps = Steps()
+
+    async def emit(notification: Notification) -> None:
+        heard.append(notification)
+
+    plain = Notification("notifications/message", {"_meta": {"x.test/a": "\u00e9" * 2_000_000}})
+    hidden = Notification("notifications/message", {"data": f"{'x' * 100_000}{TAG}"})
+    for said in (plain, hidden):
+        await ask(text("x"), said=said, emit=emit)
+    steps.stop()
+    assert heard == [plain] and steps.now >= 2_000_000 // hidden_text.PIECE
+
+
 def link(uri: str) -> Json:
     return {"type": "resource_link", "name": "n", "uri": uri}
 
@@ -345,6 +363,8 @@ def test_a_long_notification_is_withheld_where_it_would_have_to_be_cleaned() -> 
     plain, hidden = {"data": "a" * 200_000}, {"data": ["a" * 100_000, TAG]}
     assert inspected("git", plain) is plain and inspected("off", hidden) is hidden
     assert inspected("git", hidden) is None
+    longer = {"data": "a" * 2_000_000}  # it belongs to no call, so that nobody can wait for its pieces
+    assert inspected("git", longer) is None and inspected("off", longer) is longer
 
 
 def test_notifications_and_questions_outside_of_calls_are_cleaned_marked_or_withheld() -> None:

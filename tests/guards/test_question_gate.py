@@ -57,6 +57,8 @@ def test_the_questions_of_a_task_are_judged() -> None:
     task = Result({"taskId": "t", "status": "input_required", "inputRequests": {"a": GOOD}})
     assert judge(task, "tasks/get") == task
     assert isinstance(judge(Result({**task.value, "inputRequests": {"a": BAD}}), "tasks/get"), Failure)
+    many = Result({**task.value, "inputRequests": {str(number): GOOD for number in range(33)}})
+    assert isinstance(judge(many, "tasks/get"), Failure)
     lacks = judge(task, "tasks/get", sampling={})
     assert isinstance(lacks, Failure) and lacks.code == -32021
     assert lacks.data == {"requiredCapabilities": {"elicitation": {"url": {}}}}

@@ -11,7 +11,7 @@ import pytest
 from authority import context_for
 
 from sluicegate.http.egress import AddressRefused, Egress
-from sluicegate.http.fetch import MAX_BYTES, Fetcher, Unfetched
+from sluicegate.http.fetch import MAX_BYTES, Fetcher, FetchRequest, Unfetched
 
 
 @dataclass
@@ -163,3 +163,44 @@ async def test_a_proxy_is_asked_for_names_and_literals_are_still_judged() -> Non
         with pytest.raises(Unfetched, match="link-local"):
             await fetcher.get("https://169.254.169.254/doc", "https://name.test/", "x")
         assert [head.split()[1] for head in proxy.heads] == [b"name.test:80", b"/doc"]
+
+
+async def test_a_post_is_sent_once_with_its_body_and_follows_no_redirect() -> None:
+    async with site({}) as here:
+        here.pages["/token"] = moved("/doc")
+        request = FetchRequest(here.url("/token"), (here.url("/"),), "x", "POST", [(b"x-a", b"1")], b"grant=1")
+        answer = await Fetcher(Egress()).request(request)
+        assert (answer.status, answer.all(b"location"), here.hits) == (302, ["/doc"], 1)
+        assert b"x-a: 1" in here.heads[0] and b"content-length: 7" in here.heads[0]
+        assert "grant" not in repr(request)
+
+
+async def test_any_status_and_a_body_that_nobody_waits_for_are_answers() -> None:
+    endless = b"HTTP/1.1 401 No\r\nwww-authenticate: Bearer a=1\r\nwww-authenticate: Bearer b=2\r\n"
+    async with site({"/mcp": endless + b"content-length: 999999\r\n\r\n"}) as here:
+        answer = await Fetcher(Egress()).request(FetchRequest(here.url("/mcp"), (here.url("/"),), "x", most=0))
+        assert (answer.status, answer.all(b"www-authenticate"), answer.body) == (401, ["Bearer a=1", "Bearer b=2"], b"")
+
+
+async def test_an_error_says_whether_the_request_may_have_been_read() -> None:
+    async with site({"/": b""}) as here:
+        fetcher, there = Fetcher(Egress()), "https://login.example.com"
+        for url, configured, is_sent, is_blocked in (
+            (here.url("/"), here.url("/"), True, False),
+            ("http://127.0.0.1:1/", "http://127.0.0.1:1/", False, False),
+            (here.url("/", scheme="https"), there, False, True),
+            (here.url("/"), there, False, False),
+        ):
+            with pytest.raises(Unfetched) as error:
+                await fetcher.request(FetchRequest(url, (configured,), "x"))
+            assert (error.value.is_sent, error.value.is_blocked) == (is_sent, is_blocked)
+        assert here.hits == 1
+
+
+async def test_plain_http_on_this_machine_needs_a_caller_and_an_operator_who_allow_it() -> None:
+    async with site({"/doc": page(b"{}")}) as here:
+        request = FetchRequest(here.url(), ("https://login.example.com",), "x", loopback=True)
+        with pytest.raises(Unfetched, match="allow_private"):
+            await Fetcher(Egress()).request(request)
+        assert here.hits == 0
+        assert (await Fetcher(Egress(["127.0.0.1"])).request(request)).body == b"{}"

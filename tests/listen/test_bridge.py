@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from sluicegate.listen.stdio_bridge import SessionTranscript
 from sluicegate.protocol.jsonrpc import Json, Notification, Request, Response, encode
 
@@ -90,6 +92,22 @@ def test_what_was_answered_or_cancelled_is_not_lost() -> None:
     past.client_wrote(request(2, "tools/call", name="b"))
     past.server_wrote(result(1))
     past.client_wrote(note("notifications/cancelled", requestId=2))
+    assert past.lost() == []
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_call_is_not_forgotten_over_another_request_of_the_same_id(answered: bool) -> None:
+    past = begun()
+    past.client_wrote(request(1, "tools/call", name="pay"))
+    past.client_wrote(request(1, "ping"))
+    if answered:
+        past.server_wrote(result(1))
+    (farewell,) = past.lost()
+    assert isinstance(farewell, Response) and farewell.id == 1
+    assert past.again()[-1] == Request(1, "ping", {}) or answered
+    past.client_wrote(request(1, "tools/call", name="pay"))
+    past.server_wrote(result(1))
+    past.server_wrote(result(1))
     assert past.lost() == []
 
 

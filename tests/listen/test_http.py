@@ -5,7 +5,7 @@ import json
 import anyio
 import anyio.lowlevel
 import pytest
-from listen_harness import META, B, events, messages, modern, patch, post, site, until
+from listen_harness import META, A, B, events, key, messages, modern, patch, post, site, until
 
 from sluicegate.listen.auth import Identity, IdentitySettings
 from sluicegate.listen.listener import Listener
@@ -115,6 +115,27 @@ async def test_a_revoked_key_loses_its_streams() -> None:
         await raw.closed()
         await until(lambda: not here.handler.listening)
         assert (await (await here.raw(post(body, *lines(headers)))).answer())[0] == 401
+
+
+KEYS_AFTER = {"removed": (), "replaced": (key("a", "second", roles=("role:a",), owner="team"),)}
+
+
+@pytest.mark.parametrize("how", KEYS_AFTER)
+@pytest.mark.parametrize("tool", ["wait", "slow"])
+async def test_a_call_ends_with_the_key_that_made_it(how: str, tool: str) -> None:
+    headers, body = modern("tools/call", name=tool, arguments={})
+    async with site() as here:
+        raw = await here.raw(post(body, *lines(headers)))
+        await here.handler.waiting.wait()
+        here.identity.replace(IdentitySettings(keys=(key("a", A, roles=("role:other",)),)))
+        here.listener.sweep()
+        assert len(here.handler.cancelled) == 0, "other roles end no call"
+        here.identity.replace(IdentitySettings(keys=KEYS_AFTER[how]))
+        here.listener.sweep()
+        with anyio.fail_after(5):
+            assert b"late" not in await raw.closed()
+            if tool == "wait":
+                await until(lambda: here.handler.cancelled == [{}])
 
 
 @pytest.mark.parametrize(

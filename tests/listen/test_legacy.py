@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import anyio
@@ -138,6 +139,22 @@ async def test_a_revoked_key_ends_its_sessions() -> None:
         assert here.ended == [id]
         await raw.closed()
         await listening(here, 0)
+
+
+async def test_a_replaced_key_ends_its_sessions_with_what_they_run() -> None:
+    """Nobody has to come with the new one."""
+    async with site() as here, here.client() as client:
+        id = await open_session(client)
+        raw = await stream(here, id)
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(client.post, "/mcp", json=call("wait")))
+            await here.handler.waiting.wait()
+            here.identity.replace(IdentitySettings(keys=(key("a", "second", roles=("role:a",), owner="team"),)))
+            here.listener.sweep()
+            with anyio.fail_after(5):
+                await raw.closed()
+                await here.handler.ended.wait()
+        assert here.ended == [id] and here.handler.cancelled.count({}) == 1
 
 
 async def test_an_idle_session_expires_and_a_used_one_does_not() -> None:

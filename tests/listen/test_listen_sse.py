@@ -7,12 +7,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from listen_harness import ANYBODY, BAD_BATCHES, TWO_KEYS, A, B, Raw, Site, call, key, modern, patch, site, until
 
+from sluicegate.listen import line_streams
 from sluicegate.listen.auth import IdentitySettings
 from sluicegate.listen.settings import ConnectionLimits, ListenSettings
-from sluicegate.protocol.jsonrpc import Notification
+from sluicegate.protocol import jsonrpc
+from sluicegate.protocol.jsonrpc import Message, Notification
 from sluicegate.protocol.model import Call, InputRequired, Outcome, Result
 
 Json = dict[str, Any]
@@ -411,3 +414,67 @@ async def test_a_refused_credential_is_told_with_the_address_behind_trusted_prox
         for value in ("203.0.113.7, 10.1.1.1", "203.0.113.7, junk", "10.0.0.9", ""):
             await client.get("/sse", headers={"x-forwarded-for": value})
     assert [address for address, _ in told] == ["203.0.113.7", "127.0.0.1", "10.0.0.9", "127.0.0.1"]
+
+
+async def test_listening_follows_the_roles_of_the_newest_message() -> None:
+    async with site() as here, stream(here) as client:
+        await client.initialize()
+        await until(lambda: len(here.handler.listening) == 1)
+        here.identity.replace(IdentitySettings(keys=(key("a", A, roles=("role:other",)),)))
+        await client.ask(call("echo"))
+        await until(lambda: [one.client.roles for one in here.handler.listening] == [("role:other",)])
+
+
+async def test_a_replaced_key_loses_its_streams_and_the_new_one_finds_none_of_them() -> None:
+    async with site() as here, stream(here) as client:
+        await client.initialize()
+        assert await client.post(call("slow")) == 202
+        await here.handler.waiting.wait()
+        here.identity.replace(IdentitySettings(keys=(key("a", "second", roles=("role:a",)),)))
+        assert await client.post(call("echo"), secret="second") == 404
+        here.listener.sweep()
+        with anyio.fail_after(5):
+            assert await client.is_over()
+
+
+# ---------------------------------------------------------------- what is not read
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The size of each message that an event stream or a pipe had encoded."""
+    sizes: list[int] = []
+
+    def encode(message: Message) -> bytes:
+        data = jsonrpc.encode(message)
+        sizes.append(len(data))
+        return data
+
+    monkeypatch.setattr(line_streams, "encode", encode)
+    return sizes
+
+
+async def test_answers_that_are_not_read_are_not_encoded(encoded: list[int]) -> None:
+    async with site() as here, stream(here) as client:
+        await client.initialize()
+        client.raw.pause()
+        before = len(encoded)
+        for id in range(20):
+            assert await client.post(call("big", id=id)) == 202
+        await until(lambda: len(here.handler.calls) >= 20)
+        for _ in range(100):
+            await anyio.lowlevel.checkpoint()
+        assert len(encoded) - before <= 2
+
+
+async def test_large_answers_of_a_batch_come_in_several_arrays() -> None:
+    async with site() as here, stream(here) as client:
+        await client.initialize("2025-03-26")
+        assert await client.post([call("echo", id=id, text="x" * 60_000) for id in range(20)]) == 202
+        arrays, ids = 0, list[int]()
+        while len(ids) < 20:
+            answers = await client.receive()
+            assert len(json.dumps(answers)) < 512 * 1024
+            ids += [answer["id"] for answer in answers]
+            arrays += 1
+        assert sorted(ids) == list(range(20)) and arrays > 1

@@ -8,14 +8,16 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from anyio.abc import SocketStream
 from listen_harness import BAD_BATCHES
 from stdio_peer import CLIENT, SERVER_INFO, Peer, failing
 
-from sluicegate.listen import jsonrpc_session, stdio
-from sluicegate.protocol.jsonrpc import Json
-from sluicegate.protocol.model import Handler
+from sluicegate.listen import jsonrpc_session, line_streams, stdio
+from sluicegate.protocol import jsonrpc
+from sluicegate.protocol.jsonrpc import Json, Message
+from sluicegate.protocol.model import Call, Handler, Outcome, Result
 from sluicegate.protocol.revisions import CLIENT_CAPABILITIES, CLIENT_INFO, LEGACY, PROTOCOL_VERSION
 from sluicegate.protocol.revisions import SERVER_INFO as SERVER_KEY
 
@@ -446,3 +448,37 @@ async def test_a_client_that_goes_away_ends_its_calls_and_its_session() -> None:
         await wire.stream.aclose()
     assert sorted(wire.peer.cancelled) == ["hold", "subscriptions/listen"]
     assert len(wire.peer.ended) == 1
+
+
+async def test_answers_that_are_not_read_are_not_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[Message] = []
+
+    def encode(message: Message) -> bytes:
+        encoded.append(message)
+        return jsonrpc.encode(message)
+
+    async def large(call: Call) -> Outcome:
+        calls.append(call)
+        return Result({"content": [{"type": "text", "text": "x" * 5_000_000}]})
+
+    calls: list[Call] = []
+    monkeypatch.setattr(line_streams, "encode", encode)
+    async with connected(large) as wire:
+        await wire.send(*(modern(tool("large", id)) for id in range(20)))
+        while len(calls) < 20:
+            await anyio.lowlevel.checkpoint()
+        for _ in range(100):
+            await anyio.lowlevel.checkpoint()
+        assert len(encoded) <= 5  # the pipe and the reader take some
+        assert [(await wire.receive())["id"] for _ in range(20)] == list(range(20))
+
+
+async def test_large_answers_of_a_batch_come_in_several_arrays() -> None:
+    async with connected() as wire:
+        await wire.initialize("2025-03-26")
+        await wire.send([tool("echo", id, {"text": "x" * 60_000}) for id in range(20)])
+        arrays = [await wire.receive()]
+        while sum(map(len, arrays)) < 20:
+            arrays.append(await wire.receive())
+        assert max(len(json.dumps(array)) for array in arrays) < 512 * 1024
+        assert sorted(answer["id"] for array in arrays for answer in array) == list(range(20))

@@ -33,6 +33,8 @@ UNITS = {"reqps", "percentunit", "s", "short", "bool_yes_no", "dateTimeFromNow",
 NOT_SHOWN = {
     "process_virtual_memory_bytes": "resident memory says more",
     "process_start_time_seconds": "for whoever wants the age of a process",
+    "sluice_login_flows_total": "most logins are begun by the command line, which is another process",
+    "sluice_login_refresh_total": "a refresh that fails shows as a login that is needed",
 }
 
 

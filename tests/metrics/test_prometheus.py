@@ -20,9 +20,11 @@ from e2e.wire import META, Client
 from metrics.test_dashboard import DASHBOARD, TARGETS, declared
 from peers.debian import provide
 from peers.fleet import free_port, running, wait_for_port
+from peers.login.misbehaving import Misbehaving, misbehaving
 
 Json = dict[str, Any]
 TESTS = Path(__file__).parents[1]
+MACHINE = {"per": "gateway", "grant": "client_credentials", "client_id": "sluice", "client_secret": "s3cret-of-it"}
 CONFIG = """
 global: {{scrape_interval: 500ms, evaluation_interval: 1s}}
 rule_files: [{rules}]
@@ -57,9 +59,15 @@ class Prometheus:
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sluice]:
-    """Sluice before a server that changes its mind, one that is honest, and one that is not there; a tool that needs
-    a person, and limits that are low."""
+def site() -> Iterator[Misbehaving]:
+    with misbehaving() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory, site: Misbehaving) -> Iterator[Sluice]:
+    """Sluice before a server that changes its mind, one that is honest, one that is not there, and one that wants a
+    login; a tool that needs a person, and limits that are low."""
     folder = tmp_path_factory.mktemp("observed")
     (folder / "tools.json").write_text(json.dumps([{"name": "add", "inputSchema": {"type": "object"}}]))
     (folder / "calls").touch()
@@ -68,7 +76,8 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sluice]:
                    | {"prompts": [], "resources": [], "templates": []})
     )
     (folder / "policy.csv").write_text(
-        "p, *, math, *, *, allow\np, *, notes, *, *, allow\np, *, notes, tool:secret, *, deny\n"
+        "p, *, math, *, *, allow\np, *, mail, *, *, allow\np, *, notes, *, *, allow\n"
+        "p, *, notes, tool:secret, *, deny\n"
         "p2, *, notes, tool:write, *, one-of-leads\n"
     )
     config: Json = {
@@ -76,6 +85,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sluice]:
             "math": {"command": sys.executable, "args": [str(TESTS / "turncoat_server.py"), str(folder)]},
             "notes": {"command": sys.executable, "args": [str(TESTS / "recording_server.py"), str(folder)]},
             "gone": {"url": f"http://127.0.0.1:{free_port()}/mcp", "required": False},
+            "mail": {"url": site.mcp, "required": False, "login": MACHINE},
         },
         "clients": {"anonymous": {"roles": []}, "local": {"roles": []}},
         "policy": {"files": ["policy.csv"]},
@@ -83,6 +93,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sluice]:
         "approvals": {"hold_for": "1s", "profiles": {"one-of-leads": {"tier": "other", "approvers": ["role:lead"],
                                                                       "quorum": 1, "expires": "2s"}}},
     }  # fmt: skip
+    site.authority.add_client("sluice", MACHINE["client_secret"])
     with sluice(config, folder) as process:
         yield process
 

@@ -108,7 +108,7 @@ def fixture_over_http(folder: Path, *arguments: str, port: int = 0) -> Iterator[
 def task_server(folder: Path, *arguments: str) -> Iterator[str]:
     """The server that answers later (the extension of 2026-07-28), on a free port: its URL."""
     with running([*TASKS, "--port", "0", *arguments], folder / "tasks.log", stdout=subprocess.PIPE) as process:
-        yield _printed_url(process, folder / "tasks.log")
+        yield printed_url(process, folder / "tasks.log")
 
 
 @contextmanager
@@ -116,10 +116,10 @@ def legacy_task_server(folder: Path, journal: Path) -> Iterator[str]:
     """The same with the tasks of 2025-11-25, on the SDK 1.x."""
     log = folder / "legacy_tasks.log"
     with running([*LEGACY_TASKS, str(journal), "0"], log, stdout=subprocess.PIPE) as process:
-        yield _printed_url(process, log)
+        yield printed_url(process, log)
 
 
-def _printed_url(process: "subprocess.Popen[str]", log: Path) -> str:
+def printed_url(process: "subprocess.Popen[str]", log: Path) -> str:
     assert process.stdout is not None
     url = process.stdout.readline().strip()
     assert url.startswith("http"), log.read_text()

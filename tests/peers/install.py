@@ -3,10 +3,10 @@
     python tests/peers/install.py            make what is missing; does nothing when all is there
     python tests/peers/install.py --lock     re-resolve the pins after a change in pins/*.in or pins/package.json
 
-Needs Python and pip, nothing else: Node comes out of a wheel. Everything is pinned in `pins/`; a stamp holds the
-digest of the pins, so that a second run costs a few milliseconds and a changed pin installs anew. The programs keep
-the Python that installed them: tests on another one use them as they are. Knows nothing of Sluice; the constants
-below are how tests find each program.
+Needs Python and pip, nothing else: Node comes out of a wheel. Everything is pinned in `pins/`; a stamp for each part
+holds the digest of its pins, so that a second run costs a few milliseconds and a changed pin installs that part anew.
+The programs keep the Python that installed them: tests on another one use them as they are. Knows nothing of Sluice;
+the constants below are how tests find each program.
 """
 
 import fcntl
@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -39,30 +40,45 @@ SERVER_MEMORY = SCOPE / "server-memory" / "dist" / "index.js"
 CONFORMANCE = SCOPE / "conformance" / "dist" / "index.js"
 INSPECTOR = SCOPE / "inspector" / "clients" / "launcher" / "build" / "index.js"
 
+# What is installed by itself, and the pins that it depends on.
+PARTS = {
+    "tools": ["tools.txt"],
+    "mcp2": ["mcp2.txt", "tools.txt"],
+    "mcp1": ["mcp1.txt", "tools.txt"],
+    "node": ["package.json", "package-lock.json", "tools.txt"],
+}
+
 
 def install(say: Callable[[str], None] = print) -> None:
     """Makes `.peers/` complete. Safe to call from several processes at once: the second one waits."""
     ROOT.mkdir(exist_ok=True)
     with (ROOT / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        stamp = ROOT / "complete"
-        wanted = digest()
-        if stamp.is_file() and stamp.read_text() == wanted and all(map(works, (MCP1, MCP2))):
+        missing = [part for part in PARTS if not is_complete(part)]
+        if not missing:
             say(f"peers: complete in {ROOT}")
             return
-        stamp.unlink(missing_ok=True)
         began = time.monotonic()
-        install_tools(say)
+        if "tools" in missing:  # the others are made with it
+            make("tools", say)
         with ThreadPoolExecutor() as pool:
-            jobs = [
-                pool.submit(install_python, "mcp2", say),
-                pool.submit(install_python, "mcp1", say),
-                pool.submit(install_node, say),
-            ]
+            jobs = [pool.submit(make, part, say) for part in missing if part != "tools"]
             for job in jobs:
                 job.result()
-        stamp.write_text(wanted)
         say(f"peers: installed in {time.monotonic() - began:.0f} s")
+
+
+def is_complete(part: str) -> bool:
+    stamp = ROOT / f"{part}.stamp"
+    stands = stamp.is_file() and stamp.read_text() == digest(part)
+    return stands and (part not in ("mcp1", "mcp2") or works(ROOT / part / "bin"))
+
+
+def make(part: str, say: Callable[[str], None]) -> None:
+    stamp = ROOT / f"{part}.stamp"
+    stamp.unlink(missing_ok=True)
+    {"tools": install_tools, "node": install_node}.get(part, partial(install_python, part))(say)
+    stamp.write_text(digest(part))
 
 
 def works(environment: Path) -> bool:
@@ -71,15 +87,18 @@ def works(environment: Path) -> bool:
     return python.exists() and not subprocess.run([python, "-c", ""], capture_output=True).returncode
 
 
-def digest() -> str:
-    """What is installed depends on the pins and on how they are installed (this file)."""
+def digest(part: str) -> str:
+    """What is installed depends on its pins and on how they are installed (this file)."""
     whole = hashlib.sha256()
-    for file in [*sorted(PINS.iterdir()), Path(__file__)]:
+    for file in [*(PINS / name for name in PARTS[part]), Path(__file__)]:
         whole.update(file.read_bytes())
     return whole.hexdigest()
 
 
 def install_tools(say: Callable[[str], None]) -> None:
+    pins = [line.split("==") for line in (PINS / "tools.txt").read_text().split()]
+    if all((TOOLS / f"{name.replace('-', '_')}-{version}.dist-info").is_dir() for name, version in pins):
+        return
     say("peers: Node and uv")
     shutil.rmtree(TOOLS, ignore_errors=True)
     # --target: needs no venv module and is allowed where the system's Python is externally managed
@@ -88,18 +107,28 @@ def install_tools(say: Callable[[str], None]) -> None:
 
 
 def install_python(name: str, say: Callable[[str], None]) -> None:
+    """An environment that works is brought up to its pins: tests that run may be using it."""
     say(f"peers: Python environment {name}")
-    shutil.rmtree(ROOT / name, ignore_errors=True)
-    run([UV, "venv", "--quiet", "--python", sys.executable, ROOT / name])
+    if not works(ROOT / name / "bin"):
+        shutil.rmtree(ROOT / name, ignore_errors=True)
+        run([UV, "venv", "--quiet", "--python", sys.executable, ROOT / name])
     run([UV, "pip", "sync", "--quiet", "--python", ROOT / name / "bin" / "python", PINS / f"{name}.txt"])
 
 
 def install_node(say: Callable[[str], None]) -> None:
+    """Made aside, then put in the place of the ones before, which tests that run may be using."""
     say("peers: Node packages")
-    NODE_HOME.mkdir(exist_ok=True)
+    made, old = ROOT / "node.new", ROOT / "node.old"
+    for folder in (made, old):
+        shutil.rmtree(folder, ignore_errors=True)
+    made.mkdir()
     for name in ("package.json", "package-lock.json"):
-        shutil.copyfile(PINS / name, NODE_HOME / name)
-    run([*npm(), "ci"], cwd=NODE_HOME)
+        shutil.copyfile(PINS / name, made / name)
+    run([*npm(), "ci"], cwd=made)
+    if NODE_HOME.exists():
+        NODE_HOME.rename(old)
+    made.rename(NODE_HOME)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def lock() -> None:

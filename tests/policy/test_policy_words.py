@@ -45,7 +45,7 @@ def test_an_explanation_has_these_members() -> None:
         "absent": None, "grant": None, "revision": "test",
     }  # fmt: skip
     assert found.as_json() == wanted
-    fact = GrantFact("grt_1", "policy.csv:4", "two-person", 1.0, False)
+    fact = GrantFact("grt_1", "policy.csv:4", "two-person", "destroy", 1.0, False)
     granted = replace(found, violation=None, granted=fact, absent="")
     assert granted.as_json() == {**wanted, "verdict": "allow", "arguments": None, "grant": "grt_1"}
     assert replace(granted, absent="gone").as_json()["absent"] == "gone"
@@ -65,7 +65,7 @@ def test_an_explanation_for_people_says_what_decides_and_only_that() -> None:
              "  roles   role:everyone"]  # fmt: skip
     asked = explain(policy_of(ROWS), ALICE, SCALE, DESTROY)
     absent = replace(asked, absent="no such tool\x1b")
-    granted = replace(asked, granted=GrantFact("grt_1", "r", "p", 1.0, False))
+    granted = replace(asked, granted=GrantFact("grt_1", "r", "p", "destroy", 1.0, False))
     wrong = explain(policy_of(ROWS), ALICE, SCALE, DESTROY, RULES, {"ns": "prod"})
     for found, said in (
         (asked, [f"ASK   {head} 10", f"{asks}  <- decides", allows, *roles]),

@@ -298,6 +298,11 @@ def test_whatever_a_client_claims_there_are_few_capability_sets(claimed: Json, r
     for carried in (input_requests_server.for_legacy_server(who), input_requests_server.for_modern_server(who)):
         words = input_requests_server.capability_set(carried).split()
         assert words == [word for word in ("form", "url", "sampling", "roots", "tasks") if word in words]
+        listing = input_requests_server.listing(carried)
+        assert listing == input_requests_server.listing(listing)
+        assert input_requests_server.capability_set(listing).split() == words
+        apps = {"extensions"} if "tasks" in words else set()
+        assert set(listing) == {"elicitation" if word in ("form", "url") else word for word in words} - {"tasks"} | apps
 
 
 @pytest.mark.parametrize(

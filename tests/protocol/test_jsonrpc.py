@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pydantic_core import to_json
 
 from sluicegate.protocol import jsonrpc
 from sluicegate.protocol.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     MAX_KEPT,
+    MAX_RESULT_NODES,
     PARSE_ERROR,
     ListResponse,
     Malformed,
@@ -343,6 +345,30 @@ def test_what_json_cannot_say_is_refused_on_the_way_out(value: Any) -> None:
     kind = "value" if isinstance(value, str) else "number"
     assert (caught.value.code, caught.value.text) == (INTERNAL_ERROR, f"a {kind} that JSON cannot say")
     assert dump("Infinity NaN") == b'"Infinity NaN"'
+
+
+class Unread(bytes):
+    """In which nobody may look for a word: that takes 2 ms a MiB, and more where its letters are frequent."""
+
+    def __contains__(self, part: object) -> bool:
+        assert isinstance(part, bytes) and len(part) == 1, "a long text is searched"
+        return super().__contains__(part)
+
+
+def test_a_long_text_is_not_searched_for_numbers_that_json_cannot_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = {"_meta": {"io.test/I": "aN" * 2_000_000}}
+    monkeypatch.setattr(jsonrpc, "to_json", lambda value: Unread(to_json(value)))
+    assert dump(long) == to_json(long)
+    for number in (float("inf"), float("nan")):
+        with pytest.raises(Malformed):
+            dump({**long, "n": [{"a": number}]})
+
+
+def test_of_many_values_a_number_that_json_cannot_say_is_found_by_its_word() -> None:
+    many: list[Any] = [["x" * 20]] * 2 * MAX_RESULT_NODES
+    assert dump([*many, "Infinity NaN"])[-15:] == b'"Infinity NaN"]'
+    with pytest.raises(Malformed):
+        dump([*many, float("inf")])
 
 
 @pytest.mark.parametrize("body", [b"NaN", b"[" * 300 + b"]" * 300, b'"\\ud800"', b"", b"\xff"])

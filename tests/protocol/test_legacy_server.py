@@ -1,12 +1,14 @@
 """The initialize era's dialect towards a server: requests down, answers up to the newest form."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sluicegate.protocol import legacy_server as dialect
-from sluicegate.protocol.jsonrpc import Json, Response
+from sluicegate.protocol import modern_server
+from sluicegate.protocol.jsonrpc import Json, Response, dump
 from sluicegate.protocol.model import LOG_LEVEL, Call, Client, Failure, Result
 
 MODERN = Client("key:a")
@@ -98,12 +100,34 @@ def test_an_initialize_result_is_a_discover_value() -> None:
     assert dialect.discovered(result) == {
         "supportedVersions": ["2025-06-18"],
         "capabilities": {"tools": {"listChanged": True}, "logging": {}},
-        "serverInfo": {"name": "s"},
         "instructions": "hi",
         "ttlMs": 0,
         "cacheScope": "private",
     }
     assert dialect.discovered({"capabilities": None})["capabilities"] == {}
+
+
+TEXT = "x" * 7_000_000
+MANY: Json = {"serverInfo": {"name": TEXT}, "extra": [[]] * 48_000, "_meta": {"y": TEXT}, "instructions": TEXT}
+
+
+@pytest.mark.parametrize("discovered", [dialect.discovered, modern_server.discovered], ids=["legacy", "modern"])
+@pytest.mark.parametrize(
+    "capabilities",
+    [
+        {"tools": {"listChanged": True}, "x": TEXT}, {"tools": {"listChanged": True}, "logging": {"x": [[]] * 48_000}},
+        {"tools": {"listChanged": True}, TEXT: {}},
+        {"tools": {"listChanged": True}, **{f"x{n}": {} for n in range(10_000)}},
+    ],
+)  # fmt: skip
+def test_whatever_a_server_says_of_itself_a_few_bytes_of_it_are_kept(
+    discovered: Callable[[Json], Json], capabilities: Json
+) -> None:
+    version = {"protocolVersion": "2025-11-25", "supportedVersions": ["2026-07-28", TEXT, *["2026-07-28"] * 10_000]}
+    made = discovered({**version, **MANY, "capabilities": capabilities})
+    assert made["capabilities"]["tools"] == {"listChanged": True}
+    assert set(made["capabilities"]) <= {"tools", "logging"} and len(made["supportedVersions"]) == 1
+    assert len(dump(made)) < 20_000
 
 
 PAGE: Json = {"mode": "url", "message": "Log in", "url": "https://a.test/", "elicitationId": "e"}

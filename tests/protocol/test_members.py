@@ -6,7 +6,7 @@ import pytest
 
 from sluicegate.protocol import legacy_server, modern_server, union_members
 from sluicegate.protocol.jsonrpc import Json, Response
-from sluicegate.protocol.model import Call, Client, Result
+from sluicegate.protocol.model import Call, Client, Failure, Result
 
 EVERY: Json = {
     "text": "t", "data": "d", "mimeType": "m", "resource": {"uri": "a:b", "text": "t"}, "uri": "c:d", "input": {},
@@ -96,3 +96,11 @@ def test_what_is_said_of_an_error_is_a_boolean(said: Any, meant: bool | None) ->
     shown = modern_server.result("tasks/get", {**state, "result": answer})
     assert isinstance(shown, Result) and shown.value["result"] == wanted
     assert answer["isError"] is said or answer["isError"] == said
+
+
+@pytest.mark.parametrize("code", [10**30, -(2**31), 1.5, True, "x", None])
+def test_a_code_that_clients_cannot_read_is_an_internal_error(code: Any) -> None:
+    call = Call(Client("key:a"), "tools/call", {"name": "x"})
+    for server in (legacy_server, modern_server):
+        failed = server.outcome(call, Response(1, error={"code": code, "message": "no"}))
+        assert isinstance(failed, Failure) and (failed.code, failed.message) == (-32603, "no")

@@ -224,7 +224,6 @@ def test_what_a_server_discovers_is_the_value_of_the_middle() -> None:
         "supportedVersions": ["2026-07-28"],
         "capabilities": {"tools": {}},
         "instructions": "hi",
-        "serverInfo": {"name": "s"},
         "ttlMs": 0,
         "cacheScope": "private",
     }
@@ -245,3 +244,19 @@ def test_a_legacy_client_is_told_which_capabilities_it_lacks() -> None:
     outcome = dialect.outcome(call("tools/call", LEGACY), Response(1, error=error))
     assert isinstance(outcome, Failure)
     assert outcome.message == "The server needs a client with elicitation (url), sampling: no"
+
+
+def test_a_list_is_asked_for_with_one_value_for_each_set_and_a_call_with_what_its_client_declares() -> None:
+    ui = "io.modelcontextprotocol/ui"
+    types = {"mimeTypes": ["x/y", "text/html;profile=mcp-app"]}
+    own: Json = {"sampling": {"x": 1}, "elicitation": {}, "vendor": {}, "extensions": {ui: types}}
+    who = Client("key:a", revision="2026-07-28", capabilities=own)
+
+    def told(method: str) -> Json:
+        params = dialect.params(Call(who, method, {}), 1, INFO)
+        return dict(params["_meta"][PREFIX + "clientCapabilities"])
+
+    one = {"elicitation": {"form": {}}, "sampling": {}, "extensions": {ui: {"mimeTypes": [types["mimeTypes"][1]]}}}
+    for method in ("server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list"):
+        assert told(method) == one
+    assert told("tools/call") == own

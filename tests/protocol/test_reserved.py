@@ -82,6 +82,19 @@ def test_a_reason_of_ours_in_an_error_is_taken_out(word: str, is_nested: bool, s
     assert (found["result"] if is_nested else found)["error"]["data"] == {"more": {"reason": word}}
 
 
+class Unread(bytes):
+    """In which nobody may look for anything: that takes 2 ms a MiB."""
+
+    def __contains__(self, part: object) -> bool:
+        raise AssertionError("a long text is searched")
+
+
+def test_a_long_text_is_not_searched_for_a_reason_of_ours() -> None:
+    error = {"code": 1, "message": "", "data": {"reason": "denied", "a": "x" * 300_000}}
+    found = from_server({"error": error}, Unread(json.dumps({"error": error}).encode()))
+    assert found["error"]["data"].keys() == {"a"}
+
+
 def test_names_of_ours_in_other_letters_are_taken_out() -> None:
     for key in ("DEV.sluice/reason", "Dev.Sluice/approval", "dev.\u017fluice/x"):
         for read in (from_server, from_client):

@@ -28,6 +28,7 @@ def test_both_forms_say_the_same() -> None:
         ("ttlMs", "1", tasks.MAX_TTL), ("ttlMs", True, tasks.MAX_TTL), ("ttlMs", float("nan"), tasks.MAX_TTL),
         ("pollIntervalMs", 0, tasks.MIN_POLL), ("pollIntervalMs", 10**9, tasks.MAX_POLL), ("pollIntervalMs", "x", 1000),
         ("statusMessage", "m" * 9999, "m" * tasks.MAX_TEXT),
+        ("createdAt", "2" * 9999, "2" * 64), ("lastUpdatedAt", "2" * 9999, "2" * 64),
     ],
 )  # fmt: skip
 def test_what_is_out_of_bounds_is_brought_within(key: str, said: Any, kept: Any) -> None:
@@ -38,7 +39,7 @@ def test_what_is_out_of_bounds_is_brought_within(key: str, said: Any, kept: Any)
 @pytest.mark.parametrize(
     "value",
     [None, [], {}, {**MODERN, "taskId": ""}, {**MODERN, "taskId": 1}, {**MODERN, "status": "done"},
-     {**MODERN, "status": []}, {**MODERN, "createdAt": 1}],
+     {**MODERN, "taskId": "x" * (tasks.MAX_ID + 1)}, {**MODERN, "status": []}, {**MODERN, "createdAt": 1}],
 )  # fmt: skip
 def test_what_is_no_task_is_none(value: Any) -> None:
     assert tasks.read(value) is None

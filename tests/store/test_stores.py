@@ -1,5 +1,6 @@
 """Both stores keep the same promises; the one on disk keeps them beyond the process."""
 
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -317,6 +318,42 @@ async def test_a_store_that_another_program_locks_says_so_and_goes_on_by_itself(
             while store.problem:  # noqa: ASYNC110 - its thread tells nobody
                 await anyio.sleep(0.01)
     await store.put("a", b"1")
+    await store.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a file that is open stays there")
+@pytest.mark.parametrize("end", ["", "-wal", "-shm"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_file_that_is_taken_away_is_noticed_before_a_key_is_spent_in_it(
+    tmp_path: Path, end: str, is_replaced: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is spent in it, another process could spend again."""
+    path = tmp_path / "private" / "sluice.db"
+    store = SqliteStore(path)
+    assert await store.spend("first", None)
+    file = path.with_name(path.name + end)
+    kept = file.rename(tmp_path / "kept")
+    if is_replaced:
+        file.write_bytes(kept.read_bytes())
+    for work in (store.spend("a", None), store.get("a"), store.spend("a", None)):
+        with pytest.raises(StoreFailed, match=f"{file.name} was removed or replaced"):
+            await work
+    assert f"{file.name} was removed or replaced" in store.problem
+    assert sum("store cannot" in record.message for record in caplog.records) == 1
+    kept.rename(file)
+    await store.put("a", b"1")
+    assert store.problem == ""
+    await store.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a file that is open stays there")
+async def test_it_is_noticed_though_nobody_asks_for_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluicegate.store.sqlite.TRY_EVERY", 0.01)
+    store = SqliteStore(tmp_path / "private" / "sluice.db")
+    shutil.rmtree(tmp_path / "private")
+    with anyio.fail_after(30):
+        while not store.problem:  # noqa: ASYNC110 - its thread tells nobody
+            await anyio.sleep(0.01)
     await store.close()
 
 

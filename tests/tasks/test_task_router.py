@@ -28,6 +28,7 @@ from sluicegate.protocol.model import (
     TaskStarted,
     not_found,
 )
+from sluicegate.protocol.tasks import owner
 from sluicegate.router import task_registry
 from sluicegate.router.task_registry import TaskRegistry
 from sluicegate.store.memory import MemoryStore
@@ -36,6 +37,8 @@ EXTENSION: Json = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 LEGACY: Json = {"tools": {}, "tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}}
 ANN = Client("key:ann", capabilities=EXTENSION)
 BOB = replace(ANN, principal="key:bob")
+NEXT = replace(ANN, credential="another key")
+"""Who has the key of that name by now."""
 OLD = Client("key:ann", revision="2025-11-25", session="s1")
 TOOL: Json = {"name": "t", "inputSchema": {"type": "object"}, "execution": {"taskSupport": "optional"}}
 TARGET = Target("a", "tool", "t", "a__t", TOOL)
@@ -78,9 +81,9 @@ async def begin(front: Front, client: Client = ANN, **params: Any) -> str:
     return str(outcome.task["taskId"])
 
 
-async def about(front: Front, what: str, id: object, client: Client = ANN) -> Outcome:
+async def about(front: Front, what: str, id: object, client: Client = ANN, **params: Any) -> Outcome:
     """As the name guard does it: nothing is asked of what does not resolve."""
-    call = Call(client, f"tasks/{what}", {"taskId": id})
+    call = Call(client, f"tasks/{what}", {"taskId": id, **params})
     target = await front.router.tasks.resolve(call)
     if target is None or isinstance(target, Failure):
         return target or not_found(call.method, call.params)
@@ -96,6 +99,7 @@ async def test_a_task_is_found_by_its_own_id_and_its_own_client_alone(what: str)
         assert nobody == Failure(INVALID_PARAMS, "Task not found")
         for foreign in (id, id + "=", id[:-1], ":1", "1", "", None, 7, {"id": id}, "\ud800", "x" * 100_000):
             assert await about(front, what, foreign, BOB) == nobody
+            assert await about(front, what, foreign, NEXT) == nobody
         for altered in (id + "=", id[:-1], ":1", "1", "", None, 7, [id], "\ud800"):
             assert await about(front, what, altered) == nobody
 
@@ -153,6 +157,21 @@ async def test_what_has_ended_does_not_go_on() -> None:
         assert isinstance(await about(front, "get", id), Result)
 
 
+async def test_an_answer_of_another_form_than_its_question_reaches_no_server() -> None:
+    server, ask = modern(), {"method": "elicitation/create"}
+    async with Front(server) as front:
+        id = await begin(front)
+        server.says[":1"] = Result(task(":1", "input_required", inputRequests={"who": ask}))
+        await about(front, "get", id)
+        said = await about(front, "update", id, inputResponses={"who": {"roots": []}})
+        assert said == Failure(INVALID_PARAMS, "inputResponses['who'] is no answer to elicitation/create")
+        assert server.count("tasks/update") == 0
+        for fits in ({"who": {"action": "accept"}}, {"of another worker": {"roots": []}}):
+            server.says[":1"] = Result({})
+            assert isinstance(await about(front, "update", id, inputResponses=fits), Result)
+        assert server.count("tasks/update") == 2
+
+
 async def test_a_task_that_its_server_has_forgotten_is_unknown() -> None:
     server = modern()
     async with Front(server) as front:
@@ -184,6 +203,7 @@ async def test_the_list_has_all_tasks_of_the_client_once_and_nobody_elses() -> N
     async with Front(Later(LEGACY, "m")) as front:
         mine = [await begin(front, OLD, task={"ttl": 5}) for _ in range(120)]
         await begin(front, replace(OLD, principal="key:bob"), task={})
+        await begin(front, replace(OLD, credential="another key"), task={})
         found: list[str] = []
         params: Json = {}
         while True:
@@ -263,6 +283,23 @@ async def test_whoever_else_makes_a_task_answers_for_it() -> None:
 
 
 # ---------------------------------------------------------------- how many, and how long
+
+
+@pytest.mark.parametrize("client", [ANN, OLD], ids=["modern", "legacy"])
+async def test_whatever_a_server_writes_into_a_task_a_few_bytes_of_it_are_kept(client: Client) -> None:
+    """Its client is told all of it once."""
+    more: Json = {"extra": "x" * 100_000, "wide": [[]] * 10_000, "_meta": {"y": "y" * 100_000}}
+    server = modern() if client is ANN else Later(LEGACY, "m")
+    async with Front(server) as front:
+        tasks = front.router.tasks
+        call = Call(client, "tools/call", {"name": "t"}, target=TARGET)
+        started = await tasks.keep(call, TARGET, TaskStarted(task(f"{server.mark}:1", **more)))
+        assert isinstance(started, TaskStarted) and more.items() <= started.task.items()
+        (record,) = tasks.book.of(owner(client))
+        assert len(task_registry._pack(record)) < 1_000
+        server.says[record.own] = Result(task(record.own, **more))
+        assert isinstance(await about(front, "get", record.id, client), Result)
+        assert len(task_registry._pack(record)) < 1_000
 
 
 async def test_ten_thousand_running_tasks_are_bounded_and_those_that_run_are_kept() -> None:

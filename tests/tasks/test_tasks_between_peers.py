@@ -23,6 +23,7 @@ EXTENSION = "io.modelcontextprotocol/tasks"
 TASKS: Json = {"extensions": {EXTENSION: {}}}
 KEYS = {"ann": "a" * 43, "bob": "b" * 43}
 NOT_FOUND = (-32602, "Task not found")
+UNFIT = "inputResponses[{!r}] is no answer to elicitation/create"
 
 
 class Bed:
@@ -233,6 +234,8 @@ async def test_a_task_of_a_stateless_server_asks_its_own_client(bed: Bed) -> Non
         assert ask["params"]["message"] == "[new] Delete x.txt?"
         answer = {key: {"action": "accept", "content": {"confirm": True}}}
         assert await bob.error("tasks/update", {"taskId": id, "inputResponses": answer}) == NOT_FOUND
+        unfit = {"taskId": id, "inputResponses": {key: {"roots": []}}}
+        assert await ann.error("tasks/update", unfit) == (-32602, UNFIT.format(key))
         await ann.about("update", id, inputResponses=answer)
         done = await ann.until(id, "completed")
         assert text(done["result"]) == "deleted x.txt" and done["taskId"] == id
@@ -288,6 +291,8 @@ async def test_a_client_without_the_extension_waits_for_what_a_stateless_server_
             params = {"name": "new__confirm_delete", "arguments": {"filename": "y.txt"}}
             answers = {key: {"action": "accept", "content": {"confirm": True}}}
             retry = {**params, "requestState": asked["requestState"], "inputResponses": answers}
+            unfit = await ann.error("tools/call", {**retry, "inputResponses": {key: {"roots": []}}})
+            assert unfit == (-32602, UNFIT.format(key))
             assert text(await ann.result("tools/call", retry)) == "deleted y.txt"
             assert (await ann.error("tools/call", retry))[0] == -32602  # a round is spent once
             assert (await ann.error("tasks/get", {"taskId": "x"}))[0] == -32021

@@ -351,6 +351,7 @@ def test_status_one_server_and_the_calls_are_those_of_all_workers(town: Sluice) 
         status = http.get("/api/v1/status")
         as_described(status)
         assert status.json()["status"] == "ready" and status.json()["policy"]["mode"] == "enforce"
+        assert set(status.json()["counted"]) == {"requests", "calls", "denied"}
         (row,) = [one for one in http.get("/api/v1/servers").json()["servers"] if one["key"] == "bank"]
         one = http.get("/api/v1/servers/bank")
         as_described(one)

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Final
 from urllib.parse import parse_qs
 
 import anyio
@@ -27,13 +26,11 @@ from sluicegate.admin.routes import API, JSON, MAX_BODY, MAX_QUERY, ROUTES, ApiR
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.policy.csv_rows import written
+from sluicegate.protocol.model import Client
 from sluicegate.store import StoreFailed
 from sluicegate.store.keys import is_same
 
 log = logging.getLogger(__name__)
-
-_OPERATOR: Final = "local"  # whom the operator's token stands for, in the policy as elsewhere
-
 
 @dataclass(frozen=True, slots=True)
 class AdminSettings:
@@ -143,16 +140,16 @@ class _Admin:
 
     # ------------------------------------------------------------ credentials and rights
 
-    def _principal(self, scope: Scope) -> str | None:
+    def _client(self, scope: Scope) -> Client | None:
         token = bearer(scope)
         if token is None:
             return None
         is_operator = is_loopback_peer(scope) and is_same(token, self._token)
-        return _OPERATOR if is_operator else self._sources.principal_of(token)
+        return self._sources.operator() if is_operator else self._sources.client_of(token)
 
-    async def _identify(self, scope: Scope) -> str | None:
-        """Whoever asks. A credential that is nobody's is written down."""
-        who, token = self._principal(scope), bearer(scope)
+    async def _identify(self, scope: Scope) -> Client | None:
+        """Whoever asks, with the rights of the credential that they show. One that is nobody's is written down."""
+        who, token = self._client(scope), bearer(scope)
         if who is not None or token is None:
             return who
         who, why = await self._sources.admit(token)
@@ -164,10 +161,14 @@ class _Admin:
         if self._sources.refused is not None:
             self._sources.refused(self._forwarded.client(peer_of(scope), scope["headers"]), why)
 
-    def _refusal(self, who: str, route: ApiRoute, path: str) -> AdminResponse | None:
+    def _may(self, client: Client, route: ApiRoute) -> bool:
+        return not route.area or self._sources.may(client, route.area, route.act)
+
+    def _refusal(self, client: Client, route: ApiRoute, path: str) -> AdminResponse | None:
         """None for who may ask: a row of the policy says so."""
-        if not route.area or self._sources.may(who, route.area, route.act):
+        if self._may(client, route):
             return None
+        who = client.principal
         log.info("admin: %s without the right asked for %s", who, path)
         self._sources.denied(who, route.area, route.act)
         row = written("p", who, "sluice", f"admin:{route.area}", route.act, "allow")
@@ -192,11 +193,15 @@ class _Admin:
         query = scope.get("query_string", b"")
         if len(query) > MAX_QUERY:
             return error_response(400, "the query is too long")
+
+        def now() -> Client | None:
+            client = self._client(scope)
+            is_theirs = client is not None and client.principal == who.principal and self._may(client, route)
+            return client if is_theirs else None
+
         asked = ApiRequest(
-            request, who, tuple(path.removeprefix(API).split("/")), parse_qs(query.decode("latin-1")), body,
-            lambda: self._principal(scope) == who
-            and (not route.area or self._sources.may(who, route.area, route.act)),
-        )  # fmt: skip
+            request, who, tuple(path.removeprefix(API).split("/")), parse_qs(query.decode("latin-1")), body, now
+        )
         endpoint = ENDPOINTS.get(route.operation)
         return error_response(404, "no such path") if endpoint is None else await endpoint(self._sources, asked)
 

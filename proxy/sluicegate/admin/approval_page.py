@@ -5,6 +5,7 @@ Looking decides nothing; the form does, and carries the seal itself. For tier `s
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from html import escape
 from typing import Final
 from urllib.parse import parse_qs, quote
@@ -75,6 +76,7 @@ class Page:
             else VoteRequest("approve", binding.digest, scope, comment)
         )
         who = self._client_of(binding.principal) or Client(binding.principal)
+        who = replace(who, roles=binding.roles or who.roles)  # of several tokens, that with which the call came
         decided = await self._queue.decide(id, who, vote_request, "page")
         if isinstance(decided, VoteRefused):
             return decided.status, f"<p>{escape(decided.text)}</p>"

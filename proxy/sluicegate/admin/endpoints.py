@@ -22,6 +22,7 @@ from sluicegate.admin.routes import ACTIONS, AREAS, openapi
 from sluicegate.admin.verification import Verification
 from sluicegate.audit.log import AuditLog
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode
+from sluicegate.protocol.model import Client
 
 Answer = AdminResponse | EventStreamResponse
 ChangeServer = Callable[[str, str, str], Awaitable[tuple[int, Json]]]
@@ -42,8 +43,9 @@ class AdminDeps:
     """How things stand, to be rendered in a worker thread as text and content type; None: not shown."""
     describe_servers: Callable[[], Awaitable[list[Json]]]
     list_tools: Callable[[str], Awaitable[list[Json] | None]]  # as that client sees them; None: no such client
-    principal_of: Callable[[str], str | None]  # whose credential this is, as far as it is known without waiting
-    may: Callable[[str, str, str], bool]  # whether a principal may read or write: servers, tools, approvals, ...
+    judge_tools: Callable[[str], Awaitable[list[Json] | None]]  # those too that the client is not given
+    client_of: Callable[[str], Client | None]  # whose credential this is, as far as it is known without waiting
+    may: Callable[[Client, str, str], bool]  # whether a client may read or write: servers, tools, approvals, ...
     change_server: ChangeServer
     list_prompts: Callable[[str], Awaitable[list[Json] | None]]
     list_resources: Callable[[str, str], Awaitable[Json | str]]
@@ -56,14 +58,15 @@ class AdminDeps:
     calls: CallsApi | None = None  # None: no audit log is kept
     verification: Verification | None = None  # None: the same
     denied: Callable[[str, str, str], None] = lambda who, area, act: None  # who had no right
-    admit: Callable[[str], Awaitable[tuple[str | None, str]]] = nobody  # the same after a look, or a word for why not
+    operator: Callable[[], Client] = lambda: Client("local")  # whom the operator's token stands for
+    admit: Callable[[str], Awaitable[tuple[Client | None, str]]] = nobody  # the same after a look, or why it is not one
     refused: Callable[[str, str], None] | None = None  # whose credential was none: an address and a word
     page: Page
     facts: Callable[[str, str, str], Awaitable[Json | str]]
     """What an explanation has to know: client, method and target to the facts, or to why there are none."""
     explain: Callable[[str, str, str, Json | None], Awaitable[Json | str]]
     """The decision for client, method, target and arguments, with its rows; or why there is none."""
-    preview: Callable[[str, str, Json], Awaitable[Json | str]]
+    preview: Callable[[Client, str, Json], Awaitable[Json | str]]
     """A call of whoever asks, by its method and parameters: what came of it, or why it was not made."""
     changes: Changes = field(default_factory=lambda: Changes(dict))
     status: Callable[[], Json] = dict  # the version of Sluice, and which policy is in force
@@ -72,25 +75,30 @@ class AdminDeps:
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """A request to `/api/v1/` that `who` may make. `parts` is its path there; `may_go_on` asks again."""
+    """A request to `/api/v1/` that `client` may make. `parts` is its path there; `now` is the same client with the
+    rights of this moment, or None where the credential has lost them."""
 
     request: Request
-    who: str
+    client: Client
     parts: tuple[str, ...]
     query: Mapping[str, Sequence[str]]
     body: bytes
-    may_go_on: Callable[[], bool]
+    now: Callable[[], Client | None]
+
+    @property
+    def who(self) -> str:
+        return self.client.principal
 
 
 async def me(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    rights = {area: [act for act in ("read", "write") if sources.may(asked.who, area, act)] for area in AREAS}
+    rights = {area: [act for act in ("read", "write") if sources.may(asked.client, area, act)] for area in AREAS}
     return json_response(200, {"principal": asked.who, "rights": {area: acts for area, acts in rights.items() if acts}})
 
 
 async def show_status(sources: AdminDeps, asked: ApiRequest) -> Answer:
     """Whether Sluice is well, in one answer; the newest checkpoint is for who may read the log."""
     reasons, status = sources.ready(), dict(sources.status())
-    if sources.audit is not None and sources.may(asked.who, "audit", "read"):
+    if sources.audit is not None and sources.may(asked.client, "audit", "read"):
         head = sources.audit.head()
         status["audit"] = {"problem": sources.audit.problem or "", "signed": None if head is None else head.to_json()}
     ready: Json = {"status": "not ready" if reasons else "ready", "reasons": reasons, "notes": sources.notes()}
@@ -121,6 +129,10 @@ async def change_server(sources: AdminDeps, asked: ApiRequest) -> Answer:
 
 async def list_tools(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return await _listed(asked, "tools", sources.list_tools)
+
+
+async def judge_tools(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    return await _listed(asked, "tools", sources.judge_tools)
 
 
 async def list_prompts(sources: AdminDeps, asked: ApiRequest) -> Answer:
@@ -206,7 +218,7 @@ async def preview(sources: AdminDeps, asked: ApiRequest) -> Answer:
         case _:
             shapes = ('"resources/read", "target": URI', '"prompts/get", "target": NAME, "arguments": {NAME: TEXT}')
             return error_response(400, "the body is " + " or ".join(f'{{"method": {shape}}}' for shape in shapes))
-    found = await sources.preview(asked.who, value["method"], params)
+    found = await sources.preview(asked.client, value["method"], params)
     return error_response(503, found) if isinstance(found, str) else json_response(200, found)
 
 
@@ -248,11 +260,11 @@ def _no_log() -> Answer:
 
 
 async def look_at_approvals(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return json_response(*await sources.approvals.get(asked.parts, asked.query, asked.who))
+    return json_response(*await sources.approvals.get(asked.parts, asked.query, asked.client))
 
 
 async def follow_approvals(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return EventStreamResponse(sources.approvals.events(asked.who, asked.may_go_on))
+    return EventStreamResponse(sources.approvals.events(asked.who, asked.now))
 
 
 async def follow_changes(sources: AdminDeps, asked: ApiRequest) -> Answer:
@@ -262,7 +274,8 @@ async def follow_changes(sources: AdminDeps, asked: ApiRequest) -> Answer:
         return error_response(400, f"the query is topics=TOPIC,...: {', '.join(TOPICS)}")
 
     def may_follow(topic: str) -> bool:
-        return asked.may_go_on() and sources.may(asked.who, TOPICS[topic], "read")
+        client = asked.now()
+        return client is not None and sources.may(client, TOPICS[topic], "read")
 
     if not any(map(may_follow, topics)):
         needed = " or ".join(f"admin:{TOPICS[topic]}" for topic in topics)
@@ -275,7 +288,7 @@ async def act_on_approval(sources: AdminDeps, asked: ApiRequest) -> Answer:
     if len(keys := header(scope, "idempotency-key")) > 1:
         return error_response(400, "one Idempotency-Key at most")
     channel, key = scope.get(CHANNEL, "api"), keys[0] if keys else ""
-    return json_response(*await sources.approvals.post(asked.parts, asked.body, key, asked.who, channel))
+    return json_response(*await sources.approvals.post(asked.parts, asked.body, key, asked.client, channel))
 
 
 async def revoke_grant(sources: AdminDeps, asked: ApiRequest) -> Answer:
@@ -291,6 +304,7 @@ ENDPOINTS: Final[Mapping[str, Callable[[AdminDeps, ApiRequest], Awaitable[Answer
     **{f"{action}_server": change_server for action in ACTIONS},
     "show_output": show_output,
     "list_tools": list_tools,
+    "judge_tools": judge_tools,
     "list_prompts": list_prompts,
     "list_resources": list_resources,
     "list_pins": list_pins,

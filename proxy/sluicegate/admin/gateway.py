@@ -341,6 +341,8 @@ def _status(parts: list[Json], down: Sequence[str]) -> Json:
         whole[name] = list(dict.fromkeys(text for one in parts for text in one[name]))
     whole["reasons"] += down
     whole["status"] = "not ready" if whole["reasons"] else "ready"
+    if all("counted" in one for one in parts):
+        whole["counted"] = {name: sum(one["counted"][name] for one in parts) for name in parts[0]["counted"]}
     if all("audit" in one for one in parts):
         signed = [one["audit"]["signed"] for one in parts]
         oldest = min((one for one in signed if one is not None), key=lambda one: one["time"]) if all(signed) else None
@@ -385,6 +387,6 @@ def _told(name: str, values: list[Any]) -> Any:
     if isinstance(values[0], list):
         merged = [item for value in values for item in value]
         return merged if name in ("pids", "stderr", "lines") else sorted(set(merged))
-    if isinstance(values[0], int):
+    if isinstance(values[0], int) and name != "required":
         return sum(values)
     return next((value for value in values if value), values[0])

@@ -3,6 +3,7 @@
 `before=CURSOR` asks for the rows before that one, whether or not the row itself is still there.
 """
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,11 +39,12 @@ async def page_of(
     items: Sequence[T], cursor: Callable[[T], str], asked: PageRequest, row: Callable[[T], Awaitable[Json]]
 ) -> Json:
     """The newest `items` before the cursor; `next` is the cursor for those that are older. Rows of no other item are
-    made, for a row is read from the store."""
+    made, for a row is read from the store. Each is a step of its own."""
     found = sorted((item for item in items if not asked.before or cursor(item) < asked.before), key=cursor)
     rows: list[Json] = []
     size = 0
     while found and len(rows) < asked.limit:
+        await asyncio.sleep(0)
         made = {**await row(found[-1]), "cursor": cursor(found[-1])}
         size += len(json.dumps(made))
         if rows and size > MAX_PAGE_BYTES:

@@ -52,6 +52,10 @@ _GRANT: Final = _object(
     id=_STRING, principal=_STRING, server=_STRING, tool=_STRING, made_at=_STRING, expires_at=_STRING
 )
 _PIN: Final = _object(server=_STRING, kind=_STRING, name=_STRING, state=_STRING, withheld=_FLAG)
+_JUDGED: Final = _object(
+    **dict.fromkeys(("name", "server", "own", "class", "class_source", "pin", "rule"), _STRING),
+    given=_FLAG, verdict={"enum": ["allow", "ask", "deny"]},
+)  # fmt: skip
 _OUTPUT: Final = _object(server=_STRING, transport=_STRING, status=_STRING, last_error=_STRING, exit=_STRING,
                          lines=_list(_STRING), position=_STRING)  # fmt: skip
 _CALL: Final = _object(
@@ -91,6 +95,9 @@ _ACCEPTED: Final = _exactly(kind={"enum": ["tool", "prompt", "template", "instru
                             fingerprint=_STRING)  # fmt: skip
 
 
+StepUp = Literal["", "always", "required", "many"]
+"""Never; always; where the server that the path names is `required`; where more than one definition is accepted."""
+
 Workers = Literal["first", "holder", "named", "caller", "stream", "every", "joined"]
 """Which of several workers answers, where each has a part: the first one, as all would say the same; the one that
 holds what the path names; that of the client that the request names as `as`; that of whoever asks. Or all: as one
@@ -100,7 +107,7 @@ stream, each doing it, or their answers joined."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRoute:
     """`area` and `act` are the right that it needs, "" none; `is_open`: no credential either. `audit` is the type of
-    the record that it leaves. `step_up`: a console's session has to show again who it is. `query` has what each
+    the record that it leaves. `step_up`: when a console's session has to show again who it is. `query` has what each
     parameter means, `request` and `response` are JSON schemas; None: no body, or one of another `media` type."""
 
     method: Literal["GET", "POST", "DELETE"]
@@ -110,7 +117,7 @@ class ApiRoute:
     area: str = ""
     act: Literal["read", "write"] = "read"
     is_open: bool = False
-    step_up: bool = False
+    step_up: StepUp = ""
     audit: str = ""
     query: Mapping[str, str] = field(default_factory=dict)
     request: Json | None = None
@@ -145,11 +152,13 @@ ROUTES: Final = (
     ApiRoute(method="GET", path=API + "servers/{key}", operation="show_server", workers="joined", area="servers",
              summary="one server and its health", response=_object(key=_STRING, status=_STRING)),
     ApiRoute(method="GET", path=API + "status", operation="show_status", workers="joined", area="servers",
-             summary="whether Sluice is ready, its version, the policy in force and the newest checkpoint",
-             response=_object({"audit": _ROW}, status={"enum": ["ready", "not ready"]}, reasons=_list(_STRING),
+             summary="whether Sluice is ready, its version, the policy, the newest checkpoint, and how many calls",
+             response=_object({"audit": _ROW, "counted": _object(requests=_COUNT, calls=_COUNT, denied=_COUNT)},
+                              status={"enum": ["ready", "not ready"]}, reasons=_list(_STRING),
                               notes=_list(_STRING), version=_STRING, policy=_object(revision=_STRING, mode=_STRING))),
     *(ApiRoute(method="POST", path=f"{API}servers/{{key}}/{action}", operation=f"{action}_server", area="servers",
                workers="every", act="write", audit="admin", summary=f"{action} one server", request=_exactly(),
+               step_up="required" if action in ("restart", "disable") else "",
                response=_object(server=_STRING, action={"const": action}, open_calls=_COUNT)) for action in ACTIONS),
     ApiRoute(method="GET", path=API + "servers/{key}/log", operation="show_output", area="servers", response=_OUTPUT,
              workers="joined", query={"after": "`position` of an earlier answer"},
@@ -157,6 +166,10 @@ ROUTES: Final = (
     ApiRoute(method="GET", path=API + "tools", operation="list_tools", area="tools", query={"as": "the client"},
              workers="named",
              summary="the tools, as one client sees them", response=_object({"as": _STRING}, tools=_list(_ROW))),
+    ApiRoute(method="GET", path=API + "tools/judged", operation="judge_tools", area="tools", workers="named",
+             query={"as": "the client"},
+             summary="the tools that servers list for a client, given or not: class, pin, verdict and its row",
+             response=_object({"as": _STRING}, tools=_list(_JUDGED))),
     ApiRoute(method="GET", path=API + "prompts", operation="list_prompts", area="tools", query={"as": "the client"},
              workers="named",
              summary="the prompts, as one client sees them", response=_object({"as": _STRING}, prompts=_list(_ROW))),
@@ -171,7 +184,8 @@ ROUTES: Final = (
                     "waiting": "1: those alone that wait for a person or are withheld"},
              summary="definitions and their pins"),
     ApiRoute(method="POST", path=API + "pins", operation="accept_pins", area="pins", act="write", audit="pin",
-             workers="every", summary="accept definitions", request=_exactly(server=_STRING, accept=_list(_ACCEPTED)),
+             workers="every", step_up="many", summary="accept definitions",
+             request=_exactly(server=_STRING, accept=_list(_ACCEPTED)),
              response=_object(pins=_list(_PIN))),
     ApiRoute(method="GET", path=API + "policy/facts", operation="find_facts", area="policy", response=_ROW,
              workers="named", query={"as": "the client", "method": "of MCP", "target": "its name or URI"},
@@ -184,7 +198,7 @@ ROUTES: Final = (
     ApiRoute(method="GET", path=API + "audit/records", operation="list_records", area="audit",
              summary="records of the log, the newest first; 100 at most, or how far a search came in a second",
              query={"since": "a time, as of `audit search`", "until": "a time", "type": "of record",
-                    "principal": "who called or approved", "tool": "a glob", "outcome": "an outcome or a reason",
+                    "principal": "who called, approved or acted", "tool": "a glob", "outcome": "an outcome or a reason",
                     "call": "the id of one call", "before": "`next` of the answer before", "limit": "1 to 100"},
              response=_object({"next": _STRING}, records=_list(_RECORD), searched_to=_STRING, partial=_FLAG)),
     ApiRoute(method="GET", path=API + "audit/verify", operation="show_verification", area="audit",
@@ -219,7 +233,7 @@ ROUTES: Final = (
              workers="holder", audit="approval", summary="approve or deny", request=_VOTE, response=_APPROVAL_ROW),
     ApiRoute(method="POST", path=API + "approvals/{id}/cancel", operation="cancel", area="approvals", act="write",
              workers="holder", audit="approval", summary="withdraw the request", request=_ROW, response=_APPROVAL_ROW),
-    ApiRoute(method="POST", path=API + "approvals/{id}/reveal", operation="reveal", area="secrets", step_up=True,
+    ApiRoute(method="POST", path=API + "approvals/{id}/reveal", operation="reveal", area="secrets", step_up="always",
              workers="holder", audit="approval", summary="masked secrets of one approval", request=_ROW,
              response=_object(id=_STRING, arguments={}, arguments_lines=_list({}))),
     ApiRoute(method="GET", path=API + "grants", operation="list_grants", area="grants", query=_PAGE_QUERY,
@@ -233,10 +247,11 @@ ROUTES: Final = (
 AREAS: Final = tuple(dict.fromkeys(one.area for one in ROUTES if one.area))
 
 
-def needs_step_up(method: str, path: str) -> bool:
-    """Whether a session has to show again who it is: what shows a secret is asked for by somebody who was asked who
-    they are a moment ago."""
-    return any(one.step_up and one.method == method and pattern(one.path).fullmatch(path) for one in ROUTES)
+def step_up_of(method: str, path: str) -> StepUp:
+    """When a session has to show again who it is: what shows a secret or is hard to undo is asked for by somebody who
+    was asked who they are a moment ago."""
+    route = route_of(method, path)
+    return "" if route is None else route.step_up
 
 
 def route_of(method: str, path: str) -> ApiRoute | None:

@@ -13,13 +13,13 @@ from sluicegate.admin.approvals import ApprovalsApi
 from sluicegate.admin.calls import CallsApi
 from sluicegate.admin.changes import Changes
 from sluicegate.admin.endpoints import AdminDeps
-from sluicegate.admin.routes import needs_step_up
+from sluicegate.admin.routes import step_up_of
 from sluicegate.admin.verification import Verification
 from sluicegate.app import explain_facts, settings
 from sluicegate.app.approvals_api import people
 from sluicegate.app.core import Core
+from sluicegate.app.judged_tools import judged_tools
 from sluicegate.app.preview import Previews
-from sluicegate.app.services import bearer_of
 from sluicegate.audit.log import AuditLog
 from sluicegate.config import Config
 from sluicegate.console import Console, Note
@@ -44,6 +44,10 @@ def admin_application(
         client = judges.client_of(principal)
         return None if client is None else await inner.listed(client, "tools/list")
 
+    async def judge_tools(principal: str) -> list[Json] | None:
+        client = judges.client_of(principal)
+        return None if client is None else await judged_tools(inner, client)
+
     async def list_prompts(principal: str) -> list[Json] | None:
         client = judges.client_of(principal)
         return None if client is None else await inner.listed(client, "prompts/list")
@@ -54,24 +58,13 @@ def admin_application(
             return f"no such client: {principal}"
         return await inner.resources(client, cursor) or "the cursor is not one of this list, or not any more"
 
-    def principal_of(token: str) -> str | None:
+    def client_of(token: str) -> Client | None:
         found = identity.identify(bearer(token), True, None)
-        return None if found is None else found.name
+        return None if found is None else _client(found)
 
-    async def admit(token: str) -> tuple[str | None, str]:
+    async def admit(token: str) -> tuple[Client | None, str]:
         found = await identity.verify(bearer(token))
-        return (found.name, "") if isinstance(found, Principal) else (None, found.reason)
-
-    async def preview(who: str, method: str, params: Json) -> Json | str:
-        client = operator(who)
-        return f"no such client: {who}" if client is None else await previews.show(client, method, params)
-
-    def operator(principal: str) -> Client | None:
-        return bearer_of(identity, principal) or judges.client_of(principal)
-
-    def may(principal: str, area: str, act: str) -> bool:
-        client = operator(principal)
-        return client is not None and judges.judge.may_administer(client, area, act)
+        return (_client(found), "") if isinstance(found, Principal) else (None, found.reason)
 
     return admin.application(
         admin.AdminSettings(token, settings.names(config)),
@@ -81,18 +74,20 @@ def admin_application(
             describe_servers=inner.measured,
             change_server=partial(_change_server, inner),
             list_tools=list_tools,
+            judge_tools=judge_tools,
             list_prompts=list_prompts,
             list_resources=list_resources,
             output=inner.output,
             pins=inner.behind.pins,
-            approvals=ApprovalsApi(inner.queue, people(judges, history, operator), inner.queue.book.store),
+            approvals=ApprovalsApi(inner.queue, people(judges, history), inner.queue.book.store),
             page=page,
             facts=partial(explain_facts.running, inner),
             explain=partial(explain_facts.explain, inner),
-            preview=preview,
-            principal_of=principal_of,
+            preview=previews.show,
+            operator=lambda: Client("local", judges.config.clients.local.roles),
+            client_of=client_of,
             admit=admit,
-            may=may,
+            may=judges.judge.may_administer,
             changes=changes,
             denied=inner.services.notes.denied,
             refused=audit.identity_failure if audit is not None else None,
@@ -103,9 +98,15 @@ def admin_application(
             status=lambda: {
                 "version": __version__,
                 "policy": {"revision": judges.judge.revision(), "mode": judges.config.policy.mode},
+                **({"counted": inner.services.metrics.counted()} if config.telemetry.metrics else {}),
             },
         ),
     )
+
+
+def _client(principal: Principal) -> Client:
+    """With the rights of the credential that was shown: another token of the same subject may have others."""
+    return Client(principal.name, principal.roles, principal.owner, credential=principal.credential)
 
 
 def _state(inner: Core) -> dict[str, Any]:
@@ -135,7 +136,7 @@ def with_console(config: Config, application: ASGIApp, note: Note, store: Store,
     operator's."""
     if not config.console.enabled:
         return application
-    return Console(application, settings.names(config), note, needs_step_up, store=store, operator_token=token)
+    return Console(application, settings.names(config), note, step_up_of, store=store, operator_token=token)
 
 
 def _calls(audit: AuditLog) -> CallsApi:

@@ -48,6 +48,8 @@ def open_queue(
             return True
         return await audit.note_durably("approval", fields) or audit.settings.on_failure == "allow_and_alarm"
 
+    key = KeyRing.load(Path(config.state.dir) / KEYS, "digest").newest
+    setups = settings.setups(judges.config, key)
     deps = ApprovalDeps(
         roles_of=judges.judge.roles_of,
         client_of=judges.client_of,
@@ -57,25 +59,30 @@ def open_queue(
         tell=tell,
         is_mine=partition.has,
         identity_of=lambda server: settings.identity_of(judges.config, server),
+        setup_of=lambda server: setups.get(server, ""),
         may_call=partial(_may_call, judges),
     )
     queue = ApprovalQueue(store, settings.approvals(config), deps)
 
     def take(config: Config) -> None:
+        nonlocal setups
+        setups = settings.setups(config, key)
         queue.configure(settings.approvals(config))
 
     judges.on_config.append(take)
     return queue
 
 
-def _may_call(judges: PolicyService, binding: CallBinding, target: Target | None, class_: str) -> bool:
-    """Whether the config in force lets its requester make such a call. Of a bearer who has shown no token since the
-    start nothing is known: when they come again it is decided anew."""
-    section, client = judges.config.servers.get(binding.server), judges.client_of(binding.principal)
+def _may_call(judges: PolicyService, binding: CallBinding, target: Target | None) -> bool:
+    """Whether the config in force lets its requester make such a call; its tool has the class of then, if its
+    definition is not known here. Of a bearer who has shown no token since the start nothing is known: when they come
+    again it is decided anew."""
+    section = judges.config.servers.get(binding.server)
+    client = judges.client_of(binding.principal, binding.roles, False)
     if section is None or not section.enabled:
         return False
     target = target or Target(binding.server, binding.kind, binding.own, binding.own)
-    return client is None or judges.judge.may_still_call(client, target, class_)
+    return client is None or judges.judge.may_still_call(client, target, binding.class_)
 
 
 def redactor(config: Config) -> Redactor:
@@ -108,9 +115,12 @@ async def _renew(resolver: Resolver, call: Call, target: Target) -> Target | Non
     return found if found is not None and (found.server, found.own) == (target.server, target.own) else None
 
 
-def _current(judges: PolicyService, client: Client) -> Client:
-    found = judges.client_of(client.principal)
-    return client if found is None else replace(client, roles=found.roles, owner=found.owner)
+def _current(judges: PolicyService, client: Client) -> Client | None:
+    """A token keeps the groups that it came with: those of another one would be the rights of another call."""
+    found = judges.client_of(client.principal, client.roles, False)
+    if found is None or is_gone(judges.config, client.principal):
+        return None
+    return replace(client, roles=found.roles, owner=found.owner)
 
 
 def commands(config: Config, judges: PolicyService) -> Callable[[str, Approval], str]:

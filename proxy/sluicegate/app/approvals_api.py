@@ -1,6 +1,6 @@
 """The API of approvals over the queue: of a Sluice that runs, and of a state directory on which none does."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -14,14 +14,13 @@ from sluicegate.approval.repository import ALL
 from sluicegate.audit.newest import last_calls
 from sluicegate.config import Config
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.protocol.model import Client
 from sluicegate.runtime.reader_threads import in_reader_thread
 from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
 from sluicegate.store.sqlite import SqliteStore
 
 
-def people(judges: PolicyService, log: Path | None, client_of: Callable[[str], Client | None]) -> ApprovalsApiDeps:
+def people(judges: PolicyService, log: Path | None) -> ApprovalsApiDeps:
     """What the admin port has to know to show and decide approvals; `log` is the directory of the audit log."""
 
     async def history(principal: str) -> list[Json]:
@@ -33,7 +32,7 @@ def people(judges: PolicyService, log: Path | None, client_of: Callable[[str], C
             return []
 
     judge = judges.judge
-    return ApprovalsApiDeps(client_of, judge.roles_of, judge.row_text, history)
+    return ApprovalsApiDeps(judge.roles_of, judge.row_text, history)
 
 
 @asynccontextmanager
@@ -56,4 +55,4 @@ async def at_rest(config: Config, read_only: bool = False) -> AsyncIterator[Appr
         queue = open_queue(config, judges, store, audit)
         await queue.refresh()
         log = settings.audit(config).path.parent if config.audit.enabled else None
-        yield ApprovalsApi(queue, people(judges, log, judges.client_of), store)
+        yield ApprovalsApi(queue, people(judges, log), store)

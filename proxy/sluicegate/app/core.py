@@ -60,14 +60,21 @@ class Core:
     def keep(self, principals: Container[str]) -> None:
         """Nobody else can come in any more, so nobody waits for them."""
         for server in self.behind.servers.values():
-            server.suspended.retain(principals)
+            server.retain(principals)
 
     def describe(self) -> list[Json]:
         """A row for each server that is enabled, also for those that lack a variable."""
         off, pins = self.behind.control.disabled.items(), self.behind.pins
         rows: list[Json] = [{"key": key, "transport": "-", "status": "disabled", "last_error": why} for key, why in off]
         lists, servers = self.behind.lists, tuple(self.behind.servers.items())
-        more = {key: {"pins": pins.notice(key), "lists": completeness.describe(lists, key)} for key, _ in servers}
+        sections = self.behind.control.config.servers
+        more = {
+            key: {
+                "pins": pins.notice(key), "lists": completeness.describe(lists, key),
+                **({"required": True} if sections[key].required else {}),
+            }
+            for key, _ in servers
+        }  # fmt: skip
         return [server.describe() | more[key] for key, server in servers] + rows
 
     async def measured(self) -> list[Json]:

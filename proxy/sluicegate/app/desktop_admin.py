@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sluicegate import __version__, telemetry
 from sluicegate.admin.credentials import header
 from sluicegate.admin.response import error_response, json_response
-from sluicegate.admin.routes import API, needs_step_up
+from sluicegate.admin.routes import API, step_up_of
 from sluicegate.app import settings
 from sluicegate.app.admin_app import admin_application, bearer, note_in
 from sluicegate.app.core import Core
@@ -74,7 +74,7 @@ class DesktopConsole:
     async def _open(self, group: TaskGroup) -> tuple[int, Console]:
         if self._port is None or self._console is None:
             note = note_in(self._inner.services.audit)
-            self._console = Console(self._application, settings.names(self._config), note, needs_step_up, self._clock)
+            self._console = Console(self._application, settings.names(self._config), note, step_up_of, self._clock)
             wire = listening.ConnectionLimits(connections=_CONNECTIONS)
             self._port = AddressServer(asgi(_of_sessions(self._console)), _LOOPBACK, 0, wire, drain=0.0)
             self._port.bind()

@@ -5,7 +5,7 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from hashlib import sha256
@@ -146,9 +146,11 @@ class ServerFacts:
     def _grants(self, client: Client, target: Target) -> Iterable[GrantFact]:
         for grant in self.grants:
             terms = self.profiles.get(grant.binding.terms.name)
-            binding = terms and bind_any(client, target, grant.binding.rule, terms, grant.binding.identity)
+            given = grant.binding
+            binding = terms and bind_any(client, target, given.rule, terms, given.identity, given.class_)
+            binding = binding and replace(binding, setup=given.setup)
             if terms and binding and grant.covers(binding, grant.policy, grant.session):
-                yield GrantFact(grant.id, grant.binding.rule, terms.name, grant.expires, grant.session != "")
+                yield GrantFact(grant.id, given.rule, terms.name, given.class_, grant.expires, grant.session != "")
 
 
 def live(
@@ -240,7 +242,7 @@ def _source(config: Config, row: Row) -> Json | None:
     if row not in read_rows(text, row.file)[0]:
         return None
     first = max(1, row.line - _AROUND)
-    around = text.split("\n")[first - 1 : row.line + _AROUND]
+    around = text.removesuffix("\n").split("\n")[first - 1 : row.line + _AROUND]
     return {"first": first, "lines": [line.removesuffix("\r") for line in around]}
 
 
@@ -279,7 +281,7 @@ async def stored(config: Config, policy: PolicyRules, store: Store) -> ServerFac
         )
         return "" if is_good else "it does not count any more"
 
-    await grants.refresh(objection, lambda who: None)
+    await grants.refresh(objection, lambda who, roles: None)
     listing, snapshots = settings.lists(config, enabled, "http"), SnapshotStore(store)
 
     async def wholes(server: str) -> list[tuple[Era, Snapshot]]:

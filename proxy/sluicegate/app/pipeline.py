@@ -1,6 +1,7 @@
 """The way of a call, wired: every guard with the functions of other rooms that it goes by, and the router inside."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
 from sluicegate.app import metric_sources
@@ -11,11 +12,13 @@ from sluicegate.app.services import Services, towards_clients, towards_servers
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.catalog_cache import Resolver
 from sluicegate.config import Config
+from sluicegate.downstream.accounts import login_needed
 from sluicegate.guards import RESUMED, TASK_NOTIFICATIONS, chain
 from sluicegate.guards.approve import approve
 from sluicegate.guards.commit import commit
 from sluicegate.guards.enforce import enforce
 from sluicegate.guards.inspect import inspect, inspect_task_state
+from sluicegate.guards.login import LoginDeps, LoginLink, login
 from sluicegate.guards.measure import Measure
 from sluicegate.guards.name import name
 from sluicegate.guards.questions import judged
@@ -26,7 +29,8 @@ from sluicegate.guards.throttle import throttle
 from sluicegate.metrics import Metrics
 from sluicegate.policy.outputs import Outputs
 from sluicegate.policy.rates import Windows
-from sluicegate.protocol.model import Call, Guard, Handler, Outcome
+from sluicegate.protocol.input_requests_client import opens_pages
+from sluicegate.protocol.model import Call, Client, Guard, Handler, Outcome
 from sluicegate.router import Cursors, Router
 
 UntilFree = Callable[[str], float]
@@ -56,6 +60,17 @@ def pipeline(
     outputs = Outputs()
     begun_call = unresolved(sealer.unseal)
 
+    logging_in = LoginDeps(
+        concerns=lambda server: behind.servers[server].has_logins,
+        needed=lambda server, client: login_needed(behind.servers[server], client),
+        about=services.logins.about,
+        begin=services.logins.begin_link,
+        wait=services.logins.wait,
+        renew=asked.renew,
+        opens_pages=opens_pages,
+        hold_for=config.approvals.hold_for,
+    )
+
     def identity(key: str) -> str:
         return behind.servers[key].identity
 
@@ -71,6 +86,7 @@ def pipeline(
             sealer.unseal,
             partial(judged, own=services.own_pages),
             identity=identity,
+            abandon=lambda key, call_id: behind.servers[key].abandon(call_id),
         ),
         "enforce": enforce(
             metric_sources.timed(judge.decide, metrics.decided) if metrics else judge.decide,
@@ -79,15 +95,22 @@ def pipeline(
         ),
         "quota": quota(windows["tool"]) if "tool" in windows else None,
         "approve": approve(queue, asked, is_task=True),
+        "login": login(replace(logging_in, begin=_no_link)),
         "commit": commit(services.store.spend, audit.intent if audit else None, identity=identity),
         "inspect": inspect(tables.inspection, outputs.check, judge.decide, outputs.prepare),
     }
-    innermost = towards_servers(services.tracer, _timed(router, metrics) if metrics else router)
+    innermost = towards_servers(services.spans, _timed(router, metrics) if metrics else router)
     again = chain(guards, innermost, RESUMED)
     guards["approve"] = approve(queue, asked, behind.tasking.approval_tasks(queue, asked.current, again))
     about_task.set(chain(guards, innermost, TASK_NOTIFICATIONS))
+    guards["login"] = login(logging_in)
     until_free = windows["client"].until_free if "client" in windows else _at_once
-    return router, towards_clients(services.tracer, chain(guards, innermost)), until_free
+    return router, towards_clients(services.spans, chain(guards, innermost)), until_free
+
+
+async def _no_link(server: str, client: Client) -> LoginLink | None:
+    """Nobody looks at what a task asks just now."""
+    return None
 
 
 def _at_once(principal: str) -> float:

@@ -22,7 +22,7 @@ from sluicegate.app.admin_app import admin_application, note_in, with_console
 from sluicegate.app.core import ME, Core, core
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.config import Address, Config
-from sluicegate.downstream.server import DownstreamServer
+from sluicegate.downstream.accounts import AnyDownstream
 from sluicegate.listen import settings as listening
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.listener import Listener
@@ -212,7 +212,7 @@ async def announce_servers(sluice: RunningServer, announce: Announce) -> None:
     """One line per server, as each comes up or fails."""
     started = time.monotonic()
 
-    async def one(server: DownstreamServer) -> None:
+    async def one(server: AnyDownstream) -> None:
         await server.ready()
         described = server.describe()
         how = f"{'/'.join(described['eras']) or '-':<13} {time.monotonic() - started:4.1f}s"

@@ -19,7 +19,7 @@ from sluicegate.catalog.uris import Rewriting
 from sluicegate.catalog_cache import CatalogCache
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.config import AnyServer, Config, Tools
-from sluicegate.downstream.server import DownstreamServer
+from sluicegate.downstream.accounts import AccountServers, AnyDownstream, inherit
 from sluicegate.guards.inspect import Mode
 from sluicegate.protocol.model import Client
 
@@ -33,19 +33,19 @@ _RESTARTED: Final = "an operator restarts it"
 MAX_REMOVED: Final = 64
 
 
-class RunningServers(dict[str, DownstreamServer]):
+class RunningServers(dict[str, AnyDownstream]):
     """The servers that run now, in the order of the config. Under the key of one that was removed, a call that began
     before still finds that one: it is stopped, and answers so. Nothing else shows it. Those that the last switch
     removed are there, and of those before at most `MAX_REMOVED`."""
 
-    def __init__(self, servers: Mapping[str, DownstreamServer]) -> None:
+    def __init__(self, servers: Mapping[str, AnyDownstream]) -> None:
         super().__init__(servers)
-        self._removed: dict[str, DownstreamServer] = {}
+        self._removed: dict[str, AnyDownstream] = {}
 
-    def __missing__(self, key: str) -> DownstreamServer:
+    def __missing__(self, key: str) -> AnyDownstream:
         return self._removed[key]
 
-    def replace(self, servers: Mapping[str, DownstreamServer]) -> list[DownstreamServer]:
+    def replace(self, servers: Mapping[str, AnyDownstream]) -> list[AnyDownstream]:
         """Replaces the servers; returns those that no longer run."""
         ended = [server for key, server in self.items() if servers.get(key) is not server]
         removed = {server.key: server for server in ended if server.key not in servers}
@@ -56,7 +56,7 @@ class RunningServers(dict[str, DownstreamServer]):
         return ended
 
     @property
-    def removed(self) -> Mapping[str, DownstreamServer]:
+    def removed(self) -> Mapping[str, AnyDownstream]:
         return self._removed
 
 
@@ -83,7 +83,7 @@ class ServerControl:
     `on_end` with the keys of those whose section has changed, or that do not run any more."""
 
     def __init__(
-        self, config: Config, transport: str, make: Callable[[str, AnyServer, Config], DownstreamServer],
+        self, config: Config, transport: str, make: Callable[[str, AnyServer, Config], AnyDownstream],
         tables: ServerTables, switched_off: Iterable[str] = (),
     ) -> None:  # fmt: skip
         self._started, self._transport, self._make = config, transport, make
@@ -93,7 +93,7 @@ class ServerControl:
         self._pins: DefinitionPins | None = None
         self._lists: CatalogCache | None = None
         self._put_pins: Callable[[], None] | None = None
-        self._leaving: set[DownstreamServer] = set()
+        self._leaving: set[AnyDownstream] = set()
         self._group: TaskGroup | None = None
         self.on_switch: list[Callable[[], None]] = []
         self.on_end: list[Callable[[Collection[str]], None]] = []
@@ -175,6 +175,12 @@ class ServerControl:
         self._switch({key} if is_restart else (), _RESTARTED if is_restart else _DISABLED)
         return open_calls if self.servers.get(key) is not running else 0
 
+    def take_logins(self, key: str, logins: Collection[str], new: Collection[str]) -> None:
+        """These logins to a server are good now, and some of them are new or were renewed."""
+        server = self.servers.get(key)
+        if isinstance(server, AccountServers):
+            server.take(logins, new)
+
     # ------------------------------------------------------------ switching
 
     def _switch(self, again: Collection[str], why: str) -> None:
@@ -193,7 +199,7 @@ class ServerControl:
         for server in ended:
             server.retire(why if server.key in servers or server.key in self._switched_off else "it was removed")
         for key in changed.keys() & servers.keys() & former.keys():
-            servers[key].inherit(former[key])
+            inherit(servers[key], former[key])
         self.tables.update(config, servers, running.removed)
         if self._lists is not None:
             self._lists.configure(settings.lists(config, servers, self._transport), changed)
@@ -222,11 +228,11 @@ class ServerControl:
                 self._start(server)
             await anyio.sleep_forever()
 
-    def _start(self, server: DownstreamServer) -> None:
+    def _start(self, server: AnyDownstream) -> None:
         if self._group is not None:
             self._group.start_soon(telemetry.supervise, f"server {server.key}", server.run)
 
-    async def _leave(self, server: DownstreamServer) -> None:
+    async def _leave(self, server: AnyDownstream) -> None:
         try:
             await server.aclose()
         finally:

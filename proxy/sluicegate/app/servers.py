@@ -14,13 +14,16 @@ from sluicegate import __version__, telemetry
 from sluicegate.app import metric_sources, settings
 from sluicegate.app.approvals import redactor
 from sluicegate.app.late import Late
+from sluicegate.app.logins import may_log_in
 from sluicegate.app.server_control import ServerControl, ServerTables
 from sluicegate.app.services import Services
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.catalog_cache import CatalogCache, Resolver
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, PinEvent
 from sluicegate.config import AnyServer, Config
+from sluicegate.downstream.accounts import AccountServers, AnyDownstream
 from sluicegate.downstream.server import DownstreamServer
+from sluicegate.downstream.settings import ServerSettings
 from sluicegate.downstream.transport.http_transport import http_client
 from sluicegate.guards.approval_tasks import ApprovalTaskDeps, ApprovalTasks, Job
 from sluicegate.guards.inspect import InspectParams, inspect_params
@@ -45,7 +48,7 @@ class Tasking:
         """Runs a job that nobody waits for."""
 
     def approval_tasks(
-        self, queue: ApprovalQueue, current: Callable[[Client], Client], again: Handler
+        self, queue: ApprovalQueue, current: Callable[[Client], Client | None], again: Handler
     ) -> ApprovalTasks:
         """Calls that wait for a person as tasks of our own."""
         router = self.router()
@@ -111,7 +114,7 @@ async def _ask_client(
 @dataclass(frozen=True, slots=True)
 class Backends:
     control: ServerControl
-    servers: Mapping[str, DownstreamServer]
+    servers: Mapping[str, AnyDownstream]
     lists: CatalogCache
     pins: DefinitionPins
     hub: Hub
@@ -132,14 +135,27 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
     def is_idle(session: str) -> bool:
         return (there := sessions()) is not None and there.is_idle(session)
 
-    def server(key: str, section: AnyServer, config: Config) -> DownstreamServer:
-        about = settings.server(key, section, config, services.partition.of, redact, services.own_pages)
-        http, ask = http_client(about, services.egress), tasking.ask(key, partial(_ask_client, sessions, key))
+    def one_server(about: ServerSettings, publish: Publish, client_wait: float) -> DownstreamServer:
+        http = http_client(about, services.egress)
+        ask = tasking.ask(about.key, partial(_ask_client, sessions, about.key))
         return DownstreamServer(
-            about, http=http, publish=tasking.publish, client_info=ME, ask=ask, store=services.store,
-            moved=lambda server: cache().moved(server), is_idle=is_idle,
-            client_wait=CLIENT_WAIT if transport == "stdio" else 0.0,
+            about, http=http, publish=publish, client_info=ME, ask=ask, store=services.store,
+            moved=lambda server: cache().moved(server), is_idle=is_idle, client_wait=client_wait,
         )  # fmt: skip
+
+    def server(key: str, section: AnyServer, config: Config) -> AnyDownstream:
+        about = settings.server(key, section, config, services.partition.of, redact, services.own_pages)
+        client_wait = CLIENT_WAIT if transport == "stdio" else 0.0
+        if not may_log_in(section):
+            return one_server(about, tasking.publish, client_wait)
+        index = services.logins
+
+        def for_login(login: str, publish: Publish) -> DownstreamServer:
+            account = index.account(key, login)
+            return one_server(replace(about, account=account), publish, 0.0 if login else client_wait)
+
+        return AccountServers(for_login, partial(index.find, key), tasking.publish, lambda key: cache().moved(key),
+                              index.has_any(key))
 
     async with AsyncExitStack() as stack:
         while True:
@@ -154,6 +170,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
             services.config.keeping_servers_of(config), transport, server, tables, services.partition.switched_off
         )
         servers = control.servers
+        services.logins.on_change.set(control.take_logins)
         for key in servers:
             if notice := pins.notice(key):
                 log.warning(notice, extra={"server": key, "hint": f"sluice pins diff {key}"})
@@ -163,6 +180,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
         cache.set(lists)
         control.attach(lists, pins)
         judges.on_config.insert(0, control.take)
+        judges.on_config.insert(0, services.logins.configure)  # first: servers are made with it
         judges.later.prepared.set(control.prepared)
         pins.on_moved(judges.forget_accepted)  # after the lists, which are told first
         judges.later.has_accepted.set(pins.has_accepted)

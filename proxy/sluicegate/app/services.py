@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import anyio
-from opentelemetry.trace import SpanKind, Tracer
 
 from sluicegate import __version__, telemetry
 from sluicegate.app import metric_sources, policy_loading, settings
 from sluicegate.app.late import Late
+from sluicegate.app.logins import SERVICE, LoginIndex
 from sluicegate.app.reload import Prepared, Reload, unprepared
 from sluicegate.app.settings import DATABASE, KEYS, client_of, without_revoked
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
@@ -35,11 +35,10 @@ from sluicegate.policy.judge import AcceptedDefinitions, PolicyEngine
 from sluicegate.policy.rulebook import nobody_accepted
 from sluicegate.protocol.elicitation_urls import OwnUrls
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.protocol.model import Call, Client, Handler, Outcome, Target
+from sluicegate.protocol.model import Call, Client, Guard, Handler, Outcome, Target
 from sluicegate.store.keys import KeyRing, Sealer
 from sluicegate.store.revoked import Revoked
 from sluicegate.store.sqlite import SqliteStore
-from sluicegate.tracing import spans
 
 PROBE_EVERY: Final = 0.5
 
@@ -85,17 +84,21 @@ class PolicyService:
         """What is in force, as far as it can be without a restart; keys that were revoked are not."""
         return self._config
 
-    def client_of(self, principal: str) -> Client | None:
-        """Whoever may come in under that name: a client of the config, or the bearer of a token that was shown."""
+    def client_of(
+        self, principal: str, roles: Iterable[str] | None = None, is_operator: bool | None = None
+    ) -> Client | None:
+        """Whoever may come in under that name: a client of the config, or the bearer of a token that was shown. What
+        one token gives no other one does: `roles` are its groups, and `is_operator` says at which port it was shown.
+        Where nothing decides by the answer, any token will do."""
         if (found := client_of(self._config, principal)) is not None:
             return found
         identities = self.later.identities()
-        return None if identities is None else identities.bearer_of(principal)
+        return None if identities is None else identities.bearer_of(principal, roles, is_operator)
 
-    def token_end(self, principal: str) -> float | None:
-        """When the newest token that a client has shown here ends, if it has not."""
+    def token_end(self, principal: str, roles: Iterable[str]) -> float | None:
+        """When the newest token with these groups that a client has shown here ends, if it has not."""
         identities = self.later.identities()
-        return None if identities is None else identities.token_end(principal)
+        return None if identities is None else identities.token_end(principal, roles)
 
     def forget_accepted(self, server: str) -> None:
         """What a person accepted counts for a tool's class, and so for who may use it."""
@@ -285,19 +288,17 @@ class Identities:
         self.operators.replace(settings.identity(config, admin=True))
         self._keysets.keep((one.issuer, one.jwks) for one in config.clients.jwt.issuers)
 
-    def bearer_of(self, principal: str) -> Client | None:
-        """The client whose token was shown at one of the ports."""
-        return bearer_of(self.clients, principal) or bearer_of(self.operators, principal)
+    def bearer_of(
+        self, principal: str, roles: Iterable[str] | None = None, is_operator: bool | None = None
+    ) -> Client | None:
+        """The client whose token was shown at that port, or at one of them."""
+        ports = [self.clients] * (is_operator is not True) + [self.operators] * (is_operator is not False)
+        found = next((one for port in ports if (one := port.find(principal, roles)) is not None), None)
+        return None if found is None else Client(found.name, found.roles, found.owner)
 
-    def token_end(self, principal: str) -> float | None:
-        found = self.clients.find(principal)
+    def token_end(self, principal: str, roles: Iterable[str]) -> float | None:
+        found = self.clients.find(principal, roles)
         return None if found is None else found.expires
-
-
-def bearer_of(identity: Identity, principal: str) -> Client | None:
-    """The client whose token was shown at one port."""
-    found = identity.find(principal)
-    return None if found is None else Client(found.name, found.roles, found.owner)
 
 
 def open_egress(config: Config, audit: AuditLog | None) -> Egress:
@@ -313,31 +314,37 @@ LAST_SPANS: Final = 3.0
 """Seconds that a collector has for the last spans: one that is away must not keep Sluice from ending."""
 
 
+class SpanGuards(NamedTuple):
+    towards_clients: Guard
+    towards_servers: Guard
+
+
 @asynccontextmanager
-async def open_tracer(config: Config) -> AsyncIterator[Tracer | None]:
+async def open_tracer(config: Config) -> AsyncIterator[SpanGuards | None]:
     """None where nobody collects: then a call pays nothing, and what a client says of its trace passes as it is."""
     endpoint = config.telemetry.otlp
     if not endpoint:
         yield None
         return
     # By name: the SDK is an extra, that the config's rules have looked for, and it takes 0.2 s to import.
-    provider = import_module("sluicegate.otlp").provider(endpoint, __version__)
+    tracing = import_module("sluicegate.tracing")
+    provider = tracing.provider(endpoint, __version__)
     try:
-        yield provider.get_tracer("sluice", __version__)
+        yield SpanGuards(*tracing.guards(provider, __version__))
     finally:
         with anyio.move_on_after(LAST_SPANS, shield=True):
             await anyio.to_thread.run_sync(provider.shutdown, abandon_on_cancel=True)
 
 
-def towards_clients(tracer: Tracer | None, handler: Handler) -> Handler:
-    return handler if tracer is None else _around(tracer, SpanKind.SERVER, handler)
+def towards_clients(spans: SpanGuards | None, handler: Handler) -> Handler:
+    return handler if spans is None else _around(spans.towards_clients, handler)
 
 
-def towards_servers(tracer: Tracer | None, handler: Handler) -> Handler:
+def towards_servers(spans: SpanGuards | None, handler: Handler) -> Handler:
     """Only what is about one server: a list may be answered without any."""
-    if tracer is None:
+    if spans is None:
         return handler
-    spanned = _around(tracer, SpanKind.CLIENT, handler)
+    spanned = _around(spans.towards_servers, handler)
 
     async def handle(call: Call) -> Outcome:
         return await (handler(call) if call.target is None else spanned(call))
@@ -345,9 +352,7 @@ def towards_servers(tracer: Tracer | None, handler: Handler) -> Handler:
     return handle
 
 
-def _around(tracer: Tracer, kind: SpanKind, inner: Handler) -> Handler:
-    guard = spans(tracer, kind)
-
+def _around(guard: Guard, inner: Handler) -> Handler:
     async def handle(call: Call) -> Outcome:
         return await guard(call, inner)
 
@@ -366,9 +371,19 @@ class Services:
     notes: Notes
     egress: Egress
     identities: Identities
-    tracer: Tracer | None
+    spans: SpanGuards | None
     partition: WorkerPartition
     own_pages: OwnUrls
+    logins: LoginIndex
+
+
+def _open_logins(
+    judges: PolicyService, store: SqliteStore, egress: Egress, audit: AuditLog | None, metrics: Metrics
+) -> Any:
+    service = import_module(SERVICE)  # by name: most desktops have no server that wants a login
+    tally = service.LoginTally()
+    metrics.watch(tally.samples)
+    return service.open_logins(judges.config, store, egress, audit, tally)
 
 
 @asynccontextmanager
@@ -383,7 +398,7 @@ async def open_services(
         store = SqliteStore(directory / DATABASE)
         stack.push_async_callback(store.close)
         audit = await stack.enter_async_context(open_audit(config, transport, judge))
-        tracer = await stack.enter_async_context(open_tracer(config))
+        spans = await stack.enter_async_context(open_tracer(config))
         metrics = Metrics(
             version=__version__, classify=judge.classify, transport="pipe" if transport == "stdio" else "tcp",
             piped=lambda key: isinstance(judges.config.servers.get(key), StdioServer),
@@ -402,6 +417,13 @@ async def open_services(
         judges.on_config.append(identities.replace)
         judges.later.identities.set(identities)
         own_pages = OwnUrls()
+        index = LoginIndex(partial(_open_logins, judges, store, egress, audit, metrics), judges.config)
+        stack.push_async_callback(index.aclose)
+        metrics.watch(index.samples)
+        await index.look()
+        group = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(group.cancel_scope.cancel)
+        group.start_soon(telemetry.supervise, "logins", index.run)
         yield Services(
-            config, judges, sealer, store, audit, metrics, notes, egress, identities, tracer, partition, own_pages
+            config, judges, sealer, store, audit, metrics, notes, egress, identities, spans, partition, own_pages, index
         )

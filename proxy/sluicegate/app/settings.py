@@ -3,6 +3,7 @@
 Holds values only: nothing is made or started here.
 """
 
+import hmac
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -23,6 +24,7 @@ from sluicegate.listen import settings as wire
 from sluicegate.listen.auth import ClientKey, IdentitySettings, key_mark
 from sluicegate.listen.auth.issuers import TokenIssuer
 from sluicegate.listen.auth.tokens import TokenSettings
+from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.elicitation_urls import OwnUrls
 from sluicegate.protocol.input_requests_server import NO_PAGES
 from sluicegate.protocol.jsonrpc import Json
@@ -133,10 +135,8 @@ def identity(config: Config, *, admin: bool = False) -> IdentitySettings:
         )
         for name, key in config.clients.keys.items()
     )  # fmt: skip
-    if admin:
-        return IdentitySettings(keys, tokens=TokenSettings(_issuers(config, admin)))
-    anonymous = config.clients.anonymous
     tokens = TokenSettings(_issuers(config, admin), config.clients.jwt.scopes)
+    anonymous = None if admin else config.clients.anonymous
     return IdentitySettings(keys, anonymous.roles if anonymous else None, tokens)
 
 
@@ -158,6 +158,18 @@ def identity_of(config: Config, server: str) -> str:
     """Which program or address has a server's key; empty where none has."""
     section = config.servers.get(server)
     return "" if section is None else section.identity
+
+
+def setups(config: Config, key: bytes) -> dict[str, str]:
+    """With what each server is started or reached, beside what is its identity: a mark, for it holds secrets."""
+
+    def of(section: AnyServer) -> str:
+        given = section.headers if isinstance(section, HttpServer) else section.env
+        place = section.ca if isinstance(section, HttpServer) else section.cwd
+        text = canonical([str(place), {name: value.get_secret_value() for name, value in given.items()}])
+        return hmac.new(key, text.encode(), "sha256").hexdigest()
+
+    return {name: of(section) for name, section in config.servers.items()}
 
 
 def listening(config: Config) -> wire.ListenSettings:
@@ -215,10 +227,13 @@ def without_revoked(config: Config, revoked: Revoked) -> Config:
 
 
 def is_gone(config: Config, principal: str) -> bool:
-    """Whether nobody comes in under that name any more. Of tokens the config cannot tell: what they gave ends with
-    the token."""
+    """Whether nobody comes in under that name any more. Of tokens the config can tell their issuer alone: what they
+    gave ends with the token."""
     if principal == "anonymous":
         return config.clients.anonymous is None
+    if principal.startswith("jwt:"):
+        issuer = principal.removeprefix("jwt:").partition("#")[0]
+        return all(one.issuer != issuer for one in config.clients.jwt.issuers)
     if not principal.startswith("key:"):
         return False
     key = config.clients.keys.get(principal.removeprefix("key:"))

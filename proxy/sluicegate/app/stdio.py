@@ -154,7 +154,7 @@ def _server(config: Config, inner: Core) -> Serve:
         nonlocal has_begun
         if not has_begun and (call.client.session is not None or call.client.era == "modern"):
             has_begun = True
-            inner.expect(call.client)
+            return _begin(inner, call)
         return inner.handler(call)
 
     async def serve(reader: line_streams.LineReader, writer: line_streams.LineWriter) -> None:
@@ -167,6 +167,17 @@ def _server(config: Config, inner: Core) -> Serve:
             )  # fmt: skip
 
     return serve
+
+
+async def _begin(inner: Core, call: Call) -> Outcome:
+    """The first answer needs no server, and its client waits: they start behind it."""
+    if call.method == "server/discover":
+        try:
+            return await inner.handler(call)
+        finally:
+            inner.expect(call.client)
+    inner.expect(call.client)
+    return await inner.handler(call)
 
 
 async def _go_along(

@@ -1,7 +1,7 @@
 """Grants: an approval that is remembered for a while, for every call of the same tool by the same client.
 
 A grant knows no arguments, so only profiles give one in which one person decides and that say so (`remember`). It is
-bound to the tool's definition, the rule and profile that asked, and the policy in force: when one of them changes it
+bound to the tool's definition and class, the rule and profile that asked, and the policy in force: when one changes it
 is dead. One for a session is bound to that session, where there are sessions, and ends when it is idle. Whoever came in
 with a token has it for as long as they have a token.
 """
@@ -11,7 +11,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sluicegate.approval.record import Approval, CallBinding, Scope, new_id, read_binding, session_mark, stored_form
+from sluicegate.approval.record import (
+    Approval,
+    CallBinding,
+    Scope,
+    groups,
+    new_id,
+    read_binding,
+    session_mark,
+    stored_form,
+)
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast
 from sluicegate.protocol.model import Client
 from sluicegate.store import Store, Write
@@ -25,13 +34,15 @@ PREFIX: Final = "approval/grant/"
 log = logging.getLogger(__name__)
 
 Tell = Callable[[Json], Awaitable[bool]]
+TokenEnd = Callable[[str, tuple[str, ...]], float | None]
+"""When the token of a principal ends that has these groups; None: it has none, or none is known here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
     """`digest` of the matter is that of the call which was approved, and says nothing here. `token_end` is that of its
-    holder's token, as far as it was known then; `credential` the key of whoever gave it (`key_mark`); `class_` the
-    class that the tool had."""
+    holder's token, as far as it was known then. Whoever gave it came by `channel`, with a key (`credential`, see
+    `key_mark`) or with a token of these groups (`roles`)."""
 
     id: str
     approval: str
@@ -44,7 +55,8 @@ class Grant:
     expires: float
     token_end: float | None = None
     credential: str = ""
-    class_: str = ""
+    roles: tuple[str, ...] = ()
+    channel: str = ""
 
     def is_orphaned(self, now: float, end: float | None) -> bool:
         """Whether its holder's token is over, and `end` is not that of a newer one."""
@@ -83,14 +95,14 @@ class Grants:
         return frozenset(grant.binding.principal for grant in self._all.values())
 
     def make(
-        self, approval: Approval, scope: Scope, by: Client, policy: str, token_end: float | None
+        self, approval: Approval, scope: Scope, by: Client, policy: str, token_end: float | None, channel: str
     ) -> tuple[Grant, Write]:
         """A new grant, and what has to be written for it."""
         now = self._clock()
         life = IDLE if scope == "session" else SECONDS
         grant = Grant(
             new_id("grt"), approval.id, approval.binding, policy, scope, approval.session, by.principal, now,
-            now + life, token_end, by.credential, approval.class_,
+            now + life, token_end, by.credential, groups(by), channel,
         )  # fmt: skip
         return grant, Write(PREFIX + grant.id, stored_form(grant), life)
 
@@ -152,7 +164,7 @@ class Grants:
             if grant.id not in self._over and (why := objection(grant)):
                 self._over[grant.id] = why
 
-    async def refresh(self, objection: Callable[[Grant], str], token_end: Callable[[str], float | None]) -> None:
+    async def refresh(self, objection: Callable[[Grant], str], token_end: TokenEnd) -> None:
         """Others may have made or ended some; what is withdrawn, or whose holder has no token any more, ends now."""
         now = self._clock()
         found = {raw_id.removeprefix(PREFIX): raw for raw_id, raw in (await self._store.scan(PREFIX)).items()}
@@ -166,7 +178,7 @@ class Grants:
                 await self._forget(grant.id)
                 if why:
                     await self._record(grant, comment=why)
-            elif grant.is_orphaned(now, token_end(grant.binding.principal)):
+            elif grant.is_orphaned(now, token_end(grant.binding.principal, grant.binding.roles)):
                 await self._forget(grant.id)
         self._over = {id: why for id, why in self._over.items() if id in self._all}
 
@@ -179,7 +191,8 @@ def _decode(raw: bytes) -> Grant | None:
     """None for what is none: it counts for nothing, and is said."""
     try:
         fields: Json = decode_fast(raw)
-        return Grant(binding=read_binding(fields.pop("matter")), **fields)
+        roles = tuple(fields.pop("roles", ()))
+        return Grant(binding=read_binding(fields.pop("matter")), roles=roles, **fields)
     except (Malformed, KeyError, TypeError, ValueError, AttributeError):
         log.error("a grant in the store cannot be read, and is not used")
         return None

@@ -106,7 +106,7 @@ def question(approval: Approval, details: Json, show: str) -> str:
     binding = approval.binding
     shown = lines(details.get("arguments"))
     parts = [
-        f"Sluice asks: run {visible(binding.own)} of {binding.server} ({approval.class_})?",
+        f"Sluice asks: run {visible(binding.own)} of {binding.server} ({binding.class_})?",
         *(f"  {line}" for line in shown[:MAX_LINES]),
     ]
     if len(shown) > MAX_LINES or details.get("is_cut"):

@@ -72,7 +72,7 @@ def tell(approval: Approval, details: Json) -> Json:
         "id": approval.id, "state": approval.state, "digest": binding.digest,
         "principal": binding.principal, "owner": approval.owner, "client_claims_to_be": visible(approval.client),
         "method": approval.method, "server": binding.server, "tool": visible(binding.own),
-        "public": visible(approval.public), "class": approval.class_,
+        "public": visible(approval.public), "class": binding.class_,
         "arguments": _visible(details.get("arguments")), "arguments_size": details.get("size"),
         "arguments_digest": details.get("digest"), "arguments_cut": details.get("is_cut"),
         "cut": details.get("is_summary", False),

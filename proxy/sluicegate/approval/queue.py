@@ -9,24 +9,24 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio.to_thread
 
 from sluicegate.approval import eligibility, presentation
-from sluicegate.approval.grants import Grant, Grants
-from sluicegate.approval.record import Approval, CallBinding, Vote, new_id, session_mark
+from sluicegate.approval.grants import Grant, Grants, TokenEnd
+from sluicegate.approval.record import Approval, CallBinding, Vote, groups, new_id, session_mark
 from sluicegate.approval.repository import ApprovalRepository, StoredApproval
 from sluicegate.approval.states import State
-from sluicegate.approval.vote_request import MAX_COMMENT, VoteRefused, VoteRequest, unfit
+from sluicegate.approval.vote_request import ELICITED, MAX_COMMENT, VoteRefused, VoteRequest, unfit
 from sluicegate.audit.record import trace_of
 from sluicegate.policy.profiles import ApprovalProfile
 from sluicegate.protocol.canonical_json import canonical_parts
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, Client, Target
-from sluicegate.store import Store, Write
+from sluicegate.store import Store, StoreFailed, Write
 
 MAX_OPEN: Final = 10_000
 MAX_WHOLE: Final = 64 * 1024
@@ -48,15 +48,18 @@ class ApprovalDeps:
     """What the desk has to ask others. `tell` writes a record of the audit log, and says whether it is kept."""
 
     roles_of: Callable[[Client], frozenset[str]]
-    client_of: Callable[[str], Client | None]  # None: not to be known from the config
+    client_of: Callable[[str, tuple[str, ...], bool], Client | None]
+    """Who has that name now; of whoever comes with tokens, with a good one that has these groups and was shown at the
+    admin port (True) or at that for clients."""
     is_gone: Callable[[str], bool]  # whether a principal can no longer come in
-    token_end: Callable[[str], float | None]  # when a principal's token ends; None: it has none, or none is known here
+    token_end: TokenEnd
     revision: Callable[[], str]
     tell: Callable[[Json], Awaitable[bool]]
     is_mine: Callable[[str], bool] = lambda principal: True  # whether this desk is that of a principal
     identity_of: Callable[[str], str] = lambda server: ""  # which program or address has a server's key
-    may_call: Callable[[CallBinding, Target | None, str], bool] = lambda binding, target, class_: True
-    """Whether its requester may still make such a call; `class_` is that of then, for where no definition is known."""
+    setup_of: Callable[[str], str] = lambda server: ""  # with which environment or headers, as a mark
+    may_call: Callable[[CallBinding, Target | None], bool] = lambda binding, target: True
+    """Whether its requester may still make such a call."""
 
 
 UNIDENTIFIED: Final = "it does not say which program or address its server was: an earlier version wrote it"
@@ -113,7 +116,7 @@ class ApprovalQueue:
     # ------------------------------------------------------------ asking
 
     async def ask(
-        self, call: Call, binding: CallBinding, class_: str, shown: Callable[[], Json]
+        self, call: Call, binding: CallBinding, shown: Callable[[], Json]
     ) -> Approval | VoteRefused:
         """The approval of this call: the one that it has, or a new one. `shown` masks the arguments, which takes up to
         300 ms for megabytes of them: a thread does that."""
@@ -128,7 +131,7 @@ class ApprovalQueue:
                         return refused
                     async with self._masking:
                         details, row = await anyio.to_thread.run_sync(_both, shown)
-                    approval = self._new(call, binding, class_)
+                    approval = self._new(call, binding)
                     if not await self._record(approval):
                         return UNRECORDED
                     if await self.book.open(approval, details, row):
@@ -157,21 +160,37 @@ class ApprovalQueue:
     def identity_of(self, server: str) -> str:
         return self._deps.identity_of(server)
 
+    def setup_of(self, server: str) -> str:
+        return self._deps.setup_of(server)
+
     def is_same_server(self, binding: CallBinding) -> bool:
         return self._deps.identity_of(binding.server) == binding.identity
 
-    def _lost_ground(self, binding: CallBinding, class_: str, target: Target | None = None) -> str:
+    def _lost_ground(self, binding: CallBinding, target: Target | None = None) -> str:
         """Why its requester could not make such a call any more; empty where they could."""
         if (now := self._deps.identity_of(binding.server)) != binding.identity:
             return UNIDENTIFIED if not binding.identity else REPLACED if now else NOT_RUNNING
+        if self._deps.setup_of(binding.server) != binding.setup:
+            return NOT_RUNNING
         if self._deps.is_gone(binding.principal):
             return GONE
         if not self._holds(binding.principal, binding.credential):
             return OTHER_KEY
-        return "" if self._deps.may_call(binding, target, class_) else FORBIDDEN
+        return "" if self._deps.may_call(binding, target) else FORBIDDEN
 
     def _ground_of(self, approval: Approval) -> str:
-        return self._lost_ground(approval.binding, approval.class_, self._targets.get(approval.id))
+        if self._is_orphaned(approval):
+            return GONE
+        return self._lost_ground(approval.binding, self._targets.get(approval.id))
+
+    def _is_orphaned(self, approval: Approval) -> bool:
+        """Whether the token that its requester came with is over, and no newer one has the same groups. Where it was
+        shown to this process it is known, so that it is over as well if its issuer was removed or changed."""
+        if approval.token_end is None:
+            return False
+        end = self._deps.token_end(approval.binding.principal, approval.binding.roles)
+        is_unknown = end is None and approval.home == self._home
+        return is_unknown or max(approval.token_end, end or 0.0) <= self._clock()
 
     def _unsupported(self, approval: Approval) -> str:
         """Why what people said of it does not count any more, if they said anything."""
@@ -179,13 +198,13 @@ class ApprovalQueue:
 
     def _holds(self, principal: str, credential: str) -> bool:
         """Whether that key is the principal's own now. Of one of whom nothing is known here, tokens alone tell."""
-        who = self._deps.client_of(principal)
+        who = self._deps.client_of(principal, (), False)
         return (credential if who is None else who.credential) == credential
 
     def _may_still(self, approval: Approval, vote: Vote) -> bool:
         if self._deps.is_gone(vote.principal) or vote.policy != self._deps.revision():
             return False
-        who = self._deps.client_of(vote.principal)  # None where no token of theirs is good any more
+        who = self._deps.client_of(vote.principal, vote.roles, vote.channel not in ELICITED)
         if who is None or who.credential != vote.credential:
             return False
         return not eligibility.objection(approval, who, self._deps.roles_of(who))
@@ -204,16 +223,16 @@ class ApprovalQueue:
             return VoteRefused(429, f"{len(self._open)} approvals are open already, which is all that Sluice keeps")
         return None
 
-    def _new(self, call: Call, binding: CallBinding, class_: str) -> Approval:
+    def _new(self, call: Call, binding: CallBinding) -> Approval:
         client, now = call.client, self._clock()
         name, version = client.info.get("name"), client.info.get("version")
         claims = " ".join(part[:64] for part in (name, version) if isinstance(part, str))
         parent = call.meta["traceparent"] if trace_of(call) else ""  # the client's own text, where it is one
         return Approval(
-            new_id(), "pending", binding, call.method, call.target.public if call.target else "", class_,
+            new_id(), "pending", binding, call.method, call.target.public if call.target else "",
             self._deps.revision(), eligibility.persons(client), client.owner, session_mark(client.session), claims,
             parent, self._home, now, now + binding.terms.expires,
-            token_end=self._deps.token_end(client.principal),
+            token_end=self._deps.token_end(client.principal, binding.roles),
         )  # fmt: skip
 
     # ------------------------------------------------------------ waiting
@@ -277,7 +296,7 @@ class ApprovalQueue:
                     if refused := unfit(approval, who, vote_request, channel):
                         return refused
                     new = self._voted(approval, who, vote_request, channel)
-                    grant, writes = self._granted(new, who, vote_request)
+                    grant, writes = self._granted(new, who, vote_request, channel)
                     if not await self._record(new, who.principal, vote_request.comment, grant, channel):
                         return UNRECORDED
                     if await self._apply(stored, new, writes):
@@ -291,19 +310,22 @@ class ApprovalQueue:
             return approval.become("denied", by=who.principal, comment=comment, ended=now)
         valid = tuple(vote for vote in approval.votes if self._may_still(approval, vote))
         vote = Vote(
-            who.principal, eligibility.persons(who), channel, now, comment, self._deps.revision(), who.credential
-        )
+            who.principal, eligibility.persons(who), channel, now, comment, self._deps.revision(), who.credential,
+            groups(who),
+        )  # fmt: skip
         votes = (*valid, vote)
         is_enough = len(votes) >= approval.binding.terms.quorum
         return approval.become(
             "approved" if is_enough else "partially_approved", votes=votes, comment=comment, scope=vote_request.scope
         )
 
-    def _granted(self, new: Approval, who: Client, vote_request: VoteRequest) -> tuple[Grant | None, list[Write]]:
+    def _granted(
+        self, new: Approval, who: Client, vote_request: VoteRequest, channel: str
+    ) -> tuple[Grant | None, list[Write]]:
         if new.state != "approved" or vote_request.scope == "once":
             return None, []
-        end = self._deps.token_end(new.binding.principal) or new.token_end
-        grant, write = self.grants.make(new, vote_request.scope, who, self._deps.revision(), end)
+        end = self._deps.token_end(new.binding.principal, new.binding.roles) or new.token_end
+        grant, write = self.grants.make(new, vote_request.scope, who, self._deps.revision(), end, channel)
         return grant, [write]
 
     # ------------------------------------------------------------ what is masked
@@ -409,13 +431,13 @@ class ApprovalQueue:
 
     def _objection(self, grant: Grant) -> str:
         """Why it is none any more; empty where it is one."""
-        if why := self._lost_ground(grant.binding, grant.class_):
+        if why := self._lost_ground(grant.binding):
             return why
         if grant.policy != self._deps.revision():
             return "the policy has changed"
         if self._deps.is_gone(grant.by):
             return UNSUPPORTED
-        who = self._deps.client_of(grant.by)
+        who = self._deps.client_of(grant.by, grant.roles, grant.channel not in ELICITED)
         return "" if eligibility.supports(grant, who, self._deps.roles_of(who) if who else ()) else UNSUPPORTED
 
     # ------------------------------------------------------------ changes
@@ -493,7 +515,8 @@ class ApprovalQueue:
     async def run(self) -> None:
         while True:
             await anyio.sleep(LOOK_EVERY)
-            await self.refresh()
+            with suppress(StoreFailed):  # which the store says by itself
+                await self.refresh()
 
     async def refresh(self) -> None:
         """What others did, and what time did."""
@@ -525,5 +548,5 @@ class ApprovalQueue:
             late = now - approval.expires - (0.0 if approval.home == self._home else _LATER)
             if late >= 0:
                 await self.end(approval.id, "expired")
-            elif self._deps.is_gone(approval.binding.principal):
+            elif self._deps.is_gone(approval.binding.principal) or self._is_orphaned(approval):
                 await self.end(approval.id, "cancelled", comment=GONE)

@@ -14,6 +14,7 @@ from sluicegate.audit.record import fingerprint
 from sluicegate.policy.profiles import ApprovalProfile
 from sluicegate.protocol.canonical_json import hashed
 from sluicegate.protocol.jsonrpc import Json, decode_fast, dump
+from sluicegate.protocol.methods import JUDGED_BY_NAME
 from sluicegate.protocol.model import Client, Kind, Target
 
 Scope = Literal["once", "session", "15m"]
@@ -30,8 +31,10 @@ _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 @dataclass(frozen=True, slots=True)
 class CallBinding:
     """What an approval is for: everything that must be the same when it is used. `identity` says which program or
-    address had the server's key, `credential` which key the requester had (`key_mark`). A row that an earlier version
-    wrote has neither, and fits nothing."""
+    address had the server's key, `credential` which key the requester had (`key_mark`), `roles` the groups of the token
+    that the requester came with: another token of theirs may be judged in another way. `class_` is what the tool was:
+    who agreed to a writing one did not agree to a destroying one. `setup` is a mark of the server's environment or
+    headers. A row that an earlier version wrote has none of these, and fits nothing."""
 
     digest: str
     principal: str
@@ -43,12 +46,15 @@ class CallBinding:
     terms: ApprovalProfile
     identity: str = ""
     credential: str = ""
+    roles: tuple[str, ...] = ()
+    class_: str = ""
+    setup: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """Somebody's yes, given under the policy of revision `policy`, and good as long as that is in force, and the key
-    with which it was given (`credential`, see `key_mark`)."""
+    """Somebody's yes, given under the policy of revision `policy`. It is good as long as that is in force, and what it
+    was given with is: a key (`credential`, see `key_mark`), or a token with these groups (`roles`)."""
 
     principal: str
     persons: tuple[str, ...]
@@ -57,6 +63,7 @@ class Vote:
     comment: str = ""
     policy: str = ""
     credential: str = ""
+    roles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,6 @@ class Approval:
     binding: CallBinding
     method: str
     public: str
-    class_: str
     policy: str
     persons: tuple[str, ...]
     owner: str
@@ -122,7 +128,7 @@ def stored_form(value: Any) -> bytes:
 
 
 def read_binding(fields: Json) -> CallBinding:
-    return CallBinding(**{**fields, "terms": ApprovalProfile(**_tuples(fields["terms"]))})
+    return CallBinding(**{**_tuples(fields), "terms": ApprovalProfile(**_tuples(fields["terms"]))})
 
 
 def _tuples(fields: Mapping[str, Any]) -> Json:
@@ -138,30 +144,38 @@ def new_id(kind: str = "apr") -> str:
 
 def bind(
     client: Client, method: str, target: Target, params: Json, rule: str, terms: ApprovalProfile, identity: str = "",
+    class_: str = "",
 ) -> Generator[None, None, CallBinding]:  # fmt: skip
     """The matter of a call, as the work of many steps where it is large. Two calls are the same one if their digests
     are: the order of members and the spelling of strings count nothing, any other difference does, between 1 and 1.0
     too."""
-    binding = bind_any(client, target, rule, terms, identity)
+    binding = bind_any(client, target, rule, terms, identity, class_)
     bound: Json = {
         "principal": client.principal, "server": target.server, "tool": target.own, "definition": binding.definition,
         "params": {name: value for name, value in params.items() if name not in _NOT_BOUND},
     }  # fmt: skip
     if method != "tools/call":
         bound["method"] = method
-    elif "arguments" not in params:  # which means the same
+    if JUDGED_BY_NAME.get(method) == "name" and "arguments" not in params:  # which means the same
         bound["params"]["arguments"] = {}
     digest = yield from hashed(bound)
     return replace(binding, digest=f"sha256:{digest}")
 
 
-def bind_any(client: Client, target: Target, rule: str, terms: ApprovalProfile, identity: str = "") -> CallBinding:
+def bind_any(
+    client: Client, target: Target, rule: str, terms: ApprovalProfile, identity: str = "", class_: str = ""
+) -> CallBinding:
     """The same of a call with any arguments, without a digest: what a grant is asked about."""
     definition = "" if target.item is None else fingerprint(target.item)
     return CallBinding(
         "", client.principal, target.server, target.kind, target.own, definition, rule, terms, identity,
-        client.credential,
+        client.credential, groups(client), class_,
     )  # fmt: skip
+
+
+def groups(client: Client) -> tuple[str, ...]:
+    """What a token says of its bearer. The roles of all others are the config's, which has them as they are now."""
+    return tuple(sorted(set(client.roles))) if client.principal.startswith("jwt:") else ()
 
 
 def session_mark(session: str | None) -> str:

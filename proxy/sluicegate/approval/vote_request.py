@@ -9,7 +9,7 @@ from sluicegate.policy.display import is_hidden
 from sluicegate.protocol.model import Client
 
 MAX_COMMENT: Final = 2_000
-_ELICITED: Final = ("elicitation", "page")  # a form in the client, or the page that its user is sent to
+ELICITED: Final = ("elicitation", "page")  # a form in the client, or the page that its user is sent to
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def unfit(approval: Approval, who: Client, vote_request: VoteRequest, channel: s
         return VoteRefused(409, "this is not what was seen: the digest is another one")
     if vote_request.word == "deny":
         return None
-    if "api" not in terms.via and channel not in _ELICITED:
+    if "api" not in terms.via and channel not in ELICITED:
         return VoteRefused(403, f"{terms.name} is approved by a question to the client of whoever asked alone")
     if not vote_request.seen:
         return VoteRefused(400, "seen_digest is needed: the digest of what you looked at")

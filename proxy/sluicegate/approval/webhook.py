@@ -151,7 +151,7 @@ def payload(approval: Approval, details: Json) -> Json:
         "data": {
             "id": approval.id, "profile": binding.terms.name, "approvers": list(binding.terms.approvers),
             "principal": binding.principal, "client_claims_to_be": visible(approval.client),
-            "server": binding.server, "tool": visible(binding.own), "class": approval.class_, "digest": binding.digest,
+            "server": binding.server, "tool": visible(binding.own), "class": binding.class_, "digest": binding.digest,
             "arguments": presentation.preview(details), "expires_at": presentation.stamp(approval.expires),
             "command": f"sluice approve {approval.id} --seen {binding.digest}",
         },

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from sluicegate.audit import bounded, forms, tables, values
+from sluicegate.audit.bounded import lazy
 from sluicegate.audit.names import FOREIGN, has_numbers, is_secret_name, plain, spelling
 from sluicegate.audit.randomness import by_randomness, is_harmless_name, is_random
 from sluicegate.audit.vendors import Span, by_look, may_look_secret
@@ -32,58 +33,58 @@ _HINTS: Final = (
 )  # fmt: skip
 _FOREIGN_HINTS: Final = tuple(sorted({spelling(word)[:3] for word in FOREIGN if not word.isascii()}))
 _OPTION_HINTS: Final = ("-p", "-a", "-w", "-u", "/user", "-s ", "-c ", "-k ", "-t ", *map(spelling, forms.HINTS))
-_ANY_HINT: Final = re.compile("|".join(map(re.escape, (*_HINTS, *_OPTION_HINTS))))
-_PORT: Final = re.compile(r":(?:[olea2s6789]{2,5}|\*):")  # of a line of .pgpass, as `spelling` has it
+_ANY_HINT: Final = lazy("|".join(map(re.escape, (*_HINTS, *_OPTION_HINTS))))
+_PORT: Final = lazy(r":(?:[olea2s6789]{2,5}|\*):")  # of a line of .pgpass, as `spelling` has it
 _SHORT: Final = 256  # one search is quicker up to here, one for each hint beyond
-_NAME: Final = re.compile(tables.expression("name"))
+_NAME: Final = lazy(tables.expression("name"))
 # What stands between a name and its value.
 _CLOSE: Final = r"""(?:\\{0,7}["'`\])*]){0,4}"""
-_SIGN: Final = re.compile(tables.expression("sign"))
+_SIGN: Final = lazy(tables.expression("sign"))
 # What of code may come between a name and a text in quotes: a type, a call, an index.
-_VERB: Final = re.compile(tables.expression("verb"))
+_VERB: Final = lazy(tables.expression("verb"))
 # A name, some words, and then a verb or a colon: `the password for the printer is ...`.
-_FAR: Final = re.compile(tables.expression("far"))
-_COLON: Final = re.compile(tables.expression("colon"))
+_FAR: Final = lazy(tables.expression("far"))
+_COLON: Final = lazy(tables.expression("colon"))
 _CJK_FAR: Final = tables.pattern("cjk far")
-_NEXT: Final = re.compile(r"(?P<end>[\"'*_`]{0,3}:?)[ \t]{0,8}\r?\n|[^\n]{0,100}?[:：][*_ \t]{0,8}\r?\n")
+_NEXT: Final = lazy(r"(?P<end>[\"'*_`]{0,3}:?)[ \t]{0,8}\r?\n|[^\n]{0,100}?[:：][*_ \t]{0,8}\r?\n")
 _LINE: Final = tables.pattern("line")
-_MNEMONIC: Final = re.compile(r"(?:[a-z]{3,8}[ ,]{1,3}){11,23}[a-z]{3,8}\b")  # BIP-39
-_ENCODED_TEXT: Final = re.compile(r"(?<![\w+/=.\-])(?=[A-Za-z0-9+/]{0,64}[A-Z0-9])[A-Za-z0-9+/]{24,8192}+={0,2}")
+_MNEMONIC: Final = lazy(r"(?:[a-z]{3,8}[ ,]{1,3}){11,23}[a-z]{3,8}\b")  # BIP-39
+_ENCODED_TEXT: Final = lazy(r"(?<![\w+/=.\-])(?=[A-Za-z0-9+/]{0,64}[A-Z0-9])[A-Za-z0-9+/]{24,8192}+={0,2}")
 _CODES: Final = 24
-_BLANK: Final = re.compile(r"[ \t]{1,16}")
-_CLOSED: Final = {mark: re.compile(rf"[ \t:=?>*]{{1,4}}{mark}") for mark in "\"'`"}  # a text that ends with the name
-_NUMBER: Final = re.compile(r"[#*]?\d[\d\-]{2,11}\d?[#*]?$")
-_PROSE_NEXT: Final = re.compile(r"(?:[ ][\w']{1,20}){0,5}[ ](?:the|of|a|an|is|are|be|to|for|and|or)\b")
+_BLANK: Final = lazy(r"[ \t]{1,16}")
+_CLOSED: Final = {mark: lazy(rf"[ \t:=?>*]{{1,4}}{mark}") for mark in "\"'`"}  # a text that ends with the name
+_NUMBER: Final = lazy(r"[#*]?\d[\d\-]{2,11}\d?[#*]?$")
+_PROSE_NEXT: Final = lazy(r"(?:[ ][\w']{1,20}){0,5}[ ](?:the|of|a|an|is|are|be|to|for|and|or)\b")
 _EVERYDAY: Final = frozenset("secret key token pass pin code".split())
 # The values themselves.
 _BLOCK: Final = bounded.BoundedPattern(r"[|>][+\-]?[ \t]*\n((?:[ \t]+[^\n]*(?:\n|$)){1,200})")
-_LIST: Final = re.compile(r"[\[{(]{1,2}+[ \t]{0,64}+(?=\\{0,7}[\"'])[^\]})\n]{1,1024}")
-_QUOTE: Final = re.compile(r"""[fFrRbBN@]{0,2}(?:""(?=")|''(?='))?(\\{0,7})(["'`“„«])""")
+_LIST: Final = lazy(r"[\[{(]{1,2}+[ \t]{0,64}+(?=\\{0,7}[\"'])[^\]})\n]{1,1024}")
+_QUOTE: Final = lazy(r"""[fFrRbBN@]{0,2}(?:""(?=")|''(?='))?(\\{0,7})(["'`“„«])""")
 _CLOSING: Final = {"“": "”", "„": "“", "«": "»"}
 _QUOTED: Final = {
-    mark: re.compile(rf"(?:[^{_CLOSING.get(mark, mark)}\\]|\\[\s\S]){{0,{_WINDOW}}}+") for mark in "\"'`“„«"
+    mark: lazy(rf"(?:[^{_CLOSING.get(mark, mark)}\\]|\\[\s\S]){{0,{_WINDOW}}}+") for mark in "\"'`“„«"
 }
-_SCHEME: Final = re.compile(tables.expression("scheme"))
+_SCHEME: Final = lazy(tables.expression("scheme"))
 _STOP: Final = r"(?![&;,|][ \t]{0,16}[\w.\- ]{1,64}[=:]|[ \t]{1,16}(?:#|--?\w|[\w.\-]{1,64}[=:]))"
 _ONE: Final = bounded.BoundedPattern(rf"""[^\s"'`<>](?:[^\s"'`<>&;,|]++|{_STOP}[&;,|])*+""")
 _REST: Final = bounded.BoundedPattern(rf"""[^\n"'`<>](?:[^\n"'`<>&;,| \t]++|{_STOP}[&;,| \t])*+""")
-_LINE_START: Final = re.compile(
+_LINE_START: Final = lazy(
     r"[ \t]{0,64}+(?:- |\* |\+|-)?[ \t]{0,64}+(?:export |set |ENV |setx |declare -x )?[\"'*]{0,3}"
 )
 # An expression of a program, in which a name is no value.
-_EXPRESSION: Final = re.compile(tables.expression("expression"))
+_EXPRESSION: Final = lazy(tables.expression("expression"))
 _LISTED: Final = bounded.BoundedPattern(r"""(["'`]),\s{0,20}(?:\1[\w\- ]{1,40}\1,\s{0,20}){2}$""")  # a list of words
 # What a program says of a resource that has this name: `secret "pull-secret" not found`.
-_RESOURCE: Final = re.compile(r"[\"'`] (?:not|already|created|deleted|unchanged|configured|does|in namespace)\b")
-_ATTRIBUTES: Final = re.compile(r"[A-Za-z_]{1,40}(?:\.[A-Za-z_]{1,40}){1,4}\s")  # `password = parsed.auth`
-_VARIABLE: Final = re.compile(r"[A-Za-z_]{1,40}(?:\.[A-Za-z_]{1,40}){0,4}[,)\]}]")
-_CODE_WORD: Final = re.compile(r"[A-Za-z]{2,20}(?=[})\];,])")
-_IDENTIFIER: Final = re.compile(r"[A-Za-z_$][A-Za-z_.$!?]{0,4096}+$")
+_RESOURCE: Final = lazy(r"[\"'`] (?:not|already|created|deleted|unchanged|configured|does|in namespace)\b")
+_ATTRIBUTES: Final = lazy(r"[A-Za-z_]{1,40}(?:\.[A-Za-z_]{1,40}){1,4}\s")  # `password = parsed.auth`
+_VARIABLE: Final = lazy(r"[A-Za-z_]{1,40}(?:\.[A-Za-z_]{1,40}){0,4}[,)\]}]")
+_CODE_WORD: Final = lazy(r"[A-Za-z]{2,20}(?=[})\];,])")
+_IDENTIFIER: Final = lazy(r"[A-Za-z_$][A-Za-z_.$!?]{0,4096}+$")
 
 
 # Names under which a value is a secret if it is random.
-_MAYBE: Final = re.compile(r"(?i)(?:key|auth|session|api|sig)$")
-_KEY: Final = re.compile(_SIGN.pattern + r"[\"'`]?([A-Za-z0-9+/_\-]{16,512}+={0,2})(?![\w.:/])")
+_MAYBE: Final = lazy(r"(?i)(?:key|auth|session|api|sig)$")
+_KEY: Final = lazy(_SIGN.pattern + r"[\"'`]?([A-Za-z0-9+/_\-]{16,512}+={0,2})(?![\w.:/])")
 _REPEATED: Final = 16  # secrets of one text that are masked wherever they stand
 
 
@@ -294,7 +295,7 @@ def _quoted(text: str, quote: re.Match[str], is_fit: Callable[[str], bool] | Non
 
 # What follows the name, what stands before it, what the value must be.
 _SYNTAXES: Final = [
-    (re.compile(pattern), tuple(before), forms.FITS[fit]) for pattern, before, fit in tables.rows("forms", "syntax")
+    (lazy(pattern), tuple(before), forms.FITS[fit]) for pattern, before, fit in tables.rows("forms", "syntax")
 ]
 
 

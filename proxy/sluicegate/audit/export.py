@@ -139,6 +139,12 @@ def _control(record: Record) -> Record:
 # ---------------------------------------------------------------- Elastic Common Schema
 
 
+def _of_identity(record: Record) -> str:
+    """Who was not let in has failed, and so has a login to a server that ended so."""
+    what = record.get("what")
+    return "failure" if what is None or what in ("login_failed", "refresh_failed") else "success"
+
+
 def ecs(record: Record) -> Record:
     """A document with ECS field names, nested."""
     outcome = {"ok": "success", "unknown": "unknown", "waiting": "unknown"}.get(_outcome(record), "failure")
@@ -155,7 +161,7 @@ def ecs(record: Record) -> Record:
             "category": ["authentication"] if record["type"] == "identity" else ["api"],
             "type": ["start"] if record["type"] == "identity" else types,
             "action": record.get("method", record["type"]),
-            "outcome": outcome if record["type"] != "identity" else "failure",
+            "outcome": outcome if record["type"] != "identity" else _of_identity(record),
             "sequence": record["seq"],
             "dataset": "sluice.audit",
             "provider": record["writer"],

@@ -9,22 +9,22 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from sluicegate.audit import tables, values
-from sluicegate.audit.bounded import BoundedPattern
+from sluicegate.audit.bounded import BoundedPattern, lazy
 
 Fit = Callable[[str], bool]
 
-CJK: Final = re.compile("(?:パスワード|暗証番号|合言葉|密码|密碼|口令|密钥|비밀번호|암호)")
+CJK: Final = lazy("(?:パスワード|暗証番号|合言葉|密码|密碼|口令|密钥|비밀번호|암호)")
 
 # ---------------------------------------------------------------- options of programs
 
 # The options in `forms.tsv`: `-p` gives a password; `-p+` one glued to the option; `-p?` one if it is a mixed word;
 # `-u:` a user and a password.
 _ROWS: Final = [(programs, options.split()) for programs, options, _ in tables.rows("forms", "program")]
-_PROGRAMS: Final = re.compile(rf"(?<![\w\-.])(?:{'|'.join(f'({row[0]})' for row in _ROWS)})(?:\.exe)?(?=[ \t])")
+_PROGRAMS: Final = lazy(rf"(?<![\w\-.])(?:{'|'.join(f'({row[0]})' for row in _ROWS)})(?:\.exe)?(?=[ \t])")
 _OPTION: Final = tables.pattern("option")
 _COMMAND: Final = 256  # characters of a command before its option
-_STRONG: Final = re.compile(r"[^a-z0-9]")
-_PORTS: Final = re.compile(r"[\d:.,]{1,4096}+(?:/\w{3})?$|[/.~\-]")
+_STRONG: Final = lazy(r"[^a-z0-9]")
+_PORTS: Final = lazy(r"[\d:.,]{1,4096}+(?:/\w{3})?$|[/.~\-]")
 
 
 def _options(text: str) -> Iterator[tuple[int, Fit | None]]:
@@ -68,7 +68,7 @@ def _is_link_token(value: str) -> bool:
     return values.is_random(value) and _DATED.search(value) is None
 
 
-_DATED: Final = re.compile(r"(?:19|20)\d\d-\d\d")
+_DATED: Final = lazy(r"(?:19|20)\d\d-\d\d")
 
 # ---------------------------------------------------------------- places
 
@@ -109,11 +109,11 @@ _TUPLE: Final = tables.pattern("tuple")
 _ITEM: Final = BoundedPattern(r"\s{0,20}('(?:[^'\\]|''|\\.){0,2000}'|\"[^\"]{0,2000}\"|[^,]{1,2000})\s{0,4}(?:,|$)")
 _MANIFEST: Final = BoundedPattern(r"(?m)^([ ]{0,20})(?:data|stringData):[ ]*\n((?:\1[ ]+[^\n]*(?:\n|$)){1,400})")
 _ENTRY: Final = tables.pattern("entry")
-_DELIMITERS: Final = (re.compile(r"[ \t]{0,60}+\|[ \t]{0,60}+"), re.compile(
- r"\t"), re.compile(r"[ ]{2,60}"), re.compile(r"[ ]{0,60}+;[ ]{0,60}+"), re.compile(r",[ ]{0,60}+"))
+_DELIMITERS: Final = (lazy(r"[ \t]{0,60}+\|[ \t]{0,60}+"), lazy(
+ r"\t"), lazy(r"[ ]{2,60}"), lazy(r"[ ]{0,60}+;[ ]{0,60}+"), lazy(r",[ ]{0,60}+"))
 _GAP: Final = r"[ ]{2,60}"
-_RULE: Final = re.compile(r"[\s\-+|=:─┼│┤├]{1,4096}+")
-_CELLS: Final = re.compile(r"[^\s|,;][ ]{0,60}+[|\t,;][ ]{0,60}+[^\s|,;]|\S[ ]{2,60}+\S")
+_RULE: Final = lazy(r"[\s\-+|=:─┼│┤├]{1,4096}+")
+_CELLS: Final = lazy(r"[^\s|,;][ ]{0,60}+[|\t,;][ ]{0,60}+[^\s|,;]|\S[ ]{2,60}+\S")
 _COOKIES: Final = tables.pattern("cookies")
 _MAX_CELLS: Final = 64
 _MAX_LINE: Final = 4_096

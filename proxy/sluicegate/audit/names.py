@@ -1,34 +1,34 @@
 """Which names are those of secrets: of members, variables, options, columns, form fields. Pure."""
 
-import re
 import unicodedata
 from typing import Final
 
 from sluicegate.audit import tables
+from sluicegate.audit.bounded import lazy
 
 MAX_NAME: Final = 256
-_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W_]{1,256}+")
-_OPERATOR_FORM: Final = re.compile(r"[_\-\s.]")
-_HAS_SPELLING: Final = re.compile(r"[^A-Za-z_\-. ]")
+_CAMEL: Final = lazy(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W_]{1,256}+")
+_OPERATOR_FORM: Final = lazy(r"[_\-\s.]")
+_HAS_SPELLING: Final = lazy(r"[^A-Za-z_\-. ]")
 # Letters that look like others, and digits and signs that stand for letters.
 _MARKS_OF_NO_CLASS: Final = frozenset("\u0344\u0f73\u0f75\u0f81\uff9e\uff9f")  # until they are decomposed
 _LOOKS_LIKE: Final = str.maketrans("аеорсухіѕԁкмтнАЕОРСУХІЅКМТНВαοεινρτυκ", "aeopcyxisdkmthaeopcyxiskmthbaoeivptuk")
 _STANDS_FOR: Final = str.maketrans("01345$@!", "oleassai")
 # Names that end like this, without separators: `db_password`, `X-Api-Key`, `clientSecret`.
-_ENDS: Final = re.compile(f"(?:{tables.alternatives('name')})$")
+_ENDS: Final = lazy(f"(?:{tables.alternatives('name')})$")
 # Names of passwords in other languages, without accents where a letter has one.
 FOREIGN: Final = tuple(tables.words("foreign"))
-_FOREIGN_ENDS: Final = re.compile(f"(?:{'|'.join(FOREIGN)})$")
+_FOREIGN_ENDS: Final = lazy(f"(?:{'|'.join(FOREIGN)})$")
 # Short words count alone or as the last of several: `spin` is no `pin`.
 _LAST_WORDS: Final = frozenset(tables.words("last"))
 # What may follow the name of a secret and still be its value: `password_old`, `apiKeyProd`, `SECRET_KEY_BASE`.
 _QUALIFIERS: Final = frozenset(tables.words("qualifier"))
 # What is no secret although it ends like one: places in lists, what a tokenizer knows, keys of requests.
-_NO_SECRETS: Final = re.compile(tables.alternatives("no name"))
-_NUMBERS_FOR: Final = re.compile(r"(?:code|codes|otp|cvv|cvc|cvv2|cvc2|pin|pins|tan|pincode|passcode|暗証番号)$", re.I)
+_NO_SECRETS: Final = lazy(tables.alternatives("no name"))
+_NUMBERS_FOR: Final = lazy(r"(?i)(?:code|codes|otp|cvv|cvc|cvv2|cvc2|pin|pins|tan|pincode|passcode|暗証番号)$")
 # What stands behind the name in the label of a form's field.
-_FIELD: Final = re.compile(tables.expression("field"))
-_LABEL_ENDS: Final = re.compile(r"[(:]|\s(?:for|of|on|to|für|de|del|du|от|für|di)\s")
+_FIELD: Final = lazy(tables.expression("field"))
+_LABEL_ENDS: Final = lazy(r"[(:]|\s(?:for|of|on|to|für|de|del|du|от|für|di)\s")
 
 
 def plain(name: str) -> str:

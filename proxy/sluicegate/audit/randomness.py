@@ -6,31 +6,31 @@ before one says so: its name, a prefix like `sha256-`, a URL or a path around it
 """
 
 import base64
-import re
 from collections.abc import Iterator
 from typing import Final
 
 from sluicegate.audit import names, tables
+from sluicegate.audit.bounded import lazy
 
 Span = tuple[int, int]
 
 # Certificates and public keys, which are stepped over, and words.
-_WORD: Final = re.compile(
+_WORD: Final = lazy(
     r"-----BEGIN (?![A-Z0-9 ]{0,30}PRIVATE)[A-Z0-9 ]{3,40}-----[^-]{0,16000}+"
     r"|(?<![\w+/=.%@#-])([A-Za-z0-9+/_-]{20,1000}+(?:={1,2}|(?![\w+/=%])))"
 )
-_RUNS: Final = re.compile(
+_RUNS: Final = lazy(
     r"[0-9a-f]{8,1000}+|[A-Z][a-z]{2,1000}+|[a-z]{4,1000}+|[A-Z]{5,1000}+|\d{5,1000}+|(?:[a-z]{1,2}|[A-Z]{1,2}|\d{1,2})(?=[_-])"
 )
-_LONG_RUNS: Final = re.compile(r"[0-9a-f]{8,1000}+|[a-z]{7,1000}+|[A-Z]{9,1000}+")
-_SWITCH: Final = re.compile(r"(?<=[a-z])[A-Z]|(?<=[A-Za-z])\d|(?<=\d)[A-Za-z]")
-_ONE_CASE: Final = re.compile(r"(?:[a-z0-9]{1,1000}+|[A-Z0-9]{1,1000}+)={0,2}")
-_HARMLESS: Final = re.compile("|".join(row[0] for row in tables.rows("words", "harmless form")))
+_LONG_RUNS: Final = lazy(r"[0-9a-f]{8,1000}+|[a-z]{7,1000}+|[A-Z]{9,1000}+")
+_SWITCH: Final = lazy(r"(?<=[a-z])[A-Z]|(?<=[A-Za-z])\d|(?<=\d)[A-Za-z]")
+_ONE_CASE: Final = lazy(r"(?:[a-z0-9]{1,1000}+|[A-Z0-9]{1,1000}+)={0,2}")
+_HARMLESS: Final = lazy("|".join(row[0] for row in tables.rows("words", "harmless form")))
 # What stands before a word, read backwards: a name and a sign, and the rest of a URL or a path.
-_NAME: Final = re.compile(r"[\[\"'`(]{0,4}[ \t]{0,8}(?:>=|[:=>|])[ \t]{0,8}[\"'`\])]{0,3}([\w.$ -]{1,60})")
-_AROUND: Final = re.compile(r"[^\s\"'`,;()<>{}]{0,200}+")
-_BEFORE: Final = re.compile(f"(?i:{'|'.join(row[0] for row in tables.rows('words', 'before harmless'))})$")
-_EXPECTED: Final = re.compile(
+_NAME: Final = lazy(r"[\[\"'`(]{0,4}[ \t]{0,8}(?:>=|[:=>|])[ \t]{0,8}[\"'`\])]{0,3}([\w.$ -]{1,60})")
+_AROUND: Final = lazy(r"[^\s\"'`,;()<>{}]{0,200}+")
+_BEFORE: Final = lazy(f"(?i:{'|'.join(row[0] for row in tables.rows('words', 'before harmless'))})$")
+_EXPECTED: Final = lazy(
     r"(?i)public|digest|certificate|(?:page|sync|next|continuation)[ _-]?token|cursor"
     r"|(?<![a-z])(?:file|object|s3|image|blob|asset|cache|component|node|partition|sort|row)[ _-]?key$"
 )

@@ -38,16 +38,18 @@ class Filter:
         return link.time >= self.since and (not self.until or link.time < self.until)
 
     def matches(self, record: Record) -> bool:
-        if self.principal and self.principal not in (record.get("principal"), _approver(record)):
+        if self.principal and self.principal not in _people(record):
             return False
         if self.outcome and self.outcome not in (record.get("outcome"), record.get("reason")):
             return False
         return not self.tool or any(fnmatchcase(name, self.tool) for name in names_of(record))
 
 
-def _approver(record: Record) -> Any:
+def _people(record: Record) -> list[str]:
+    """Who called, approved, or did something to Sluice itself."""
     approval = record.get("approval")
-    return approval.get("approver") if isinstance(approval, dict) else None
+    approver = approval.get("approver") if isinstance(approval, dict) else None
+    return [name for name in (record.get("principal"), record.get("by"), approver) if isinstance(name, str)]
 
 
 def names_of(record: Record) -> list[str]:
@@ -65,10 +67,10 @@ def search(directory: Path, wanted: Filter) -> Iterator[Record]:
 
 
 def principals(directory: Path) -> set[str]:
-    """Everybody who called, or approved."""
+    """Everybody who called, approved, or did something to Sluice itself."""
     found: set[str] = set()
     for record in search(directory, Filter()):
-        found.update(name for name in (record.get("principal"), _approver(record)) if isinstance(name, str))
+        found.update(_people(record))
     return found
 
 

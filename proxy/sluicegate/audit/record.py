@@ -29,6 +29,7 @@ MAX_ROLES: Final = 64
 _MAX_REMEMBERED: Final = 5_000
 _MAX_SMALL: Final = 128
 _MAX_AT_ONCE: Final = 2_048  # characters, and 16 for each value
+_MAX_DIGESTED: Final = 256 * 1024  # bytes of a result: more take a millisecond
 _FEW: Final = 16
 Body = bytes | Callable[[], bytes]
 """A record, or what composes it outside of the event loop: what a peer sends may take long to search."""
@@ -109,6 +110,8 @@ class Composer:
 
     def intent(self, call: Call, about: str, approval: Json | None) -> Body:
         extra = f',"approval":{self._small(approval)}' if approval else ""
+        if call.trail.login is not None:
+            extra = f'{extra},"login":{self._small(call.trail.login)}'
         start = f'"type":"intent","time":"{self._stamp()}",{about}'
         if _is_small(call.params.get("arguments")):
             return f"{start}{self._asked(call)}{extra}".encode("ascii")
@@ -120,8 +123,8 @@ class Composer:
         if about is None:
             is_small = _is_small(call.params.get("arguments"))
         else:
-            is_shown = self._results == "redacted"
-            is_small = not (is_shown and isinstance(outcome, Result) and len(outcome.text) > _MAX_AT_ONCE)
+            most = _MAX_AT_ONCE if self._results == "redacted" else _MAX_DIGESTED
+            is_small = self._results == "none" or not isinstance(outcome, Result) or len(outcome.text) <= most
         if is_small:
             return self._closing(call, stamp, head, about is not None, outcome, seconds)
         return lambda: self._closing(call, stamp, head, about is not None, outcome, seconds)

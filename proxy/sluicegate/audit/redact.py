@@ -7,7 +7,6 @@ nobody without the key can try out guesses. Pure; knows no file.
 """
 
 import json
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from sluicegate.audit import bounded, credentials, forms, names, randomness, tables, values
+from sluicegate.audit.bounded import lazy
 from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.jsonrpc import Json
 
@@ -34,7 +34,7 @@ _MAX_MEMORY: Final = 10_000
 _ANY: Final = "*"  # in a pointer: every element of an array
 
 _STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_STRINGS: Final = re.compile(f"({_STRING}:)|({_STRING})")  # the strings of a JSON text: names and values
+_STRINGS: Final = lazy(f"({_STRING}:)|({_STRING})")  # the strings of a JSON text: names and values
 _JSON_BEGINS: Final = frozenset('{["')
 # Objects that are one name and one value: `{"name": "password", "value": "..."}`.
 _PAIR_NAMES: Final = frozenset(tables.words("pair names"))
@@ -43,14 +43,14 @@ _LABELS: Final = frozenset("element selector label placeholder locator target xp
 _PATHS: Final = frozenset("path file filename filepath type format".split())
 _PAIR_VALUES: Final = frozenset(tables.words("pair values"))
 _MAX_PAIR: Final = 16
-_PLAIN_WORD: Final = re.compile(r"[A-Za-z_]{0,256}+")
+_PLAIN_WORD: Final = lazy(r"[A-Za-z_]{0,256}+")
 # Members with the names of a table's columns, with its rows, and with the words of a command.
 _COLUMNS: Final = frozenset("columns header headers fields cols column_names columnnames".split())
 _ROWS: Final = frozenset("rows data values records result results".split())
 # Parameters of a statement, what binds a name to one of them, and the private members of a JSON Web Key.
 _PARAMETERS: Final = frozenset("variables params parameters bindings binds bind args values vars".split())
 _BINDING: Final = tables.pattern("binding")
-_CARD: Final = re.compile(r"(?i)^(?:cvc|cvv|csc|exp[_a-z]{0,8}(?:month|date|iry)|expiry)")
+_CARD: Final = lazy(r"(?i)^(?:cvc|cvv|csc|exp[_a-z]{0,8}(?:month|date|iry)|expiry)")
 _PRIVATE: Final = frozenset("d p q dp dq qi oth k".split())
 _WORDS: Final = frozenset("args argv arguments command cmd".split())
 _PROGRAM: Final = ("command", "cmd", "program", "executable", "bin")
@@ -58,13 +58,14 @@ _MAX_WORDS: Final = 256
 # Names of secrets if the value looks like one.
 _SOMETIMES: Final = frozenset(("auth", "_auth", "sas", "sig", "signature"))
 # Steps of a browser or a phone, one for each item of a list: what is typed goes where the step before it went.
-_STEP: Final = re.compile(r"\s{0,8}(?:click|tap|focus|select|hover|press|type|input|enter|fill|goto|wait)\b", re.I)
+_STEP: Final = lazy(r"(?i)\s{0,8}(?:click|tap|focus|select|hover|press|type|input|enter|fill|goto|wait)\b")
 _TYPED: Final = frozenset("text value keys input chars content".split())
 _ACTIONS: Final = frozenset("action type command kind op method name tool".split())
-_TYPING: Final = re.compile(r"type|fill|input|enter|key|write|paste|set", re.I)
+_TYPING: Final = lazy(r"(?i)type|fill|input|enter|key|write|paste|set")
 _SECOND_FACTORS: Final = frozenset("otp totp hotp mfa 2fa sms two_factor two-factor authenticator".split())
+_PRINCIPALS: Final = frozenset({"principal", "approver", "by"})  # what our own records call them
 _PARSED_DEPTH: Final = 8  # what JSON inside a string takes of the depth
-_LONE: Final = re.compile("[\ud800-\udfff]")
+_LONE: Final = lazy("[\ud800-\udfff]")
 # No blanks, printable ASCII alone: nothing in a line is a control character or looks like a second line.
 _encode: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode
 
@@ -200,7 +201,8 @@ class Redactor:
         return value
 
     def fields(self, value: Json) -> Any:
-        """What a record of our own says: its texts may be somebody's, its names are ours."""
+        """What a record of our own says: its texts may be somebody's, its names are ours. A principal reads as it does
+        in records of calls, so that both are found: `key:NAME` is no key with its value."""
         return self._begin(value, _Budget(members=False), self._is_secret_name)
 
     def without_credentials(self, value: Json) -> Any:
@@ -238,6 +240,8 @@ class Redactor:
 
     def _string(self, value: str, budget: _Budget, depth: int, is_secret: IsSecret | None, name: str) -> str:
         shown = value
+        if name in _PRINCIPALS and not budget.members:
+            is_secret = None
         may_parse = is_secret is not None and len(value) <= budget.text and value[:64].lstrip()[:1] in _JSON_BEGINS
         if budget.chars < 0 or (may_parse and budget.nodes < 0):  # before the work: searching a text takes milliseconds
             budget.is_cut = True

@@ -1,11 +1,10 @@
 """What stands where a secret would, and is none: references, masks, placeholders, labels, types. Pure."""
 
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
 from sluicegate.audit import tables
-from sluicegate.audit.bounded import BoundedPattern
+from sluicegate.audit.bounded import BoundedPattern, lazy
 from sluicegate.audit.names import is_secret_name, is_word_for_secret, last_word
 
 _MOST: Final = 512  # characters of a text that is no value
@@ -13,24 +12,24 @@ _MOST: Final = 512  # characters of a text that is no value
 NO_VALUES: Final = frozenset(tables.words("no value"))
 # References of shells, templates, build systems and stores of secrets; masks and examples.
 _REFERENCES: Final = "|".join(row[0] for row in tables.rows("words", "reference"))
-_REFERENCE: Final = re.compile(rf"(?:{_REFERENCES})(?=[\s\"'`,;)\}}\]&|<@:!?/.\\\[(]|->|$)")
+_REFERENCE: Final = lazy(rf"(?:{_REFERENCES})(?=[\s\"'`,;)\}}\]&|<@:!?/.\\\[(]|->|$)")
 # A template: `Bearer ${token}`, `<user>:<password>`, `{}_suffix`.
-_MIX: Final = re.compile(tables.expression("mix"))
-_SCHEME: Final = re.compile(r"(?i:(?:bearer|basic|token|digest|apikey)[ \t]{1,4}|pass:)(?=\S)")
-_PROSE: Final = re.compile(tables.expression("prose"))
-_SAYS: Final = re.compile(r"(?i)(?:is|was|must|has|may|can|cannot|should|not|no) [^\d\W_][^\d_]{0,100}")
-_LONG: Final = re.compile(r"[^\W\d_]{3,512}+")
-_WEAK: Final = re.compile(tables.expression("weak"))
-_WORDS: Final = re.compile(r"[^\W\d_]{1,40}+(?:[ '][^\W\d_]{1,40}+){0,12}+[ ]?[?!.:…*]{0,3}")
-_LABEL: Final = re.compile(r"[^\W\d_]{2,40}+(?:[ '’\-][^\W\d_]{1,40}+){0,30}+[ ]?[?!.:…*]{0,3}")
-_LANGUAGE: Final = re.compile(r"[a-z]{2}(?:[-_][A-Za-z]{2,4})?")
-_ABOUT_SECRET: Final = re.compile(r"(?i)pass|pwd|pin|token|secret|key|code")
+_MIX: Final = lazy(tables.expression("mix"))
+_SCHEME: Final = lazy(r"(?i:(?:bearer|basic|token|digest|apikey)[ \t]{1,4}|pass:)(?=\S)")
+_PROSE: Final = lazy(tables.expression("prose"))
+_SAYS: Final = lazy(r"(?i)(?:is|was|must|has|may|can|cannot|should|not|no) [^\d\W_][^\d_]{0,100}")
+_LONG: Final = lazy(r"[^\W\d_]{3,512}+")
+_WEAK: Final = lazy(tables.expression("weak"))
+_WORDS: Final = lazy(r"[^\W\d_]{1,40}+(?:[ '][^\W\d_]{1,40}+){0,12}+[ ]?[?!.:…*]{0,3}")
+_LABEL: Final = lazy(r"[^\W\d_]{2,40}+(?:[ '’\-][^\W\d_]{1,40}+){0,30}+[ ]?[?!.:…*]{0,3}")
+_LANGUAGE: Final = lazy(r"[a-z]{2}(?:[-_][A-Za-z]{2,4})?")
+_ABOUT_SECRET: Final = lazy(r"(?i)pass|pwd|pin|token|secret|key|code")
 _MAX_LABELS: Final = 256
-METAVAR: Final = re.compile(r"[A-Z]{2,20}+(?:[_-][A-Z]{1,20}+){0,5}+\.{0,3}")
-SLUG: Final = re.compile(r"(?:(?>v?\d{1,2}(?![0-9])|[A-Za-z]{1,40}+)(?:[-_./ ]|$)){1,12}+")
-_MIXED: Final = re.compile(r"(?=[^\s]{0,64}[A-Za-z])(?=[^\s]{0,64}[0-9!#%^&*+])[^\s/:]{5,4096}+$")
-_NUMBER: Final = re.compile(r"\d{3,12}$")
-_MEASURE: Final = re.compile(tables.expression("measure"))
+METAVAR: Final = lazy(r"[A-Z]{2,20}+(?:[_-][A-Z]{1,20}+){0,5}+\.{0,3}")
+SLUG: Final = lazy(r"(?:(?>v?\d{1,2}(?![0-9])|[A-Za-z]{1,40}+)(?:[-_./ ]|$)){1,12}+")
+_MIXED: Final = lazy(r"(?=[^\s]{0,64}[A-Za-z])(?=[^\s]{0,64}[0-9!#%^&*+])[^\s/:]{5,4096}+$")
+_NUMBER: Final = lazy(r"\d{3,12}$")
+_MEASURE: Final = lazy(tables.expression("measure"))
 
 
 def is_no_value(text: str) -> bool:
@@ -107,7 +106,7 @@ def is_random(value: str) -> bool:
 # Names inside an object that tells about a secret: a schema, a reference, a policy.
 _TELLING: Final = frozenset(tables.words("description"))
 # A connection without a password: a URL, or names and values.
-_CONNECTION_NAME: Final = re.compile(r"(?i)(?:dsn|connection[_\- ]?string)$")
+_CONNECTION_NAME: Final = lazy(r"(?i)(?:dsn|connection[_\- ]?string)$")
 _SETTING: Final = r"[\w \-]{1,40}=[^;=]{0,100}"
 _CONNECTION: Final = BoundedPattern(rf"[\w+\-]{{2,30}}://\S{{1,500}}|(?:{_SETTING};){{1,20}}(?:{_SETTING})?")
 _CONNECTION_SECRET: Final = tables.pattern("connection secret")

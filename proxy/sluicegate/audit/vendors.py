@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from sluicegate.audit import tables
-from sluicegate.audit.bounded import BoundedPattern
+from sluicegate.audit.bounded import BoundedPattern, lazy
 from sluicegate.audit.names import is_secret_name
 from sluicegate.audit.values import is_no_value, is_random
 
@@ -41,7 +41,7 @@ _PEM: Final = r"[A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
 _PRIVATE_KEY: Final = BoundedPattern(rf"-----BEGIN {_PEM}{_KEY_BODY}(?:-----END {_PEM})?")
 # Parameters of a URL's query that are secrets, and those that are secrets if they look like one.
 _PARAMETERS: Final = "|".join(row[0] for row in tables.rows("vendors", "parameter"))
-_LOOKS: Final = re.compile(
+_LOOKS: Final = lazy(
     "|".join(
         (
             *(row[0] for row in tables.rows("vendors", "look")),
@@ -51,8 +51,8 @@ _LOOKS: Final = re.compile(
     )
 )
 # One look decides for most texts: each pattern needs a run like this, a URL, a parameter or a private key.
-_RUN: Final = re.compile(r"[A-Za-z0-9_+/=.\-]{16}")
-_FAKE: Final = re.compile(r"([xX*.])\1{5}")
+_RUN: Final = lazy(r"[A-Za-z0-9_+/=.\-]{16}")
+_FAKE: Final = lazy(r"([xX*.])\1{5}")
 
 
 def may_look_secret(text: str) -> bool:

@@ -5,8 +5,10 @@ A public URI is the own URI behind `{prefix}+`, as schemes like `git+ssh` do it:
 tells whose it is, and turned back by cutting at the first `+`. Nothing is ever decoded, normalised or rebuilt.
 """
 
+import ipaddress
 import re
 from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -74,6 +76,12 @@ _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 _DROPPED = re.compile(r"[\x00-\x1f\x7f]|\A | \Z")
 # Some servers cut a segment at its parameters (`..;x`) before they look for dots.
 _DOTS = re.compile(r"(?:\A|[/?#])\.\.?(?=[/?#;]|%(?:25)*(?:23|3[BbFf])|\Z)")
+# A user, a host and a port (RFC 3986 3.2): colons of an IPv6 address are between brackets.
+_PLACE = re.compile(r"(?:.*@)?(\[[^\]]*\]|[^:]*)(:.*)?")
+_PORTS: Final = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
+# What WHATWG's parser leaves as it is, of all that it maps to a host of these schemes
+_WEB_PLACE = re.compile(r"(?:.*@)?(?:[a-z0-9._~-]+|\[[0-9a-f:]+\])(?::[1-9][0-9]*)?")
+_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\.?|\[.*")
 
 
 def is_clean(uri: str) -> bool:
@@ -81,14 +89,17 @@ def is_clean(uri: str) -> bool:
 
     A hierarchical URI (a slash in it, plain or encoded) may have no dot segments, no percent-encoded unreserved
     character or slash, however often it was encoded, no upper-case scheme or host, no backslash; a file has no
-    `localhost` as authority and no empty segment. Opaque ones (`urn:a:b`, `memo:x`) are compared as they are. None
-    has a control character, plain or encoded, or one that is not seen, and none is longer than `MAX_URI`.
+    `localhost` as authority and no empty segment. What browsers know (`https:`) has `//`, a host in ASCII and no port
+    that is empty or begins with 0. Opaque ones (`urn:a:b`, `memo:x`) are compared as they are. None has a control
+    character, plain or encoded, or one that is not seen, and none is longer than `MAX_URI`.
     """
     if len(uri) > MAX_URI or not uri.isprintable() or _DROPPED.search(uri) or _CONTROL.search(uri):
         return False
+    scheme, rest = _split(uri)
+    if _kind(scheme) in _PORTS and not _is_clean_web(rest):
+        return False
     if not _SLASH.search(uri):
         return True
-    scheme, rest = _split(uri)
     if scheme != scheme.lower() or "\\" in uri or _HIDDEN.search(uri):
         return False
     return not _DOTS.search(rest) and _is_clean_authority(scheme, rest)
@@ -99,40 +110,78 @@ def _split(uri: str) -> tuple[str, str]:
     return (found[1], uri[found.end() :]) if found else ("", uri)
 
 
+def _kind(scheme: str) -> str:
+    """`https` of `git+https`."""
+    return scheme.lower().rpartition("+")[2]
+
+
+def _authority(rest: str) -> str:
+    return re.split(r"[/?#]", rest[2:], maxsplit=1)[0]
+
+
+def _host_and_port(authority: str) -> tuple[str, str]:
+    found = _PLACE.fullmatch(authority)
+    assert found is not None  # each part of it may be empty
+    return found[1], (found[2] or ":")[1:]
+
+
+def _is_clean_web(rest: str) -> bool:
+    """Whether WHATWG's parser takes it as it is. It adds slashes that are missing, maps letters and dots of other
+    scripts to ASCII, and reads `0x7f.1` as 127.0.0.1."""
+    authority = _authority(rest)
+    if not rest.startswith("//") or not _WEB_PLACE.fullmatch(authority):
+        return False
+    host = _host_and_port(authority)[0]
+    if not _NUMBER.fullmatch(host):
+        return True
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host.strip("[]"))
+        return str(address) == host if address.version == 4 else f"[{address}]" == host and not address.ipv4_mapped
+    return False
+
+
 def _is_clean_authority(scheme: str, rest: str) -> bool:
     if not rest.startswith("//"):
         return True
-    authority = re.split(r"[/?#]", rest[2:], maxsplit=1)[0]
+    authority = _authority(rest)
     host = _ESCAPE.sub("", authority.rpartition("@")[2])  # hex digits of an escape have no case
     if host != host.lower():
         return False
-    if scheme.rpartition("+")[2] != "file":
+    if _kind(scheme) != "file":
         return True
     return host.partition(":")[0] != "localhost" and "//" not in rest[2:]
 
 
-_PORTS: Final = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
-
-
 def readings(uri: str) -> list[str]:
     """What else servers take a clean URI for: schemes have no case (RFC 3986 6.2.2.1), many parsers look at the path of
-    a `file:` URI alone, or drop a query, a fragment, a user, a default port or the last dot of a host."""
+    a `file:` URI alone, or drop a query, a fragment, a user or the last dot of a host. A default port is there or
+    not, and a host of other letters is written in ASCII or not."""
     scheme, rest = _split(uri)
     scheme = scheme.lower()
-    is_file = scheme.rpartition("+")[2] == "file"
+    is_file = _kind(scheme) == "file"
     if not rest.startswith("//"):
         path = f"/{rest.removeprefix('/')}" if is_file else rest
-        start = f"{scheme}://" if is_file else f"{scheme}:" if scheme else ""
+        starts = [f"{scheme}://" if is_file else f"{scheme}:" if scheme else ""]
     else:
-        authority = re.split(r"[/?#]", rest[2:], maxsplit=1)[0]
+        authority = _authority(rest)
         path = rest[2 + len(authority) :]
-        host, colon, port = authority.rpartition("@")[2].partition(":")
-        shown = "" if port == _PORTS.get(scheme, "") else colon + port
-        start = f"{scheme}://" if is_file else f"{scheme}://{host.removesuffix('.')}{shown}"
+        places = [""] if is_file else _places(authority, _PORTS.get(_kind(scheme), ""))
+        starts = [f"{scheme}://{place}" for place in places]
     bare = re.split(r"[?#]", path, maxsplit=1)[0]
-    found = [start + path, start + bare, start + bare.removesuffix("/")]
+    found = [start + end for start in starts for end in (path, bare, bare.removesuffix("/"))]
     found += [unquote(one) for one in found if "%" in one and not _SLASH.search(uri)]
     return [one for one in dict.fromkeys(found) if one != uri]
+
+
+def _places(authority: str, default: str) -> list[str]:
+    """Host and port in every spelling."""
+    host, port = _host_and_port(authority)
+    hosts, number = [host.removesuffix(".")], port.lstrip("0")
+    if "xn--" in host:
+        with suppress(UnicodeError):
+            hosts.append(hosts[0].encode("ascii").decode("idna"))
+    ports = ["", f":{default}"] if default and number in ("", default) else [f":{number}" if number else ""]
+    return [one + shown for one in hosts for shown in ports]
 
 
 # ---------------------------------------------------------------- templates

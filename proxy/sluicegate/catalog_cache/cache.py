@@ -439,6 +439,8 @@ class CatalogCache:
         for catalog in self.of(server_key):
             catalog.announced[LIST_OF["res"]] += catalog.missed
             catalog.missed = False
+            if catalog.snapshot is None:
+                catalog.recall = None  # whoever logged out is shown what the server listed to them before
         self.outdate(server_key)
         if self.servers[server_key].status == "down":
             for catalog in self.of(server_key):

@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -27,7 +27,7 @@ from sluicegate.policy.hidden_text import flags_in
 from sluicegate.policy.pins import DefinitionChange, Found, Key, Mode, PinBook, PinKind, Wanted
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Era, Target
-from sluicegate.store import Store, Write
+from sluicegate.store import Store, StoreFailed, Write
 
 log = logging.getLogger(__name__)
 
@@ -290,8 +290,9 @@ class DefinitionPins:
         there."""
         while True:
             await anyio.sleep(POLL)
-            await self.flush()
-            await self.refresh()
+            with suppress(StoreFailed):  # which the store says by itself
+                await self.flush()
+                await self.refresh()
 
     async def flush(self) -> None:
         """Writes down what waiting definitions became; a server that changes all the time costs no more than this."""

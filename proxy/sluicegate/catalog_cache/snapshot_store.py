@@ -3,15 +3,20 @@
 Knows where they stand there and whose they are; when to keep and when to recall one is said elsewhere.
 """
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 from sluicegate.catalog.snapshot import ServerNaming, Snapshot, from_json, to_json
+from sluicegate.protocol import input_requests_server
 from sluicegate.protocol.jsonrpc import Malformed, decode_fast, dump
 from sluicegate.protocol.model import Client, Era, McpServer
 from sluicegate.store import Store
 
+T = TypeVar("T")
+_SMALL: Final = 64 * 1024  # bytes that are read at once
 KEEP: Final = 30 * 86400.0  # a server that was away for longer has no names left
 
 
@@ -31,16 +36,13 @@ class SnapshotStore:
         data = await self._store.get(store_key(server, scope))
         if data is None and (there := await self._store.get(alias(server, client))):
             data = await self._store.get(there.decode())
-        value = _decoded(data) if data else None
-        snapshot = from_json(naming, value)
-        return None if snapshot is None else (snapshot, _era(value, client))
+        return await _apart(data, _rebuilt, naming, data, client.era) if data else None
 
     async def all(self, naming: ServerNaming, identity: str) -> list[tuple[Era, Snapshot]]:
         """Every stored list of a server, whichever client it was for."""
         stored = {} if self._store is None else await self._store.scan(places(naming.server, identity))
-        values = map(_decoded, stored.values())
-        found = [(value, snapshot) for value in values if (snapshot := from_json(naming, value)) is not None]
-        return [("modern" if value.get("era") == "modern" else "legacy", snapshot) for value, snapshot in found]
+        found = [await _apart(data, _rebuilt, naming, data, "legacy") for data in stored.values()]
+        return [(era, snapshot) for snapshot, era in filter(None, found)]
 
     async def has_hung(self, server: McpServer) -> bool:
         """Whether its last start took longer than a start may."""
@@ -54,7 +56,7 @@ class SnapshotStore:
         if self._store is None:
             return
         there = store_key(server, scope)
-        await self._store.put(there, dump({**to_json(snapshot), "era": era}), KEEP)
+        await self._store.put(there, await asyncio.to_thread(_encoded, snapshot, era), KEEP)
         await self._store.put(alias(server, client), there.encode(), KEEP)
 
 
@@ -85,7 +87,8 @@ def store_key(server: McpServer, scope: str) -> str:
 
 
 def alias(server: McpServer, client: Client) -> str:
-    about = dump([server.identity, client.era, client.principal, client.capability_key]).decode()
+    told = input_requests_server.listing(client.capabilities)  # few, whatever a client writes there
+    about = dump([server.identity, client.revision, client.principal, client.credential, told]).decode()
     return f"snapshot-of/{server.key}/{_short(about)}"
 
 
@@ -93,17 +96,47 @@ def _hung(server: McpServer) -> str:
     return f"hung/{server.key}/{_short(server.identity)}"
 
 
-def _era(value: Any, client: Client) -> Era:
-    era = value.get("era")
-    return era if era in ("legacy", "modern") else client.era
-
-
 def _short(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
+async def _apart(data: bytes, work: Callable[..., T], *args: Any) -> T:
+    """Work on stored bytes, in a thread where they are many."""
+    return work(*args) if len(data) <= _SMALL else await asyncio.to_thread(work, *args)
+
+
+def _rebuilt(naming: ServerNaming, data: bytes, otherwise: Era) -> tuple[Snapshot, Era] | None:
+    value = _decoded(data)
+    snapshot = from_json(naming, value)
+    if snapshot is None:
+        return None
+    era = value.get("era")
+    return snapshot, era if era in ("legacy", "modern") else otherwise
+
+
+def _encoded(snapshot: Snapshot, era: Era) -> bytes:
+    """A line of JSON for each item behind one for all others: a thread that reads or writes much in one piece stops the
+    event loop as long."""
+    value = {**to_json(snapshot), "era": era}
+    items = [item for held in value["lists"].values() for item in held["items"]]
+    lists = {method: {**held, "items": len(held["items"])} for method, held in value["lists"].items()}
+    return b"\n".join(map(dump, ({**value, "lists": lists}, *items)))
+
+
 def _decoded(data: bytes) -> Any:
     try:
-        return decode_fast(data)
+        head, *rest = map(decode_fast, data.split(b"\n"))
     except Malformed:
         return None
+    match head:
+        case {"lists": dict() as lists}:
+            lines = iter(rest)
+            return {**head, "lists": {method: _with_items(held, lines) for method, held in lists.items()}}
+    return head
+
+
+def _with_items(held: Any, lines: Iterator[Any]) -> Any:
+    match held:
+        case {"items": int() as count}:
+            return {**held, "items": list(islice(lines, max(0, count)))}
+    return held

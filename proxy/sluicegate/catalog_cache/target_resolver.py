@@ -19,7 +19,7 @@ from sluicegate.catalog.uris import TemplateMatcher, is_clean, own_uri
 from sluicegate.catalog_cache.cache import CatalogCache
 from sluicegate.catalog_cache.list_walk import walk
 from sluicegate.protocol.methods import JUDGED_BY_NAME, TARGET_KINDS
-from sluicegate.protocol.model import Call, Kind, Outcome, Target, refuse
+from sluicegate.protocol.model import Call, Kind, Outcome, Target
 
 MayList = Callable[[Call, str, Target], bool]
 """(call, server key, target): whether this client may know of the target; the same decision as for a call."""
@@ -80,8 +80,7 @@ class Resolver:
         own = name if self._only else name.partition(SEPARATOR)[2]
         if not self._may_list(call, server, Target(server, kind, own, name)):
             return None
-        why = self._lists.servers[server].trouble(call.client) or "it has not said yet what it offers."
-        return refuse(call.method, "server_unavailable", f"The server {server} is not available: {why}")
+        return self._lists.servers[server].unavailable(call)
 
     # ------------------------------------------------------------ tools and prompts
 

@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "init": "init", "install": "install", "uninstall": "install", "status": "install", "add": "add", "remove": "add",
     "serve": "serve", "stdio": "run", "demo": "demo", "check": "check", "doctor": "doctor", "explain": "explain",
     "servers": "servers", "logs": "servers", "tools": "servers", "prompts": "servers", "resources": "servers",
+    "login": "login", "logout": "login", "logins": "login",
     "call": "call", "console": "console", "approve": "approvals", "deny": "approvals",
 }  # fmt: skip
 """The module of this room that has a command, and the function's name where it is another one."""

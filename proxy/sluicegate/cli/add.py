@@ -22,6 +22,7 @@ from sluicegate.cli.config_file import (
 )
 from sluicegate.cli.output import AsJson, Code, ConfigFile, info, print_json, print_out, printable, stop
 from sluicegate.cli.programs import make_absolute
+from sluicegate.cli.proposed_classes import Proposals, propose, set_classes, show_classes
 from sluicegate.cli.secret import FOLDER, MovedSecrets, ask, drop, own_references
 from sluicegate.cli.template import new_file, with_server_last, without_server
 from sluicegate.desktop.read import key_of
@@ -60,12 +61,17 @@ def add(
     registry_url: Annotated[
         str, typer.Option("--registry", metavar="URL", help="The registry to ask.", envvar="SLUICE_REGISTRY")
     ] = registry.BASE,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Add a server of the registry without a question.")] = False,
+    no_start: Annotated[
+        bool, typer.Option("--no-start", help="Do not start the server to propose classes of its tools.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("-y", "--yes", help="Ask nothing: add a server of the registry, take the proposed classes.")
+    ] = False,
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a server to the config file. Secrets go into your keyring, else into files that only you can read. A running
-    Sluice starts it."""
+    """Add a server to the config file. Secrets go into your keyring, else into files that only you can read. Where you
+    can be asked, the server is started once, and classes of its tools are proposed. A running Sluice starts it."""
     path = config_path(config_file)
     before = config_text(path)
     is_registered = registry.is_name(name)
@@ -77,8 +83,8 @@ def add(
     notes: list[str] = []
     if is_registered:
         given = dict(map(_variable, env or [])) | dict(map(_header, header or []))
-        given |= (asked := {one: ask(one) for one in secret or []})
-        found = _registered(wanted, registry_url, given, set(asked.values()), target or [])
+        given |= {one: ask(one) for one in secret or []}
+        found = _registered(wanted, registry_url, given, secret or [], target or [])
         server, secrets, notes = found.server, found.secrets, found.notes if as_json else []
         _confirm(found, yes)
     else:
@@ -90,6 +96,8 @@ def add(
     notes += make_absolute(server)
     moved = MovedSecrets(state_folder(path) / FOLDER)
     moved.move(name, server, secrets)
+    classes = {} if no_start else _classes(path, before, moved.plain, yes, as_json)
+    set_classes({name: server}, classes)
     after = with_server_last(before, name, server) if before.strip() else new_file({name: server}, use="personal")
     if before.strip():
         _require(path, before, after, _servers(before) | {name: server})
@@ -100,7 +108,8 @@ def add(
     except BaseException:  # also an interrupt: the secrets of a server that was not added do not stay
         moved.drop()
         raise
-    _show(as_json, path, "added", name, notes + moved.notes(), problems)
+    taken = classes[name].classes if classes else {}
+    _show(as_json, path, {"added": name, "classes": taken}, notes + moved.notes(), problems)
 
 
 def remove(
@@ -122,7 +131,7 @@ def remove(
     write_config(path, after, before)
     folder = state_folder(path) / FOLDER
     unused = [one for one in own_references(name, folder, before) if one[2:-1].partition(":")[2] not in after]
-    _show(as_json, path, "removed", name, [drop(one) for one in unused], problems)
+    _show(as_json, path, {"removed": name}, [drop(one) for one in unused], problems)
 
 
 def _require_name(name: str) -> None:
@@ -133,9 +142,9 @@ def _require_name(name: str) -> None:
 
 
 def _registered(
-    text: str, base: str, given: dict[str, str], secrets: set[str], words: list[str]
+    text: str, base: str, given: dict[str, str], secrets: list[str], words: list[str]
 ) -> registry.RegistryEntry:
-    """The server of the registry. Exits where it cannot be used here. `secrets` are those of the given values."""
+    """The server of the registry. Exits where it cannot be used here. `secrets` are the names of given values."""
 
     def ask(question: registry.RegistryQuestion) -> str:
         name = registry.shown(question.name)
@@ -147,12 +156,10 @@ def _registered(
         return str(typer.prompt(name, hide_input=question.is_secret, err=True))
 
     try:
-        found = registry.entry(registry.find(base, text), given, words, ask)
+        return registry.entry(registry.find(base, text), given, words, ask, secrets)
     except registry.Unusable as error:
         stop(Code.NEGATIVE, f"{text} cannot be added: {registry.shown(str(error))}",
              f"its own documentation says how to start it: {_HOW}")  # fmt: skip
-    found.secrets |= secrets
-    return found
 
 
 def _masked(value: str, found: registry.RegistryEntry) -> str:
@@ -174,6 +181,19 @@ def _confirm(found: registry.RegistryEntry, yes: bool) -> None:
         stop(Code.USAGE, "nothing was changed: --yes adds it without a question")
     if not typer.confirm("Add it?", err=True):
         stop(Code.NEGATIVE, "nothing was changed")
+
+
+def _classes(path: Path, before: str, new: Json, yes: bool, as_json: bool) -> Proposals:
+    """The proposed classes, if the person takes them. Nobody is asked without a terminal."""
+    if not yes and (as_json or not sys.stdin.isatty()):
+        return {}
+    classes = propose(path, before, new)
+    if not as_json:
+        show_classes(classes)
+    is_nothing = not any(one.classes for one in classes.values())
+    if yes or is_nothing or typer.confirm("Take these classes of its tools?", default=True, err=True):
+        return classes
+    return {}
 
 
 def _server(target: list[str], env: list[str], headers: list[str]) -> Json:
@@ -242,11 +262,12 @@ def _checked(path: Path, text: str) -> list[str]:
         raise
 
 
-def _show(as_json: bool, path: Path, done: str, name: str, notes: list[str], problems: list[str]) -> None:
+def _show(as_json: bool, path: Path, done: Json, notes: list[str], problems: list[str]) -> None:
     if as_json:
-        print_json({"config": str(path), done: name, "notes": notes, "problems": problems})
+        print_json({"config": str(path), **done, "notes": notes, "problems": problems})
         return
-    print_out(f"{done} {name}: {path}")
+    verb, name = next(iter(done.items()))
+    print_out(f"{verb} {name}: {path}")
     for line in _hints(path, notes, problems):
         info(line)
 

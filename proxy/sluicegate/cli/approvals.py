@@ -22,9 +22,9 @@ from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running
 from sluicegate.cli.output import AsJson, Code, count, give, info, located, print_out, printable, stop, table
 from sluicegate.policy.display import cut
 from sluicegate.policy.finding import PolicyError
+from sluicegate.protocol.model import Client
 
 Row = dict[str, Any]
-OPERATOR: Final = "local"
 _REVIEWS: Final = {
     "accepted": "accepted by a person", "first_use": "as at its first use; no person has accepted it",
     "changed": "CHANGED since it was looked at: see sluice pins diff", "unpinned": "not pinned",
@@ -284,18 +284,19 @@ def _ask_at_rest(
     admin: Admin, path: tuple[str, ...], params: dict[str, str], body: Any, method: str
 ) -> tuple[int, Any]:
     """Whoever may write the state directory is its operator. What only reads changes nothing there."""
+    operator = Client("local", admin.config.clients.local.roles)
 
     async def read() -> tuple[int, Any]:
         async with at_rest(admin.config, read_only=True) as approvals:
             if path[-1] == "reveal":
-                return await approvals.post(path, b"{}", "", OPERATOR)
-            return await approvals.get(path[:2], {name: [value] for name, value in params.items()}, OPERATOR)
+                return await approvals.post(path, b"{}", "", operator)
+            return await approvals.get(path[:2], {name: [value] for name, value in params.items()}, operator)
 
     async def change() -> tuple[int, Any]:
         async with at_rest(admin.config) as approvals:
             if method == "DELETE":
-                return await approvals.delete(path, OPERATOR)
-            return await approvals.post(path, json.dumps(body).encode("ascii"), "", OPERATOR, "cli")
+                return await approvals.delete(path, operator.principal)
+            return await approvals.post(path, json.dumps(body).encode("ascii"), "", operator, "cli")
 
     try:
         found = anyio.run(read)

@@ -1,6 +1,5 @@
 """`doctor`: looks for what commonly keeps Sluice and its servers from working, and says what mends it."""
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from sluicegate.cli.admin import Admin, Unreachable
 from sluicegate.cli.check import examine
 from sluicegate.cli.doctor_machine import Diagnosis, Examined
 from sluicegate.cli.output import AsJson, Code, ConfigFile, Stopped, count, info, print_json, print_out, printable, stop
+from sluicegate.cli.reached_servers import quiet_log
 from sluicegate.cli.terminal import coloured, progress
 
 Check = Callable[[Examined], Iterable[Diagnosis]]
@@ -113,12 +113,8 @@ def _get(path: Path) -> Callable[[str], int]:
 
 
 def _all(examined: Examined) -> list[tuple[str, Diagnosis]]:
-    before = logging.root.manager.disable
-    logging.disable()  # what becomes of servers is in what they are diagnosed with
-    try:
+    with quiet_log():
         return anyio.run(_checked, examined)
-    finally:
-        logging.disable(before)
 
 
 async def _checked(examined: Examined) -> list[tuple[str, Diagnosis]]:

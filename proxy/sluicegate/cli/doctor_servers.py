@@ -1,32 +1,25 @@
 """What `doctor` finds by reaching each server: whether it starts, what it says, when its token ends, what it costs."""
 
 import json
-import secrets
+import re
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-import anyio
 import httpx
 import jwt
 
 from sluicegate import config
-from sluicegate.app import settings
-from sluicegate.app.servers import ME
-from sluicegate.app.services import open_egress
 from sluicegate.app.settings import DATABASE
-from sluicegate.audit.redact import Redactor
 from sluicegate.catalog_cache.snapshot_store import places, tools
 from sluicegate.cli.doctor_machine import Diagnosis, Examined
 from sluicegate.cli.output import count
 from sluicegate.cli.programs import not_found
-from sluicegate.downstream.server import DownstreamServer
-from sluicegate.downstream.transport.http_transport import http_client
-from sluicegate.protocol.model import Call, Client, Result
+from sluicegate.cli.reached_servers import ReachedServer, reach_these
+from sluicegate.login.records import LOGINS
 from sluicegate.store.sqlite import peek
 
 LIMIT: Final = 10.0
@@ -34,44 +27,20 @@ LIMIT: Final = 10.0
 SOON: Final = 7 * 86400.0
 MANY_TOKENS: Final = 20_000
 _SKEW: Final = 60.0
+_ERROR: Final = re.compile(r"(?:npm )?(?:error|fatal)\b", re.IGNORECASE)
+_MOST_LINES: Final = 10
 _CHARACTERS: Final = 4  # of JSON in a token, about
-_PAGES: Final = 100
-_ME: Final = Client("local")
-
-
-@dataclass(slots=True)
-class ReachedServer:
-    """How a server was reached, or was not. `tools` is None where it was not asked for them."""
-
-    seconds: float = 0.0
-    is_up: bool = False
-    error: str = ""
-    exit: str = ""
-    stderr: list[str] = field(default_factory=list)
-    noise: str = ""
-    tools: list[dict[str, Any]] | None = None
 
 
 async def reach_all(examined: Examined, done: Callable[[int], None]) -> dict[str, ReachedServer]:
     """Starts or reaches every enabled server, all at once. Those of a Sluice that runs are asked there: a second
     process could disturb the first one."""
-    reached: dict[str, ReachedServer] = {}
-
-    async def one(key: str, section: config.AnyServer, loaded: config.Config) -> None:
-        reached[key] = await _reach(key, section, loaded)
-        done(1)
-
     if (loaded := examined.config) is None:
-        return reached
-    enabled = {key: section for key, section in loaded.servers.items() if section.enabled}
-    async with anyio.create_task_group() as group:
-        for key, section in enabled.items():
-            row = next((row for row in examined.rows or () if row.get("key") == key), None)
-            if row is None:
-                group.start_soon(one, key, section, loaded)
-            else:
-                reached[key] = _from_row(row)
-                done(1)
+        return {}
+    enabled = [key for key, section in loaded.servers.items() if section.enabled]
+    reached = {row["key"]: _from_row(row) for row in examined.rows or () if row.get("key") in enabled}
+    done(len(reached))
+    reached |= await reach_these(loaded, [key for key in enabled if key not in reached], LIMIT, done)
     return {key: reached[key] for key in enabled}
 
 
@@ -79,50 +48,13 @@ def _from_row(row: dict[str, Any]) -> ReachedServer:
     is_up = row.get("status") == "up"
     return ReachedServer(
         0.0, is_up, str(row.get("last_error") or ""), str(row.get("exit") or ""), list(row.get("stderr") or ()),
-        str(row.get("noise") or ""),
+        str(row.get("noise") or ""), needs_login=bool(row.get("needs_login")),
     )  # fmt: skip
 
 
-async def _reach(key: str, section: config.AnyServer, loaded: config.Config) -> ReachedServer:
-    redact = Redactor(secrets.token_bytes(32), loaded.audit.redact.keys, loaded.audit.redact.pointers).written
-    about = replace(settings.server(key, section, loaded, lambda number: number, redact), lazy=False, timeout=LIMIT)
-    http = http_client(about, open_egress(loaded, None))
-    server = DownstreamServer(about, publish=lambda *heard: None, client_info=ME, http=http)
-    reached, began, within = ReachedServer(), time.monotonic(), min(LIMIT, section.start_timeout)
-    async with anyio.create_task_group() as group:
-        group.start_soon(server.run)
-        with anyio.move_on_after(within) as limit:
-            await server.ready(is_needed=True)
-            reached.is_up = server.status == "up"
-            if reached.is_up:
-                reached.tools = await _tools(server)
-        reached.seconds = time.monotonic() - began
-        row = server.describe()
-        reached.exit, reached.stderr, reached.noise = row["exit"], row["stderr"], row["noise"]
-        reached.error = row["last_error"]
-        if limit.cancelled_caught:
-            what = "it did not list its tools" if reached.is_up else "it did not answer"
-            reached.error, reached.is_up = f"{what} within {within:g} seconds", False
-        elif reached.is_up and reached.tools is None:
-            reached.error, reached.is_up = reached.error or "it refused to list its tools", False
-        await server.aclose()
-        group.cancel_scope.cancel()
-    return reached
-
-
-async def _tools(server: DownstreamServer) -> list[dict[str, Any]] | None:
-    """All pages of its tools; none for a server without tools, None for one that fails."""
-    found: list[dict[str, Any]] = []
-    params: dict[str, Any] = {}
-    for _ in range(_PAGES):
-        outcome = await server(Call(_ME, "tools/list", params))
-        if not isinstance(outcome, Result):
-            return [] if getattr(outcome, "code", 0) == -32601 else None
-        found += [one for one in outcome.value.get("tools") or () if isinstance(one, dict)]
-        if not (cursor := outcome.value.get("nextCursor")):
-            break
-        params = {"cursor": cursor}
-    return found
+def _telling(lines: list[str]) -> str:
+    """The line that calls itself an error, as uv and npm write it before hints, else the last."""
+    return next((line for line in lines[-_MOST_LINES:] if _ERROR.match(line)), lines[-1])
 
 
 def servers(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Diagnosis]:
@@ -135,9 +67,10 @@ def servers(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[D
     for key, one in reached.items():
         if key in missing and not one.is_up:
             yield Diagnosis(key, "skipped", "its program is missing")
+        elif one.needs_login and peek(examined.config.state.dir / DATABASE, [f"{LOGINS}/{key}/"]):
+            yield Diagnosis(key, "ok", "it wants a login, and somebody is logged in: see `sluice logins`")
         elif not one.is_up:
-            last = one.stderr[-1] if one.stderr else ""
-            said = f"; it wrote: {last}" if last else ""
+            said = f"; it wrote: {_telling(one.stderr)}" if one.stderr else ""
             yield Diagnosis(key, "failed", (one.error or "it is down") + said, _hint(examined.config, key, one))
         elif one.tools is None:
             yield Diagnosis(key, "ok", "up, as the Sluice says that runs")
@@ -150,6 +83,8 @@ def servers(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[D
 
 def _hint(loaded: config.Config, key: str, one: ReachedServer) -> str:
     section = loaded.servers[key]
+    if one.needs_login:
+        return f"run `sluice login {key}`, or put a token into headers of {key}: Authorization: Bearer ${{env:TOKEN}}"
     if "HTTP 401" in one.error or "HTTP 403" in one.error:
         return f"login needed: put a valid token into headers of {key}, such as Authorization: Bearer ${{env:TOKEN}}"
     if isinstance(section, config.HttpServer):

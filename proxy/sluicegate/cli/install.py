@@ -20,6 +20,7 @@ from sluicegate.cli.config_file import (
 from sluicegate.cli.init import sluice_command
 from sluicegate.cli.output import AsJson, Code, ConfigFile, count, info, print_json, print_out, printable, stop, table
 from sluicegate.cli.programs import make_absolute
+from sluicegate.cli.proposed_classes import Proposals, propose, set_classes, show_classes
 from sluicegate.cli.secret import FOLDER, MovedSecrets
 from sluicegate.cli.template import new_file, with_servers
 from sluicegate.config import NO_VALUE, ConfigFinding
@@ -60,13 +61,17 @@ def install(
     all_: All = False,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the client's own servers in its file, too.")] = False,
     dry_run: DryRun = False,
+    no_start: Annotated[
+        bool, typer.Option("--no-start", help="Do not start new servers to propose classes of their tools.")
+    ] = False,
     yes: Yes = False,
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Put Sluice into the files of desktop clients. Their servers move into the config of Sluice. Their secrets move
-    into your keyring, else into files that only you can read. `sluice uninstall` makes the clients' files what they
-    were, byte for byte."""
+    into your keyring, else into files that only you can read. Each new server is started once, and classes of its
+    tools are proposed: reading ones need no question. `sluice uninstall` makes the clients' files what they were, byte
+    for byte."""
     chosen = _chosen(clients, all_)
     path = config_path(config_file)
     text = config_text(path)
@@ -76,11 +81,13 @@ def install(
     moved = MovedSecrets(state / FOLDER)
     plans = [_planned(client, path, taken, keep, moved) for client in chosen]
     added = {key: server for key, server in taken.items() if key not in before}
+    classes = {} if dry_run or no_start else propose(path, text, {key: moved.plain[key] for key in added})
+    set_classes(added, classes)
     written = with_servers(text, added) if text else new_file(added, use="personal")
     if added and server_keys(written) != taken.keys():
         stop(Code.NEGATIVE, f"Sluice cannot add servers to {path}: write `servers:` with one server below another")
     problems = [one for one in checked(path, written) if not any(_is_about(one, name) for name in moved.texts)]
-    _show(plans, path, added, as_json, moved, [str(one) for one in problems])
+    _show(plans, path, added, as_json, moved, [str(one) for one in problems], classes)
     if dry_run or not (any(plan.change for plan in plans) or added):
         return
     _ask(yes)
@@ -176,10 +183,12 @@ def _moving(plan: _Plan, data: bytes, taken: dict[str, Any], secrets: MovedSecre
 
 
 def _show(
-    plans: list[_Plan], path: Path, added: dict[str, Any], as_json: bool, secrets: MovedSecrets, problems: list[str]
-) -> None:
+    plans: list[_Plan], path: Path, added: dict[str, Any], as_json: bool, secrets: MovedSecrets, problems: list[str],
+    classes: Proposals,
+) -> None:  # fmt: skip
     if as_json:
-        about = {"config": str(path), "added": list(added), "secrets": list(secrets.texts), "problems": problems}
+        about: dict[str, Any] = {"config": str(path), "added": list(added), "secrets": list(secrets.texts)}
+        about |= {"problems": problems, "classes": {key: one.classes for key, one in classes.items()}}
         print_json(about | {"clients": [plan.shown() for plan in plans]})
         return
     for plan in plans:
@@ -199,6 +208,7 @@ def _show(
     for note in [*secrets.notes(), *problems]:
         info(f"note  {note}")
     print_out(f"config  {path}: {count(len(added), 'new server')}")
+    show_classes(classes)
 
 
 def _ask(yes: bool) -> None:

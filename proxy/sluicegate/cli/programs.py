@@ -10,6 +10,7 @@ from typing import Any, Final
 from sluicegate.cli.config_file import servers_of, write_value
 from sluicegate.cli.output import Code, printable, stop
 from sluicegate.config import Config, Problem, StdioServer
+from sluicegate.desktop.variables import as_text
 
 SHORT_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 """What programs with a window and services get, give or take a directory; on Windows they get the user's own PATH."""
@@ -36,12 +37,8 @@ def make_absolute(server: dict[str, Any]) -> Iterator[str]:
     yield f"{name} is written as {program}, because clients do not see your shell's PATH"
     if _SHIMS in program.parts:
         names = ("PATH", *_ROOTS)
-        server["env"] = env | {name: _plain(os.environ[name]) for name in names if name in os.environ}
+        server["env"] = env | {name: as_text(os.environ[name]) for name in names if name in os.environ}
         yield "its command is a shim of a version manager, so your shell's PATH is written into its env"
-
-
-def _plain(text: str) -> str:
-    return text.replace("${", "$${")
 
 
 def not_found(config: Config) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ The API is version v0.1 of the generic registry API, an entry is a `server.json`
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any, Final, Literal
@@ -17,6 +17,7 @@ import anyio
 import httpx
 
 from sluicegate.cli.output import Code, Unreachable, json_object, printable, stop
+from sluicegate.desktop.variables import as_text
 from sluicegate.http.hosts import is_loopback
 
 Json = dict[str, Any]
@@ -141,10 +142,11 @@ async def _fetch(url: str) -> tuple[int, bytes]:
 
 
 def entry(
-    answer: Json, given: Mapping[str, str], words: list[str], ask: Callable[[RegistryQuestion], str]
+    answer: Json, given: Mapping[str, str], words: list[str], ask: Callable[[RegistryQuestion], str],
+    secrets: Collection[str] = (),
 ) -> RegistryEntry:
-    """The first of its packages, or else of its URLs, that can be used. `given` are values by name; `words` take the
-    place of arguments that the person chooses. Raises `Unusable`."""
+    """The first of its packages, or else of its URLs, that can be used. `given` are values by name, of which those in
+    `secrets` are secret; `words` take the place of arguments that the person chooses. Raises `Unusable`."""
     detail = answer["server"]
     found = RegistryEntry(detail["name"], str(detail["version"]))
     status = _dict(_dict(answer.get("_meta")).get(_OFFICIAL)).get("status", "active")
@@ -157,7 +159,7 @@ def entry(
     choices += [(_remote, one) for one in _dicts(detail.get("remotes"))]
     for make, part in choices:
         try:
-            make(part, _Values(found, given, ask), words)
+            make(part, _Values(found, given, ask, secrets), words)
         except Unusable as error:
             reasons.append(str(error))
             continue
@@ -174,6 +176,7 @@ class _Values:
     entry: RegistryEntry
     given: Mapping[str, str]
     ask: Callable[[RegistryQuestion], str]
+    secrets: Collection[str]
     _steps: int = 0
 
     def fill(self, name: str, about: Json) -> str | None:
@@ -193,7 +196,7 @@ class _Values:
         if isinstance(fixed, str):
             return self._substituted(fixed, _dict(about.get("variables")))
         choices = tuple(_texts(about.get("choices")))
-        is_secret = about.get("isSecret") is True
+        is_secret = name in self.secrets or about.get("isSecret") is True
         if name in self.given:
             value = self.given[name]
         elif isinstance(default, str):
@@ -204,7 +207,8 @@ class _Values:
             return None
         if choices and value not in choices:
             raise Unusable(f"{name} is one of {', '.join(choices)}")
-        if name in self.given and "${" in value:  # what it stands for is nowhere in the config
+        if name in self.given and name not in self.secrets and "${" in value:
+            # what it stands for is nowhere in the config
             return [(value, "reference")]
         return [(value, "secret" if is_secret else "text")]
 
@@ -237,7 +241,7 @@ class _Values:
         runs = [(kind, "".join(text for text, _ in run)) for kind, run in groupby(pieces, lambda piece: piece[1])]
         if any(text.endswith("$") for (kind, text), _ in pairwise(runs) if kind == "text"):
             raise Unusable("one of its values has a $ before a reference")
-        return "".join(_plain(text) if kind == "text" else text for kind, text in runs)
+        return "".join(as_text(text) if kind == "text" else text for kind, text in runs)
 
     def arguments(self, inputs: Any, words: list[str]) -> Iterator[str]:
         """One word each, so that no value is split into two."""
@@ -297,11 +301,6 @@ def _steers(name: str) -> bool:
     """Whether a variable belongs to what starts the package (npx, uvx, their languages, the loader, a shell), and not
     to the package. Names have no case here: npm reads them so."""
     return _HARMLESS.fullmatch(name) is None and _STEERING.match(name) is not None
-
-
-def _plain(text: str) -> str:
-    """Text in which no variable and no file of the person is read."""
-    return text.replace("${", "$${")
 
 
 def _dict(value: Any) -> Json:

@@ -3,7 +3,7 @@ out of the config: into the keyring, else into files that only their owner can r
 
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +15,7 @@ import typer
 from sluicegate.cli.config_file import config_path, config_text
 from sluicegate.cli.output import AsJson, Code, ConfigFile, give, info, print_json, print_out, printable, stop, table
 from sluicegate.config import os_keyring
-from sluicegate.desktop.variables import is_secret
+from sluicegate.desktop.variables import as_text, is_secret, options
 from sluicegate.store import private
 
 FOLDER: Final = "secrets"  # in `state.dir`
@@ -34,6 +34,8 @@ class MovedSecrets:
     folder: Path
     texts: dict[str, str] = field(default_factory=dict, repr=False)
     """By the reference, `${...}`, that stands in the section now."""
+    plain: dict[str, Json] = field(default_factory=dict, repr=False)
+    """The sections by key, as they may start before `keep`: their secrets are text, in which no `${...}` is read."""
 
     @cached_property
     def has_keyring(self) -> bool:
@@ -41,10 +43,13 @@ class MovedSecrets:
 
     def move(self, key: str, server: Json, secrets: Collection[str] = ()) -> None:
         """Puts a reference in place of each of these secrets, and of what looks like one."""
-        self.texts |= self._moved(key, server, secrets, None)
+        self.texts |= (texts := self._moved(key, server, secrets, None))
+        self.plain[key] = deepcopy(server)
+        _change(self.plain[key], lambda text, name, hint: as_text(texts[text]) if text in texts else text)
 
     def is_same(self, key: str, server: Json, known: Json) -> bool:
-        """Whether `known`, the section of `key`, is that server, also with its secrets moved."""
+        """Whether `known`, the section of `key`, is that server, also with its secrets moved and with classes."""
+        known = _without_classes(known)
         if known == server:
             return True
         for in_keyring in (True, False):
@@ -57,7 +62,7 @@ class MovedSecrets:
     def _moved(self, key: str, server: Json, secrets: Collection[str], in_keyring: bool | None) -> dict[str, str]:
         texts: dict[str, str] = {}
 
-        def moved(text: str, name: str, hint: str = "") -> str:
+        def moved(text: str, name: str, hint: str) -> str:
             if text not in secrets and not is_secret(text, hint):
                 return text
             own = f"{key}.{re.sub(r'[^A-Za-z0-9_-]', '_', name)}"
@@ -66,13 +71,7 @@ class MovedSecrets:
             texts[reference] = text
             return reference
 
-        for section in ("env", "headers"):
-            if section in server:
-                server[section] = {name: moved(text, name, name) for name, text in server[section].items()}
-        if "args" in server:
-            server["args"] = [moved(text, f"argument-{at}") for at, text in enumerate(server["args"], 1)]
-        if "url" in server:
-            server["url"] = moved(server["url"], "url")
+        _change(server, moved)
         return texts
 
     def _value(self, reference: str) -> str | None:
@@ -86,7 +85,7 @@ class MovedSecrets:
 
     def notes(self) -> list[str]:
         """Where each secret goes, for the person."""
-        return [f"a secret is in {_where(reference)}" for reference in self.texts]
+        return [f"a secret goes to {_where(reference)}" for reference in self.texts]
 
     def keep(self) -> None:
         """All or none. Exits where a secret of that name is there already: somebody may need it."""
@@ -103,6 +102,26 @@ class MovedSecrets:
     def drop(self, kept: Collection[str] | None = None) -> None:
         for reference in self.texts if kept is None else kept:
             drop(reference)
+
+
+def _change(server: Json, one: Callable[[str, str, str], str]) -> None:
+    """Changes each value that may hold a secret. `one` gets it, a name for it, and what its name says of it."""
+    for section in ("env", "headers"):
+        if section in server:
+            server[section] = {name: one(text, name, name) for name, text in server[section].items()}
+    if "args" in server:
+        named = zip(server["args"], options(server["args"]), strict=True)
+        server["args"] = [one(text, f"argument-{at}", option) for at, (text, option) in enumerate(named, 1)]
+    if "url" in server:
+        server["url"] = one(server["url"], "url", "")
+
+
+def _without_classes(server: Json) -> Json:
+    tools = server.get("tools")
+    if not isinstance(tools, dict) or "classes" not in tools:
+        return server
+    rest = {name: value for name, value in tools.items() if name != "classes"}
+    return {name: value for name, value in server.items() if name != "tools"} | ({"tools": rest} if rest else {})
 
 
 def _where(reference: str) -> str:

@@ -30,12 +30,27 @@ servers:
   # files:                                    # a server that Sluice starts
   #   command: npx
   #   args: [-y, "@modelcontextprotocol/server-filesystem", /srv/files]
-  #   env: {API_TOKEN: "${env:API_TOKEN}"}    # beside PATH, HOME and a few more; nothing else is passed on
+  #   env: {API_TOKEN: "${env:API_TOKEN}"}    # beside PATH, HOME, authorities, proxies and a few more
   #   cwd: .
   #   # For a server that runs elsewhere, in place of the four keys above:
   #   #   url: https://mcp.example.com/mcp
   #   #   headers: {Authorization: "Bearer ${env:EXAMPLE_TOKEN}"}
   #   #   ca: company-ca.pem                  # trusted instead of the system's authorities
+  #   #   login:                                # OAuth; `sluice login KEY` needs none of these lines
+  #   #     per: client                         # client | owner | gateway: whose account is used
+  #   #     grant: code                         # code | client_credentials
+  #   #     client_id: "${env:CLIENT_ID}"       # a client that is registered; Sluice registers itself else
+  #   #     client_secret: "${env:CLIENT_SECRET}"
+  #   #     client_key: client.pem              # in place of a secret
+  #   #     auth: client_secret_basic           # client_secret_basic | client_secret_post | none | private_key_jwt
+  #   #     issuer: https://login.example.com   # the only authorization server that is taken
+  #   #     endpoints:                          # of one without metadata
+  #   #       {authorize: https://x.example/a, token: https://x.example/t, revoke: https://x.example/r}
+  #   #     scopes: [read]                      # asked for at first; what the server says else
+  #   #     max_scopes: ["*"]                   # globs
+  #   #     resource: omit                      # what tokens are for; found else
+  #   #     pkce: required                      # required | assume
+  #   #     params: {access_type: offline}      # further parameters of the authorization request
   #   #   transport: auto                     # auto | http | sse (HTTP+SSE, 2024-11-05)
   #   tools: {allow: ["*"], deny: ["delete_*"]}   # globs over the server's own names
   #   # what the policy goes by: tools.classes: {list_files: read, "delete_*": destroy}; without one: write
@@ -126,6 +141,10 @@ REST: Final = """\
 # telemetry: {metrics: true}                 # otlp: "http://collector:4318" sends spans
 # log: {level: info, format: auto}            # debug | info | warning | error; auto | json | text
 # console: {enabled: true}                    # the page for a browser at listen.admin: sluice console
+# login:                                       # how people log in to servers
+#   callback: http://127.0.0.1:7412/callback   # where a browser of this machine returns to
+#   client_document: ""                        # URL of a client ID metadata document
+#   within: 10m                                # how long a login may take
 # drain: 30s                                  # how long open calls may take at the end
 """
 
@@ -226,6 +245,8 @@ def _section(server: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _flow(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_scalar(key)}: {_flow(item)}' for key, item in value.items())}}}"
     return f"[{', '.join(map(_scalar, value))}]" if isinstance(value, list) else _scalar(value)
 
 

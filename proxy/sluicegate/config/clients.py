@@ -83,7 +83,7 @@ class Jwt(Section):
     issuers: tuple[Issuer, ...] = ()
     """Whose tokens are taken."""
     scopes: tuple[Annotated[str, AfterValidator(_scope)], ...] = ()
-    """What a token's `scope` (or `scp`) has to hold, all of them. Clients are told to ask for them."""
+    """What a token's `scope` (or `scp`) has to hold, all of them, at both ports. Clients are told to ask for them."""
 
 
 class Clients(Section):

@@ -26,6 +26,7 @@ from pydantic import (
 
 from sluicegate.config.audit import Audit
 from sluicegate.config.clients import Clients
+from sluicegate.config.login import LoginSection, ServerLogin
 from sluicegate.config.names import (
     Argument,
     Glob,
@@ -210,7 +211,8 @@ class StdioServer(Server):
     args: tuple[Argument, ...] = Field(default=(), repr=False)
     """Its arguments, one by one; no shell reads them."""
     env: dict[VariableName, VariableValue] = written({})
-    """Its environment, beside a few harmless variables such as PATH and HOME."""
+    """Its environment, beside a few harmless variables: PATH, HOME, files of certificate authorities, a proxy without
+    a password."""
     processes: Annotated[int, Strict(), Field(ge=1, le=512), WHOLE] = 512
     """Most processes of it at once. Under this bound the one that was idle longest is ended for a new session, and the
     answer to its own session's next call says so; where none is idle, the new session gets `server_unavailable`."""
@@ -234,6 +236,8 @@ class HttpServer(Server):
     """Headers that are sent with every request, such as Authorization."""
     ca: FilePath | None = None
     """A PEM file of certificate authorities to trust instead of the system's."""
+    login: ServerLogin | None = None
+    """How Sluice logs in to it with OAuth, where something has to be said of that: `sluice login KEY` needs nothing."""
 
     _is_sluice: bool = PrivateAttr(False)
 
@@ -244,6 +248,11 @@ class HttpServer(Server):
 
     def as_sluice(self) -> None:
         self._is_sluice = True
+
+    @property
+    def may_log_in(self) -> bool:
+        """Whether its 401 means that somebody has to log in: credentials of the config are all that it gets else."""
+        return not self._is_sluice and "authorization" not in {header.lower() for header in self.headers}
 
     @property
     def identity(self) -> str:
@@ -340,6 +349,8 @@ class Config(Section):
     """Who agrees to calls that the policy asks a human for."""
     audit: Audit = written({})
     """What is recorded of every call, and where."""
+    login: LoginSection = LoginSection()
+    """How people log in to servers."""
     limits: Limits = Limits()
     """Bounds of size, depth and number."""
     names: Names = Names()

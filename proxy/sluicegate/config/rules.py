@@ -1,6 +1,7 @@
 """What the types cannot say: rules between keys. Pure: a `Config` in, problems with their paths out."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -9,9 +10,11 @@ from typing import Final
 
 from sluicegate.config.finding import Path as TreePath
 from sluicegate.config.finding import Problem
+from sluicegate.config.login import ServerLogin
 from sluicegate.config.models import Config, HttpServer, StdioServer
 
 OTEL: Final = "opentelemetry.exporter.otlp.proto.http"
+LOCAL_URL: Final = re.compile(r"http://(?:localhost|127\.0\.0\.1|\[::1\])(?:[:/]|$)", re.I)
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 BUILT_IN_PROFILES = frozenset({"confirm", "one-of-leads", "two-person"})
 
@@ -185,6 +188,50 @@ def _older_transport_is_legacy(config: Config) -> Iterator[Problem]:
             yield Problem(("servers", key, "transport"), "wrong-value", message, "remove era, or transport")
 
 
+def _logins_are_whole(config: Config) -> Iterator[Problem]:
+    for key, server in config.servers.items():
+        login = server.login if isinstance(server, HttpServer) else None
+        if login is None:
+            continue
+        path = ("servers", key, "login")
+        if login.grant == "client_credentials" and login.per != "gateway":
+            message = "client_credentials is an account of Sluice itself, and so of all whom the policy lets in"
+            yield Problem((*path, "per"), "wrong-value", message, "write per: gateway")
+        has_proof = login.client_secret is not None or login.client_key is not None
+        if login.grant == "client_credentials" and not (login.client_id and has_proof):
+            message = "client_credentials needs client_id, and client_secret or client_key"
+            yield Problem((*path, "grant"), "missing-key", message)
+        if login.client_id is None and (login.client_secret is not None or login.client_key is not None):
+            yield Problem(path, "missing-key", "client_secret and client_key belong to a client_id", at_key=True)
+        if login.client_secret is not None and login.client_key is not None:
+            message = "a client proves itself with a secret or with a key, not with both"
+            yield Problem((*path, "client_key"), "wrong-value", message, "remove one of them", at_key=True)
+
+
+def _logins_are_somebodys(config: Config) -> Iterator[Problem]:
+    for key, server in config.servers.items():
+        if not isinstance(server, HttpServer) or server.login is None:
+            continue
+        path = ("servers", key, "login")
+        if not server.may_log_in:
+            message = "headers.Authorization is sent as it is, so that no login is used"
+            yield Problem(path, "two-credentials", message, "remove one of them", at_key=True)
+        if not server.url.lower().startswith("https://") and not LOCAL_URL.match(server.url):
+            message = "tokens are sent over https only, but on this machine"
+            yield Problem(("servers", key, "url"), "bad-url", message, "write https://")
+        if login_is_own(server.login) and server.sharing == "shared":
+            message = "one connection for all cannot carry everybody's own login"
+            yield Problem((*path, "per"), "wrong-value", message, "write per: gateway, or remove sharing: shared")
+        if login_is_own(server.login) and config.clients.anonymous is not None:
+            message = "clients without a credential cannot be told apart: they have no login, and get no answer"
+            yield Problem((*path, "per"), "anonymous-login", message, "write per: gateway, or give them keys",
+                          severity="warning")  # fmt: skip
+
+
+def login_is_own(login: ServerLogin) -> bool:
+    return login.per != "gateway"
+
+
 def named_files(config: Config) -> Iterator[tuple[TreePath, Path]]:
     """Where the config names files that have to be there, and the files; `policy.arguments` is a folder."""
     policy = config.policy
@@ -195,6 +242,8 @@ def named_files(config: Config) -> Iterator[tuple[TreePath, Path]]:
     for key, server in config.servers.items():
         if isinstance(server, HttpServer) and server.ca:
             yield ("servers", key, "ca"), server.ca
+        if isinstance(server, HttpServer) and server.login and server.login.client_key:
+            yield ("servers", key, "login", "client_key"), server.login.client_key
 
 
 def _named_files_exist(config: Config) -> Iterator[Problem]:
@@ -302,5 +351,5 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _pins_need_a_list, _forwarding_outruns_denies,
     _timeouts_are_in_order, _named_files_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,
     _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _sessions_let_go_of_processes,
-    _the_extra_is_installed,
+    _the_extra_is_installed, _logins_are_whole, _logins_are_somebodys,
 )  # fmt: skip

@@ -24,7 +24,7 @@ from sluicegate.console.static_files import PREFIX, StaticFiles
 from sluicegate.console.stored_sessions import StoredSessions
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
-from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.jsonrpc import Json, Malformed, decode
 from sluicegate.store import Store
 
 log = logging.getLogger(__name__)
@@ -59,20 +59,20 @@ HEADERS: Final = {
 
 
 class Console:
-    """An ASGI application around the one of the admin port. `needs_step_up` says which of its requests (method, path)
-    only somebody may make who has shown a moment ago who they are."""
+    """An ASGI application around the one of the admin port. `step_up_of` says which of its requests (method, path)
+    only somebody may make who has shown a moment ago who they are, and when."""
 
     def __init__(
         self,
         inner: ASGIApp,
         names: ServedNames,
         note: Note,
-        needs_step_up: Callable[[str, str], bool],
+        step_up_of: Callable[[str, str], str],
         clock: Callable[[], float] = time.monotonic,
         store: Store | None = None,
         operator_token: str = "",
     ) -> None:
-        self._inner, self._note, self._needs_step_up = inner, note, needs_step_up
+        self._inner, self._note, self._step_up_of = inner, note, step_up_of
         self._hosts, self._forwarded = HostOriginPolicy(names, ADMIN_PORT), ForwardedHeaders(names)
         self._sessions, self._codes, self._attempts = ConsoleSessions(clock), Codes(clock), Attempts(clock)
         self._stored = StoredSessions(self._sessions, store, operator_token, clock)
@@ -87,9 +87,10 @@ class Console:
             Route(f"{PATH}/sessions", self._log_out_everywhere, methods=["DELETE"]),
             Route(f"{PATH}/session/step-up", self._step_up, methods=["POST"]),
             Route(PATH, self._document),
+            Route(f"{PATH}/", self._document),
             Route(f"{PATH}/{{page}}", self._document),
             Route(f"{PATH}/{{page}}/{{item}}", self._document),
-        ])  # fmt: skip
+        ], redirect_slashes=False)  # fmt: skip
 
     @property
     def last_used(self) -> float:
@@ -135,8 +136,9 @@ class Console:
             refusal = site.refusal(headers, is_write)
         if refusal is None and session is None:
             refusal = _error(401, "log in again: both halves of a session are needed")
-        if refusal is None and session is not None and self._needs_step_up(method, path):
-            if not self._sessions.seconds_of_step_up(session):
+        if refusal is None and session is not None and not self._sessions.seconds_of_step_up(session):
+            is_due, receive = await self._is_step_up_due(scope, receive, session)
+            if is_due:
                 refusal = JSONResponse({"error": "show again who you are", "step_up": session.way}, 403)
         if refusal is None and session is not None and is_write:
             if not await self._record(session, scope, "console_action", f"{method} {path}"):
@@ -149,6 +151,23 @@ class Console:
             group.start_soon(self._end_with, session, group.cancel_scope)
             await self._inner(asked, receive, self._watched(session, send))
             group.cancel_scope.cancel()
+
+    async def _is_step_up_due(self, scope: Scope, receive: Receive, session: Session) -> tuple[bool, Receive]:
+        """And the request's body, from its beginning again."""
+        match self._step_up_of(scope["method"], scope["path"]):
+            case "":
+                return False, receive
+            case "required":  # who may not see whether it is so is asked; who may not act learns that first
+                asked = {**scope, "headers": _as(scope, session.credential)}
+                _, me = await _get(self._inner, asked, ME)
+                if me is not None and "write" not in me["rights"].get("servers", ()):
+                    return False, receive
+                status, row = await _get(self._inner, asked, scope["path"].rpartition("/")[0])
+                return status != 404 and (row is None or row.get("required", False)), receive
+            case "many":
+                body = await _body(Request(scope, receive))
+                return body is None or _accepts_many(body), receive if body is None else _again(body, receive)
+        return True, receive
 
     async def _end_with(self, session: Session, stream: anyio.CancelScope) -> None:
         """No answer outlives the session that asked for it."""
@@ -172,14 +191,14 @@ class Console:
 
     async def _session(self, scope: Scope, site: Site, headers: Headers) -> Session | None:
         cookie, page_key, is_activity = site.cookie_of(headers), headers.get(PAGE_KEY, ""), BACKGROUND not in headers
-        session = self._sessions.find(cookie, page_key, is_activity)
-        if session is not None:
-            await self._stored.touch(session)
-            return session
-        session = await self._stored.restore(cookie, page_key)
-        if session is not None and await self._principal_of(scope, session.credential) != session.principal:
+        session = self._sessions.find(cookie, page_key, is_activity) or await self._stored.restore(cookie, page_key)
+        if session is None:
+            return None
+        status, principal = await self._whose(scope, session.credential)
+        if status in (200, 401) and principal != session.principal:
             await self._end(session)  # the key ended meanwhile, or is somebody else's by now
             return None
+        await self._stored.touch(session)
         return session
 
     async def _end(self, session: Session) -> None:
@@ -197,8 +216,11 @@ class Console:
 
     async def _principal_of(self, scope: Scope, credential: str) -> str | None:
         """As the admin API says: it also writes down who was not let in."""
+        return (await self._whose(scope, credential))[1]
+
+    async def _whose(self, scope: Scope, credential: str) -> tuple[int, str | None]:
         status, body = await _get(self._inner, {**scope, "headers": _as(scope, credential)}, ME)
-        return body["principal"] if status == 200 else None
+        return status, body["principal"] if status == 200 else None
 
     # ------------------------------------------------------------ documents and files
 
@@ -282,9 +304,6 @@ class Console:
         found = await self._own(request)
         if isinstance(found, Response):
             return found
-        if await self._principal_of(request.scope, found.credential) != found.principal:
-            await self._end(found)
-            return _error(401, "log in again: the key or token is over")
         return JSONResponse(self._about(found), headers={"cache-control": "no-store"})
 
     async def _log_out(self, request: Request) -> Response:
@@ -346,15 +365,42 @@ class Console:
             return refusal
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return _error(415, "the body must be application/json")
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > MAX_BODY:
-                return _error(413, f"the body is larger than {MAX_BODY} bytes")
+        if (body := await _body(request)) is None:
+            return _error(413, f"the body is larger than {MAX_BODY} bytes")
         try:
             return json.loads(body)
         except (ValueError, RecursionError):
             return _error(400, "the body is no JSON")
+
+
+async def _body(request: Request) -> bytes | None:
+    """None for one that is too large."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY:
+            return None
+    return body
+
+
+def _accepts_many(body: bytes) -> bool:
+    """Read as the admin API reads it, which refuses what cannot be."""
+    try:
+        value = decode(body)
+    except Malformed:
+        return False
+    accepted = value.get("accept") if isinstance(value, dict) else None
+    return isinstance(accepted, list) and len(accepted) > 1
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """What was read is received once more, and then whatever comes."""
+    parts: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def received() -> Message:
+        return parts.pop() if parts else await receive()
+
+    return received
 
 
 def _error(status: int, text: str, headers: dict[str, str] | None = None) -> Response:

@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from sluicegate.config import RESERVED, is_server_key
-from sluicegate.desktop.variables import is_secret, ours
+from sluicegate.desktop.variables import as_text, is_secret, options, ours
 
 Json = dict[str, Any]
 Note = Callable[[str], None]
@@ -178,7 +178,7 @@ def _import(name: str, entry: Any, project: str, imported: Imported) -> None:
         note("left out, it is there already")
         return
     if project and "command" in server:
-        server.setdefault("cwd", _plain(project))
+        server.setdefault("cwd", as_text(project))
     if project:
         note("comes from a single project and is offered everywhere now")
     key = key_of(name, imported.servers)
@@ -187,11 +187,6 @@ def _import(name: str, entry: Any, project: str, imported: Imported) -> None:
     imported.servers[key] = server
     if not project:
         imported.names[key] = name
-
-
-def _plain(text: str) -> str:
-    """Text that is no variable, for a value of ours."""
-    return text.replace("${", "$${")
 
 
 def _flat(entry: Json) -> Json:
@@ -251,6 +246,8 @@ def _remote(url: str, kind: str, entry: Json, note: Note) -> Json | None:
         note("left out, its URL is neither http nor https")
         return None
     server: Json = {"url": ours(url, note)}
+    if is_secret(url):
+        note(f"url holds {IN_PLAIN_TEXT}")
     if kind == "sse":
         server["transport"] = kind
     if headers := _mapping(entry.get("headers"), "headers", note):
@@ -262,7 +259,7 @@ def _started(command: str, entry: Json, note: Note) -> Json:
     server: Json = {"command": ours(command, note)}
     if args := _texts(entry.get("args")):
         server["args"] = [ours(arg, note) for arg in args]
-        if any(is_secret(arg) for arg in args):
+        if any(map(is_secret, args, options(args))):
             note(f"args hold {IN_PLAIN_TEXT}")
     if env := _mapping(entry.get("env"), "env", note):
         server["env"] = env
@@ -295,7 +292,7 @@ def _common(entry: Json, note: Note) -> Json:
     if timeout := _timeout(entry.get("timeout")):
         server["timeout"] = timeout
     tools = {"allow": _first_texts(entry, ALLOWS), "deny": _first_texts(entry, DENIES)}
-    if filled := {name: globs for name, globs in tools.items() if globs}:
+    if filled := {name: [*map(as_text, globs)] for name, globs in tools.items() if globs}:
         server["tools"] = filled
     return server
 

@@ -3,63 +3,107 @@
 
 import asyncio
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
-from typing import Literal
+from itertools import islice
+from typing import Final, Literal
 
 from sluicegate.telemetry import DEFAULT_BACKOFF
 
+_LATELY: Final = 30.0  # seconds for which a place is kept for whoever shared the server with others
+
 
 class ConcurrencyLimit:
-    """At most `limit` inside at once, at most `room` waiting, first come first served."""
+    """At most `limit` inside at once, at most `room` waiting. Principals have equal shares of both: the next place goes
+    to who has fewest, and where that says nothing, turns go round. What one principal waits for is first come first
+    served."""
 
-    def __init__(self, limit: int, room: int) -> None:
-        self._limit = limit
-        self._room = room
-        self._queue: deque[asyncio.Future[None]] = deque()
-        self.busy = 0
+    def __init__(self, limit: int, room: int, clock: Callable[[], float]) -> None:
+        self._limit, self._room, self._clock = limit, room, clock
+        self._free_for_all = limit  # places that need no turn: none while somebody waits
+        self._inside: list[str] = []
+        self._queues: dict[str, deque[asyncio.Future[bool]]] = {}  # whose turn comes first is first
+        self._lately: dict[str, float] = {}  # who had to share, the longest ago first
+
+    @property
+    def busy(self) -> int:
+        return len(self._inside)
 
     @property
     def waiting(self) -> int:
-        return len(self._queue)
+        return sum(map(len, self._queues.values()))
 
-    def enter_at_once(self) -> bool:
+    def enter_at_once(self, principal: str) -> bool:
         """Whether there was a place, as there nearly always is: then nothing has to be awaited."""
-        if self.busy >= self._limit:
+        if len(self._inside) >= self._free_for_all:
             return False
-        self.busy += 1
+        self._inside.append(principal)
         return True
 
-    async def enter(self, timeout: float) -> bool:
+    async def enter(self, principal: str, timeout: float) -> bool:
         """Returns False when there is no room, now or in time. A call that entered must `leave`."""
-        if self.enter_at_once():
+        if self.enter_at_once(principal):
             return True
-        if len(self._queue) >= self._room:
+        if self.waiting >= self._room and not self._displace(principal):
             return False
-        turn = asyncio.get_running_loop().create_future()
-        self._queue.append(turn)
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(principal, deque()).append(turn)
+        self._give_turns(principal)
         try:
             async with asyncio.timeout(timeout):
-                await turn
+                return await turn
         except BaseException as end:
-            self._give_up(turn)
+            self._give_up(principal, turn)
             if isinstance(end, TimeoutError):
                 return False
             raise
+
+    def _displace(self, principal: str) -> bool:
+        """The newest of whoever waits most often makes room: it was not sent, so it is only refused."""
+        greedy = max(self._queues, key=lambda one: len(self._queues[one]))
+        if len(self._queues[greedy]) <= len(self._queues.get(principal, ())) + 1:
+            return False
+        turn = self._queues[greedy].pop()
+        if not turn.done():
+            turn.set_result(False)
         return True
 
-    def _give_up(self, turn: asyncio.Future[None]) -> None:
-        if turn in self._queue:
-            self._queue.remove(turn)
-        elif not turn.cancelled():
-            self.leave()  # the turn came in the same moment: pass it on
+    def _give_up(self, principal: str, turn: asyncio.Future[bool]) -> None:
+        queue = self._queues.get(principal)
+        if queue is not None and turn in queue:
+            queue.remove(turn)
+            if not queue:
+                del self._queues[principal]
+            self._give_turns(principal)
+        elif not turn.cancelled() and turn.result():
+            self.leave(principal)  # the turn came in the same moment: pass it on
 
-    def leave(self) -> None:
-        while self._queue:
-            turn = self._queue.popleft()
+    def leave(self, principal: str) -> None:
+        self._inside.remove(principal)
+        if self._queues:
+            self._give_turns(principal)
+
+    def _give_turns(self, seen: str) -> None:
+        """Some places stay free for those who were here lately and have none: calls that take long would hold all."""
+        now = self._clock()
+        self._lately.pop(seen, None)
+        self._lately[seen] = now
+        while now - next(iter(self._lately.values())) > _LATELY:
+            del self._lately[next(iter(self._lately))]
+        while self._queues and (free := self._limit - len(self._inside)):
+            counts = Counter(self._inside)
+            principal = min(self._queues, key=counts.__getitem__)
+            absent = (one for one in self._lately if one not in counts)
+            if counts[principal] and free <= len(list(islice(absent, self._limit // 2))):
+                break
+            queue = self._queues.pop(principal)
+            turn = queue.popleft()
+            if queue:
+                self._queues[principal] = queue
             if not turn.done():
-                return turn.set_result(None)  # the place changes hands
-        self.busy -= 1
+                self._inside.append(principal)
+                turn.set_result(True)
+        self._free_for_all = 0 if self._queues else self._limit
 
 
 class RetryBackoff:

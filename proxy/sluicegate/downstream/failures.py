@@ -40,8 +40,18 @@ class Lost(ConnectionError):
         self.status = status
 
 
+class LoginRequired(Lost):
+    """A person has to log in first, or to agree to more. `text` says so to the caller, `scopes` what more."""
+
+    def __init__(self, text: str, scopes: Sequence[str] = ()) -> None:
+        super().__init__(text, sent=False)
+        self.scopes = tuple(scopes)
+
+
 def as_lost(error: Exception, otherwise: str = "") -> Lost:
     """Turns an error that came before anything was sent into a `Lost`."""
+    if isinstance(error, LoginRequired):
+        return error
     if isinstance(error, Lost):
         return Lost(error.text or otherwise, sent=False, detail=error.detail)
     return Lost(str(error) or otherwise or type(error).__name__, sent=False)
@@ -129,7 +139,7 @@ def may_resend(method: str, lost: Lost) -> bool:
 
 
 def unavailable(call: Call, server: str, why: str) -> Outcome:
-    return refuse(call.method, "server_unavailable", f"The server {server} {why}.")
+    return refuse(call.method, "server_unavailable", f"The server {server} {why}")
 
 
 def over(call: Call, server: str) -> Outcome:
@@ -161,6 +171,8 @@ def failed(call: Call, server: str, error: Lost | TimeoutError | AnswerTooLarge,
     if isinstance(error, TimeoutError):
         end = f" {_UNKNOWN}" if call.method == "tools/call" else ""
         return refuse(call.method, "timeout", f"The server {server} did not answer in time.{end}")
+    if isinstance(error, LoginRequired):
+        return refuse(call.method, "login_required", f"NOT EXECUTED: {error.text}")
     if isinstance(error, TaskGone):
         text = f"{error.text[0].upper()}{error.text[1:]}. It may or may not have been executed."
         return Failure(INTERNAL_ERROR, text, {"reason": "outcome_unknown"}, "outcome_unknown")

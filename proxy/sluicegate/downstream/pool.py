@@ -125,6 +125,11 @@ def _scope_of(slot: PooledConnection) -> tuple[Era, str | None]:
     return slot.key.era, slot.key.scope
 
 
+def _is_at_rest(slot: PooledConnection) -> bool:
+    """Nothing runs on it. An open stream of its session does not keep it from who has less than an equal share."""
+    return slot.is_live and slot.connection is not None and not slot.connection.is_busy
+
+
 def _is_heard(need: ConnectionKey, heard: Container[tuple[Era, str | None]]) -> bool:
     return (need.era, need.scope) in heard or (need.era, None) in heard
 
@@ -252,23 +257,19 @@ class ConnectionPool:
         return slot
 
     def _make_room(self, key: ConnectionKey) -> None:
-        """Under the bound the connection goes that was idle longest; where none is, one of a principal that has more
-        than its share. Raises `Full` where there is neither."""
+        """Under the bound the connection goes that was idle longest, first of a principal that has more than an equal
+        share. Where none is idle, one goes of such a principal for one that has less. Raises `Full` else."""
+        counts = Counter(slot.key.principal for slot in self._slots.values())
+        counts[key.principal] += 1
+        fair_part = max(1, self._most // len(counts))
         idle = [slot for slot in self._slots.values() if self._is_free(slot) and self._may_go(slot)]
-        idle = idle or self._beyond_fair_part(key.principal)
+        if not idle and counts[key.principal] <= fair_part:
+            greedy = (slot for slot in self._slots.values() if counts[slot.key.principal] > fair_part)
+            idle = [slot for slot in greedy if _is_at_rest(slot)]
         if not idle:
             raise Full(self.all_in_use, sent=False)
-        self._take(min(idle, key=lambda slot: slot.used), "another session needed its place")
-
-    def _beyond_fair_part(self, principal: str) -> list[PooledConnection]:
-        """What others have beyond an equal share of all connections, if nothing runs on it at the moment: an open
-        stream of its session does not keep it from a principal that has less than its share."""
-        counts = Counter(slot.key.principal for slot in self._slots.values())
-        fair_part = max(1, self._most // len(counts | {principal: 1}))
-        if counts[principal] >= fair_part:
-            return []
-        greedy = (slot for slot in self._slots.values() if counts[slot.key.principal] > fair_part and slot.is_live)
-        return [slot for slot in greedy if slot.connection is not None and not slot.connection.is_busy]
+        first = min(idle, key=lambda slot: (counts[slot.key.principal] <= fair_part, slot.used))
+        self._take(first, "another session needed its place")
 
     def _may_go(self, slot: PooledConnection) -> bool:
         """Of a session that is idle nobody hears what its server announces."""
@@ -314,10 +315,13 @@ class ConnectionPool:
                 finally:
                     slot.arrived.set()
                 if connection is not None:
-                    self._drop_spares(slot)
-                    await connection.over.wait()
-                    self._forget(slot)
-                    await connection.drained.wait()
+                    try:
+                        self._drop_spares(slot)
+                        await connection.over.wait()
+                        self._forget(slot)
+                        await connection.drained.wait()
+                    finally:
+                        connection.retire("closed")  # nothing may begin in a group that is ending
                 group.cancel_scope.cancel()
         except anyio.get_cancelled_exc_class():
             slot.is_wanted = False  # the server stops: no end of a connection is news any more

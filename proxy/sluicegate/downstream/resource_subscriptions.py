@@ -28,12 +28,23 @@ from sluicegate.protocol.model import Call, Client, Era, Failure, Subscribed, Up
 from sluicegate.telemetry import DEFAULT_BACKOFF
 
 AT_ONCE: Final = 8
+AT_ONCE_TOLD: Final = 100
+"""Resources of which is told in one step of the event loop."""
 MAX_COUNTED: Final = 10_000
 _NOBODY: Final = Client("")
 _NOTHING: Final[Counter[str]] = Counter()
 
 Ask = Callable[[str, Json], Awaitable[Response]]
 """(method, params) -> the server's answer."""
+
+
+def tell_in_steps(tell: Callable[[Json], None], uris: Iterator[str]) -> None:
+    """Says of resources that they may have changed, with turns for others where they are many."""
+    some = list(islice(uris, AT_ONCE_TOLD))
+    for uri in some:
+        tell({"uri": uri})
+    if len(some) == AT_ONCE_TOLD:
+        asyncio.get_running_loop().call_soon(tell_in_steps, tell, uris)
 
 
 class OneByOne:
@@ -116,8 +127,7 @@ class OneStream:
         both = self._watched.intersection(stream.wanted["resourceSubscriptions"])
         differing = [uri for uri in both if heard[uri] != successor[uri]]
         self._close(stream)
-        for uri in differing:
-            self._tell({"uri": uri})
+        tell_in_steps(self._tell, iter(differing))
 
     def _close(self, stream: ChangeStream) -> None:
         stream.close()
@@ -132,8 +142,8 @@ class OneStream:
     def _live(self, heard: Counter[str], uris: frozenset[str], is_again: bool) -> None:
         heard.clear()
         heard.update(self._reported)
-        for uri in uris if is_again else ():
-            self._tell({"uri": uri})
+        if is_again:
+            tell_in_steps(self._tell, iter(uris))
 
     def _hear(self, heard: Counter[str], notification: Notification) -> None:
         uri = notification.params.get("uri")
@@ -151,12 +161,15 @@ class OneStream:
 
 MAX_WATCHED: Final = 10_000
 """Resources on one connection, whoever wants them."""
+MAX_WATCHED_CHARS: Final = 4 * 1024 * 1024
+"""Of their URIs: a stateless server gets all of them in one request, and says them again."""
 MAX_UNWATCHED: Final = 1_000
 MAX_URI: Final = 4096
 _MAX_PARTS: Final = 64
 _BOUNDARY: Final = re.compile(r"[/?#:]")
 
 _TOO_MANY: Final = Failure(INTERNAL_ERROR, f"More than {MAX_WATCHED} resources of this server are subscribed to")
+_TOO_LONG: Final = Failure(INTERNAL_ERROR, "The URIs of this server's resources that are subscribed to are too long")
 
 log = logging.getLogger(__name__)
 
@@ -180,6 +193,7 @@ class WatchBoard:
         self.asked: frozenset[str] | None = None
         self.may_have_missed = self.is_maintained = False
         self._wants: dict[str, dict[ResourceWatch, None]] = {}
+        self._chars = 0
         self._members: dict[ResourceWatch, None] = {}
 
     @property
@@ -189,9 +203,13 @@ class WatchBoard:
     def join(self, want: ResourceWatch) -> None:
         self._members[want] = None
         for uri in tuple(want.uris):
-            if uri not in self._wants and len(self._wants) >= MAX_WATCHED:
+            is_new = uri not in self._wants
+            if is_new and len(self._wants) >= MAX_WATCHED:
                 self._turn_down(want, uri, _TOO_MANY)
+            elif is_new and self._chars + len(uri) > MAX_WATCHED_CHARS:
+                self._turn_down(want, uri, _TOO_LONG)
             else:
+                self._chars += len(uri) * is_new
                 self._wants.setdefault(uri, {})[want] = None
                 self._unwatched.pop(uri, None)
 
@@ -217,6 +235,7 @@ class WatchBoard:
         wants = self._wants.get(uri, {})
         wants.pop(want, None)
         if not wants and self._wants.pop(uri, None) is not None:
+            self._chars -= len(uri)
             unwatched = self._unwatched
             unwatched[uri] = None
             if len(unwatched) > MAX_UNWATCHED:
@@ -242,9 +261,11 @@ class WatchBoard:
 
     def tell_all(self) -> None:
         """Announces every watched resource: a new connection replays nothing, so each may have changed."""
-        for uri, wants in self._wants.items():
-            for want in wants:
-                want.tell({"uri": uri})
+        tell_in_steps(self._tell, iter(tuple(self._wants)))
+
+    def _tell(self, params: Json) -> None:
+        for want in self._wants.get(params["uri"], ()):
+            want.tell(params)
 
 
 def _wholes(uri: str) -> Iterator[str]:

@@ -24,7 +24,7 @@ from sluicegate.downstream.settings import ServerSettings
 from sluicegate.downstream.tasks import task_ids
 from sluicegate.protocol import input_requests_server
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.protocol.methods import ABOUT_A_TASK, ASKING, LISTS
+from sluicegate.protocol.methods import ABOUT_A_TASK, ASKING, SEEN_BY_ALL
 from sluicegate.protocol.model import Call, Client, Era
 from sluicegate.protocol.modern_client import capability_key
 
@@ -32,7 +32,6 @@ MAX_LANES: Final = 32
 """Connections of one client on which a call may be asked back, parked ones among them."""
 _MOMENT: Final = 0.1
 """Seconds: most calls end sooner than another process starts."""
-_SEEN_BY_ALL: Final = frozenset({"server/discover", *LISTS})
 _MAX_REMEMBERED: Final = 1024
 
 
@@ -51,7 +50,7 @@ class ConnectionSelector:
         self._settings = settings
         self._pool = pool
         self._connector = connector
-        self._capability_keys: dict[tuple[str, str, Era], str] = {}
+        self._capability_keys: dict[tuple[str, str, Era, bool], str] = {}
         self._selections: dict[tuple[str, str | None, str, str], _Selection] = {}
         self._suspended = suspended
 
@@ -70,20 +69,26 @@ class ConnectionSelector:
             return ""
         if (selection := self._select(client)) is not None:
             return selection.scope
-        era = client.era
-        return f"{era} {client.principal} {self._declared(client, era)}"
+        return self._scope(client, client.era)
+
+    def _scope(self, client: Client, era: Era) -> str:
+        """Few for each principal, whatever it writes into its capabilities: each has lists of its own."""
+        listing = self._declared(client, era, for_lists=True)
+        return f"{era} {client.principal} {listing}"
 
     def capability_set(self, client: Client, era: Era) -> str:
         return input_requests_server.capability_set({} if self._settings.sharing == "shared" else _carried(client, era))
 
-    def _declared(self, client: Client, era: Era) -> str:
+    def _declared(self, client: Client, era: Era, for_lists: bool = False) -> str:
         """The capabilities that the server is told of, as canonical text: what is not carried makes no difference."""
-        selection = (client.capability_key, client.revision, era)
+        selection = (client.capability_key, client.revision, era, for_lists)
         found = self._capability_keys.get(selection)
         if found is None:
             if len(self._capability_keys) >= _MAX_REMEMBERED:
                 self._capability_keys.clear()
-            found = self._capability_keys[selection] = capability_key(_carried(client, era))
+            told = _carried(client, era)
+            text = capability_key(input_requests_server.listing(told) if for_lists else told)
+            found = self._capability_keys[selection] = text
         return found
 
     def _select(self, client: Client) -> _Selection | None:
@@ -99,13 +104,11 @@ class ConnectionSelector:
             return None
         if len(self._selections) >= _MAX_REMEMBERED:
             self._selections.clear()
-        scope = f"{era} {client.principal} {self._declared(client, era)}"
-        selection = self._selections[about] = _Selection(eras, self.key(client, era), scope)
+        selection = self._selections[about] = _Selection(eras, self.key(client, era), self._scope(client, era))
         return selection
 
     def key(self, client: Client, era: Era) -> ConnectionKey:
-        declared = self._declared(client, era)
-        return key_for(client, era, self._settings, f"{era} {client.principal} {declared}", declared)
+        return key_for(client, era, self._settings, self._scope(client, era), self._declared(client, era))
 
     # ------------------------------------------------------------ finding and making
 
@@ -118,7 +121,7 @@ class ConnectionSelector:
         key = selection.key
         connection = self._pool.find(key)
         if connection is None:
-            return self._pool.find_like(key) if call.method in _SEEN_BY_ALL else None
+            return self._pool.find_like(key) if call.method in SEEN_BY_ALL else None
         return None if _is_busy(connection, call) else connection
 
     def _with_task(self, id: str) -> ServerConnection | None:
@@ -134,7 +137,7 @@ class ConnectionSelector:
     async def get(self, call: Call, era: Era) -> ServerConnection:
         """Raises what dialling raises. Nothing may be awaited between its return and the use of what it returns."""
         key = self.key(call.client, era)
-        if era == "legacy" and call.method in _SEEN_BY_ALL:
+        if era == "legacy" and call.method in SEEN_BY_ALL:
             is_coming = self._pool.is_there(key)
             return self._pool.find_like(key) or await self._pool.get(key if is_coming else spare_for(key))
         connection = await self._pool.get(key)

@@ -6,7 +6,7 @@ goes wrong here is an outcome: a server that hangs, dies or lies costs its own c
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Container, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
@@ -19,6 +19,7 @@ from sluicegate.downstream.connector import Connector
 from sluicegate.downstream.failures import (
     AnswerTooLarge,
     Full,
+    LoginRequired,
     Lost,
     NotModern,
     as_lost,
@@ -50,6 +51,8 @@ T = TypeVar("T")
 HEALTHY: Final = 30.0
 """Seconds that a connection must live for its end to be no sign of trouble."""
 _SWEEP: Final = 30.0
+_SOON: Final = 1.0
+_UNTIL_LOGIN: Final = 300.0
 _PATIENT: Final = 2.0  # a call waits that long for the end of a back-off, no longer
 _OWN: Final = ("server/discover", ROOTS_CHANGED)
 
@@ -88,7 +91,7 @@ class DownstreamServer:
         self._pool = ConnectionPool(self._open, self._ended, clock, settings, is_idle)
         self._selector = ConnectionSelector(settings, self._pool, self._connector, self.suspended)
         self._subscriptions = ResourceWatches(self._pool, self._selector.key, settings.list_timeout)
-        self._limit = ConcurrencyLimit(settings.concurrency, max(32, 4 * settings.concurrency))
+        self._limit = ConcurrencyLimit(settings.concurrency, max(32, 4 * settings.concurrency), clock)
         self._breaker = Breaker(clock)
         self._status: Literal["starting", "up", "down"] = "starting"
         self._health = ServerHealth(settings, lambda: self._connector.stderr)
@@ -102,6 +105,8 @@ class DownstreamServer:
         self._is_retired, self._nudged = False, anyio.Event()
 
     # ------------------------------------------------------------ what the middle asks
+
+    has_logins = False
 
     @property
     def key(self) -> str:
@@ -156,6 +161,10 @@ class DownstreamServer:
     def abandon(self, call_id: str) -> None:
         self.suspended.abandon(call_id)  # nobody will answer what its server asked
 
+    def retain(self, principals: Container[str]) -> None:
+        """Nobody else can come in any more: nobody waits for their answers."""
+        self.suspended.retain(principals)
+
     def end_session(self, session: str) -> None:
         """A legacy client's session is over, and with it the connections that were its own."""
         self._pool.end_session(session)
@@ -181,10 +190,25 @@ class DownstreamServer:
         """Those that wait for their client's answer, or go on after it, are open at the server, too."""
         return self._limit.busy + len(self.suspended) + self._resumed
 
-    def trouble(self, client: Client) -> str:
+    @property
+    def login_needed(self) -> LoginRequired | None:
+        """Why it answers nothing until somebody logs in, where that is so."""
+        if self._status != "down":
+            return None
+        return error if isinstance(error := self._health.error, LoginRequired) else None
+
+    def unavailable(self, call: Call) -> Outcome:
+        if (needed := self.login_needed) is not None:
+            return failed(call, self.key, needed)
+        why = "it has not said yet what it offers."
         if self._status != "up":
-            return self._health.why(client)
-        return f"{self._pool.all_in_use}." if self._pool.is_full else ""
+            why = self._health.why(call.client)
+        elif self._pool.is_full:
+            why = f"{self._pool.all_in_use}."
+        return unavailable(call, self.key, f"is not available: {why}")
+
+    def shows(self, client: Client) -> bool:
+        return self._status != "down" or self.login_needed is not None
 
     # ------------------------------------------------------------ one call
 
@@ -206,14 +230,15 @@ class DownstreamServer:
         if not self._breaker.admits():
             why = f"it has failed repeatedly and is left alone for a moment: {self._health.error.text}"
             return failed(call, self.key, Lost(why, sent=False), self._health.lines)
+        who = call.client.principal
         try:
-            if not self._limit.enter_at_once() and not await self._limit.enter(self.settings.timeout):
+            if not self._limit.enter_at_once(who) and not await self._limit.enter(who, self.settings.timeout):
                 self._breaker.gave_up()
-                return unavailable(call, self.key, "has too many calls waiting")
+                return unavailable(call, self.key, "has too many calls waiting.")
             try:
                 return await self._relay(call)
             finally:
-                self._limit.leave()
+                self._limit.leave(who)
         except BaseException:
             self._breaker.gave_up()
             raise
@@ -279,7 +304,7 @@ class DownstreamServer:
         return self._in_time(timeout, call.client, partial(self._selector.get, call))
 
     def _failed(self, call: Call, error: Lost | TimeoutError | AnswerTooLarge) -> Outcome:
-        if isinstance(error, Full):
+        if isinstance(error, Full | LoginRequired):
             self._breaker.gave_up()
         elif isinstance(error, Lost):
             self._lost(error)
@@ -364,6 +389,11 @@ class DownstreamServer:
         self._breaker.succeeded()
         self._nudged.set()
 
+    def logged_in(self) -> None:
+        """It wanted a login, and has one now: calls wait for what comes of that, as at the start."""
+        self._status, self._settled = "starting", anyio.Event()
+        self.reconnect()
+
     async def _pause(self, seconds: float) -> None:
         with anyio.move_on_after(seconds):
             await self._nudged.wait()
@@ -393,7 +423,11 @@ class DownstreamServer:
                 self._life = group.cancel_scope
                 self._pool.start(group)
                 self._subscriptions.start(group)
-                await self._maintain()
+                try:
+                    await self._maintain()
+                finally:
+                    # From here on the group waits for what it has: anyio would cancel nothing that begins later.
+                    self._pool.stop()
         finally:
             self._pool.stop()
             self._subscriptions.stop()
@@ -421,11 +455,15 @@ class DownstreamServer:
                 if self._is_suspect or not self._pool.live():
                     self._mark_down(error)
                 self._settled.set()
-                await self._pause(max(self._backoff.left, 0.05))
+                # Nobody has logged in: another attempt helps when somebody has, and `reconnect` says so.
+                needs_login = isinstance(self._health.error, LoginRequired)
+                await self._pause(_UNTIL_LOGIN if needs_login else max(self._backoff.left, 0.05))
             else:
-                self._mark_up()
+                is_there = bool(self._pool.live())  # else a call is dialling: `_open` says what comes of that
+                if is_there:
+                    self._mark_up()
                 self._settled.set()
-                await self._await_change(min(_SWEEP, self.settings.idle or _SWEEP))
+                await self._await_change(min(_SWEEP, self.settings.idle or _SWEEP) if is_there else _SOON)
                 self._pool.sweep()
 
     def _need(self, client: Client | None = None) -> None:

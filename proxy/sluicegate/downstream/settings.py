@@ -3,9 +3,9 @@
 The composition root fills this in from the config file.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from sluicegate.catalog.list_bounds import DEFAULT_BOUNDS, Bounds
 from sluicegate.protocol.elicitation_urls import OwnUrls
@@ -14,6 +14,22 @@ from sluicegate.protocol.jsonrpc import MAX_RESULT_NODES
 
 MAX_MESSAGE = 8 * 1024 * 1024
 """Bytes of one message: a body, a line on stdio, an event of a stream. Longer lines and events end their connection."""
+
+
+class Account(Protocol):
+    """What requests to a server show for credentials: the token of one login, or nothing while there is none."""
+
+    @property
+    def has_token(self) -> bool: ...
+
+    def header(self) -> bytes | None:
+        """The value of `Authorization`, empty for none; None: ask `renewed`."""
+
+    async def renewed(self) -> bytes:
+        """The same after a refresh. Raises `LoginRequired`, and `Lost` where the authorization server is away."""
+
+    async def rejected(self, used: bytes, status: int, challenges: Sequence[str]) -> bytes:
+        """Another value, after the server has refused a request with this one. Raises as `renewed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +44,7 @@ class ServerSettings:
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     ca: str | None = None
+    account: Account | None = field(default=None, repr=False)  # None: `headers` are all its credentials
     transport: Literal["auto", "http", "sse"] = "auto"
     era: Literal["auto", "legacy", "modern"] = "auto"
     sharing: Literal["session", "client", "shared"] = "session"

@@ -26,15 +26,16 @@ ORDER: Final = (
     "enforce",  # the decision
     "quota",  # per-tool rate
     "approve",  # a human
+    "login",  # somebody's account at the server
     "commit",  # the last step before a server is reached: what must happen once, happens here
     "inspect",  # bounds and checks what a server answered
 )
 """What each request of a client passes."""
 
-RESUMED: Final = ("record", "seal", "enforce", "approve", "commit", "inspect")
+RESUMED: Final = ("record", "seal", "enforce", "approve", "login", "commit", "inspect")
 """What a call passes that waited as a task: it was measured, counted and named when it came."""
 
-TASK_NOTIFICATIONS: Final = ("record", "name", "seal", "enforce", "approve", "commit", "inspect")
+TASK_NOTIFICATIONS: Final = ("record", "name", "seal", "enforce", "approve", "login", "commit", "inspect")
 """What is passed by news of a task: no request of its client's, but judged, recorded and named as one."""
 
 # A failure becomes a refusal outermost, and before each guard that tells of outcomes. The guards further in pass a

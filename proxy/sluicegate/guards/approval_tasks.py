@@ -17,7 +17,7 @@ import anyio
 
 from sluicegate.approval import messages
 from sluicegate.approval.presentation import stamp
-from sluicegate.approval.queue import ApprovalQueue
+from sluicegate.approval.queue import GONE, ApprovalQueue
 from sluicegate.approval.record import Approval
 from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification
@@ -40,9 +40,11 @@ from sluicegate.protocol.model import (
 AFTER: Final = 2 * 3600.0  # seconds beyond the time to decide: to run, and to be asked for
 RETENTION: Final = 3600.0  # seconds that an answer waits for its client
 MAX_ENDED: Final = 1_000
-"""Tasks of one principal that are kept when they have ended; the oldest go."""
+"""Tasks of one owner that are kept when they have ended; the oldest go."""
 POLL: Final = 5000  # milliseconds: a person is waited for
 CANCELLED: Final = "NOT EXECUTED: its task was cancelled before it began."
+NEVER: Final = f"NOT EXECUTED: {GONE}."
+OVER: Final = f"NOT EXECUTED any further: {GONE}."
 CANCELLED_LATE: Final = "Its task was cancelled after the server had got the call: what was executed is not known."
 
 Job = Callable[[], Coroutine[Any, Any, None]]
@@ -63,7 +65,7 @@ class ApprovalTaskDeps:
     forget: Callable[[str, str], Awaitable[None]]
     about: Handler
     announce: Publish
-    current: Callable[[Client], Client]
+    current: Callable[[Client], Client | None]
 
 
 class ApprovalTasks:
@@ -99,7 +101,7 @@ class ApprovalTasks:
             await held.run()
         finally:
             self._waiting.pop(id, None)
-        ended = self._ended.setdefault(held.principal, deque())
+        ended = self._ended.setdefault(held.owner, deque())
         ended.append(held)
         if len(ended) > MAX_ENDED:
             ended.popleft().dismiss()
@@ -109,7 +111,7 @@ class ApprovalTasks:
             if held in ended:
                 ended.remove(held)
             if not ended:
-                self._ended.pop(held.principal, None)
+                self._ended.pop(held.owner, None)
 
 
 class _Held:
@@ -136,8 +138,8 @@ class _Held:
         self._news = anyio.Event()
 
     @property
-    def principal(self) -> str:
-        return self._call.client.principal
+    def owner(self) -> str:
+        return tasks.owner(self._call.client)
 
     @property
     def _has_ended(self) -> bool:
@@ -157,7 +159,7 @@ class _Held:
             with self._scope:
                 outcome = await self._rounds()
                 if isinstance(outcome, TaskStarted):
-                    await self._deps.hand_over(self._call.client.principal, self.id, outcome.task["taskId"])
+                    await self._deps.hand_over(self.owner, self.id, outcome.task["taskId"])
                     self._is_theirs = True
                     self._stir()
                 else:
@@ -177,13 +179,15 @@ class _Held:
         if not self._is_theirs:
             with anyio.move_on_after(RETENTION):
                 await self._dismissed.wait()
-            await self._deps.forget(self.principal, self.id)
+            await self._deps.forget(self.owner, self.id)
 
     async def _rounds(self) -> Outcome:
         """Runs the call, and repeats it with the answers as long as its server asks."""
         call, number = self._call, 0
         while True:
             client = self._deps.current(call.client)
+            if client is None:
+                return refuse(call.method, "approval_denied", OVER if number else NEVER)
             trail = Trail(f"{self._first}-{number}" if number else self._first)
             outcome = await self._deps.again(replace(call, client=client, trail=trail))
             if not isinstance(outcome, InputRequired):

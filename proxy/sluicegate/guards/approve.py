@@ -17,7 +17,7 @@ import anyio
 
 from sluicegate.approval import messages, presentation
 from sluicegate.approval.grants import Grant
-from sluicegate.approval.queue import ApprovalQueue
+from sluicegate.approval.queue import GONE, ApprovalQueue
 from sluicegate.approval.record import Approval, CallBinding, bind
 from sluicegate.approval.vote_request import VoteRefused
 from sluicegate.audit.redact import Redactor
@@ -54,14 +54,14 @@ CHANGED: Final = "NOT EXECUTED any further: what the policy asks for has changed
 @dataclass(frozen=True, slots=True)
 class ApproveDeps:
     """What the guard asks others: `decide`, `check_arguments` and `renew` before an approval is used, `current` for a
-    client's rights as they are now, `review` for what people have said of the tool's definition, `elicits` for how a
-    client can show a question, `page_url` for one where that is by a link, `command` for how a person types one about
-    an approval."""
+    client's rights as they are now (None: it cannot come in), `review` for what people have said of the tool's
+    definition, `elicits` for how a client can show a question, `page_url` for one where that is by a link, `command`
+    for how a person types one about an approval."""
 
     decide: Callable[[Call, Target], Decision]
     check_arguments: CheckArguments
     renew: Callable[[Call, Target], Awaitable[Target | None]]
-    current: Callable[[Client], Client]
+    current: Callable[[Client], Client | None]
     classify: Callable[[Target], str]
     review: Callable[[Target], str]
     elicits: Callable[[Client], Literal["form", "url", ""]]
@@ -91,7 +91,8 @@ def approve(
 
 def _without_answers(call: Call) -> Call:
     """Answers that no server asked for: to our own question, or to none. Nobody agreed to them."""
-    if call.trail.approval_ref is not None and not call.trail.approval_ref.key:
+    asked = call.trail.approval_ref
+    if asked is not None and (not asked.key or asked.is_login):
         return call
     return replace(call, params={name: value for name, value in call.params.items() if name != "inputResponses"})
 
@@ -115,8 +116,9 @@ class _ApprovalFlow:
     async def binding(self, terms: ApprovalProfile) -> CallBinding:
         call = self.call
         identity = self.queue.identity_of(self.target.server)
-        work = bind(call.client, call.method, self.target, call.params, self.decision.rule, terms, identity)
-        return await LoopBudget().in_pieces(work)
+        rule, class_ = self.decision.rule, self.deps.classify(self.target)
+        work = bind(call.client, call.method, self.target, call.params, rule, terms, identity, class_)
+        return replace(await LoopBudget().in_pieces(work), setup=self.queue.setup_of(self.target.server))
 
     def refuse(self, text: str) -> Outcome:
         return refuse(self.call.method, "approval_denied", f"NOT EXECUTED: {text}")
@@ -143,7 +145,7 @@ class _ApprovalFlow:
     async def _ask(self, binding: CallBinding) -> Outcome:
         """Round and round until there is an answer: what was waited for may have become another binding."""
         while True:
-            approval = await self.queue.ask(self.call, binding, self.deps.classify(self.target), self._shown)
+            approval = await self.queue.ask(self.call, binding, self._shown)
             if isinstance(approval, VoteRefused):
                 return self._cannot_ask(approval)
             self.queue.keep_whole(approval, presentation.arguments_of(self.call))
@@ -257,7 +259,11 @@ class _ApprovalFlow:
 
     async def _decide_again(self, approval: Approval) -> Outcome | None:
         """The same question as at the beginning, to the policy as it is now. None: a human is still needed."""
-        self.call = replace(self.call, client=self.deps.current(self.call.client))
+        client = self.deps.current(self.call.client)
+        if client is None:
+            ended = await self.queue.end(approval.id, "cancelled", comment=GONE)
+            return self._not_approved(ended or approval)
+        self.call = replace(self.call, client=client)
         target = await self.deps.renew(self.call, self.target)
         decision = None if target is None else self.deps.decide(self.call, target)
         if target is not None and decision is not None:
@@ -297,7 +303,7 @@ class _ApprovalFlow:
         # `commit` looks again: until there, another server may take the place of the one that was agreed to.
         self.call.trail.identity = binding.identity
         outcome = await self.inner(replace(self.call, meta=defined(self.call.meta)))
-        if isinstance(outcome, InputRequired):
+        if isinstance(outcome, InputRequired) and not outcome.is_ours:  # a login is asked for before it is used
             return replace(outcome, approval_ref=ApprovalRef(id, binding.digest, binding.rule, binding.terms.name))
         return outcome
 

@@ -17,7 +17,15 @@ import anyio.to_thread
 
 from sluicegate.guards import links
 from sluicegate.guards.links import Decide, Links
-from sluicegate.policy.hidden_text import FLAGS, clean, clean_in_pieces, is_plain, is_plain_json, text_of
+from sluicegate.policy.hidden_text import (
+    FLAGS,
+    clean,
+    clean_in_pieces,
+    is_plain,
+    is_plain_in_pieces,
+    is_plain_json,
+    text_of,
+)
 from sluicegate.protocol import reserved_keys, union_members
 from sluicegate.protocol.jsonrpc import Json, Malformed, Notification
 from sluicegate.protocol.model import (
@@ -57,6 +65,8 @@ _HARMLESS: Final = frozenset({"output_schema_unused"})
 _STATE: Final = frozenset({"taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs"})
 _MAX_CLEANED: Final = 64 * 1024
 """Characters of a notification that has hidden ones: all of it is cleaned in one step of the event loop."""
+_MAX_AT_ONCE: Final = 1024 * 1024
+"""Characters of a notification that belongs to no call: all of it is looked at in one step."""
 _PARTS: Final = ("result", "inputRequests", "error")
 
 log = logging.getLogger(__name__)
@@ -73,12 +83,13 @@ def inspect(
         mode = "off" if target is None else modes[target.server]
         if target is None or mode == "off":
             return await inner(call)
-        outcome = await inner(_with_inspected_emit(call, target.server, inspected))
+        outcome = await inner(_with_inspected_emit(call, target.server, mode))
         if isinstance(outcome, Result):
             if target.item is not None and "outputSchema" in target.item:
                 await _prepared(target, target.item["outputSchema"], prepare)
             text, strict = _encoded(outcome), mode == "block"
-            if text is None or call.method == "tasks/get" or (len(text) > VALUES and is_large(text)):
+            is_long = text is not None and len(text) > VALUES and is_large(text)
+            if text is None or is_long or call.method == "tasks/get":
                 judged = await _inspect_in_turns(call, target, outcome, text, strict, check, inspected)
             else:
                 found: set[str] = set()
@@ -90,6 +101,8 @@ def inspect(
                 and links.may_hold(text if judged is outcome else _encoded(judged))
             ):
                 judged = await _judge_links(judged, Links(call, target, decide), strict)
+            if is_long:
+                await asyncio.sleep(0)  # it was read once more, and will be encoded
             return judged
         if isinstance(outcome, InputRequired):
             return await _inspect_asks(call, outcome, mode == "block", Links(call, target, decide))
@@ -133,19 +146,22 @@ def inspect_params(modes: Mapping[str, Mode]) -> InspectParams:
     def inspected(server: str, params: Json) -> Json | None:
         mode = modes.get(server, "off")
         text = "" if mode == "off" else text_of(params)
-        if is_plain(text):
-            return params
-        if len(text) > _MAX_CLEANED:
-            log.info("withheld a notification or question of %s: too long to be cleaned", server)
-            return None
-        found: set[str] = set()
-        value: Json = _clean(params, found)
-        if found and mode == "block":
-            log.info("withheld a notification or question of %s: %s", server, ", ".join(sorted(found)))
-            return None
-        return _marked(value, found) if found else value
+        return params if len(text) <= _MAX_AT_ONCE and is_plain(text) else _inspect_notice(server, mode, params, text)
 
     return inspected
+
+
+def _inspect_notice(server: str, mode: Mode, params: Json, text: str) -> Json | None:
+    """What has to be cleaned, or is too long for that."""
+    if len(text) > _MAX_CLEANED:
+        log.info("withheld a notification or question of %s: too long to be cleaned", server)
+        return None
+    found: set[str] = set()
+    value: Json = _clean(params, found)
+    if found and mode == "block":
+        log.info("withheld a notification or question of %s: %s", server, ", ".join(sorted(found)))
+        return None
+    return _marked(value, found) if found else value
 
 
 def inspect_task_state(inspected: InspectParams, server: str, task: Json) -> Json:
@@ -290,13 +306,20 @@ async def _cleaned(outcome: Failure | TaskStarted, inspected: InspectParams, ser
     return Failure(outcome.code, message, data, outcome.reason) if found else outcome
 
 
-def _with_inspected_emit(call: Call, server: str, inspected: InspectParams) -> Call:
-    emit = partial(_emit_inspected, call.emit, server, inspected)
+def _with_inspected_emit(call: Call, server: str, mode: Mode) -> Call:
+    emit = partial(_emit_inspected, call.emit, server, mode)
     # Spelled out, for every call comes through here and `replace` takes twice as long.
     return Call(call.client, call.method, call.params, call.meta, call.target, call.mirrored, emit, call.trail)
 
 
-async def _emit_inspected(emit: Emit, server: str, inspected: InspectParams, notification: Notification) -> None:
-    params = inspected(server, notification.params)
+async def _emit_inspected(emit: Emit, server: str, mode: Mode, notification: Notification) -> None:
+    params: Json | None = notification.params
+    text = text_of(params)
+    if len(text) > _MAX_CLEANED:
+        is_clean = await budget_of(server).in_pieces(is_plain_in_pieces(text))
+    else:
+        is_clean = is_plain(text)
+    if not is_clean:
+        params = _inspect_notice(server, mode, notification.params, text)
     if params is not None:
-        await emit(notification if params is notification.params else Notification(notification.method, params))
+        await emit(notification if is_clean else Notification(notification.method, params))

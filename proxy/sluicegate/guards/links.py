@@ -21,7 +21,7 @@ FLAG: Final = "resources"
 MAX_LINKS: Final = 1000
 """URIs of one answer that policy decides on. Its client may not read what the answer names beyond them."""
 TAKEN_OUT: Final[Json] = {"type": "text", "text": "[Sluice took out a resource that this client may not read.]"}
-_WEB: Final = ("http:", "https:")
+_WEB: Final = ("http:", "https:")  # 6 characters at most
 _MARKS: Final = (b'"resource', b'"contents"')
 
 
@@ -49,7 +49,7 @@ class Links:
             self._since = self._budget.now()
 
     def _may(self, uri: Any, is_content: bool) -> bool:
-        if not isinstance(uri, str) or uri == self._asked or (not is_content and uri.lower().startswith(_WEB)):
+        if not isinstance(uri, str) or uri == self._asked or (not is_content and uri[:6].lower().startswith(_WEB)):
             return True
         verdict = self._verdicts.get(uri)
         if verdict is None:

@@ -1,11 +1,11 @@
 """seal: the envelope around a server's `requestState`, which travels through the client and is hostile on return.
 
 Outwards an `InputRequired` leaves with a state of ours in which the server's own state is sealed, together with
-everything the retry must match, and the approval that it hangs on, if any. Inwards that state is opened and the server
-gets its own back, byte for byte.
+everything the retry must match, what was asked, and the approval that it hangs on, if any. Inwards that state is opened
+and the server gets its own back, byte for byte, with the answers that it asked for.
 Whatever does not fit is an error, never a fresh start (2026-07-28 basic/patterns/mrtr#security-considerations).
 A sealed state also proves that the call has begun. However it ends where its server is not reached again, nothing
-proves that it was not executed.
+proves that it was not executed. Where a rule keeps the rest from its server, the server is told that there is none.
 A retry without a state cannot be ours and passes as it is: a modern server asks again.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, Final
 
+from sluicegate.protocol import input_requests_server
 from sluicegate.protocol.canonical_json import hashed
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json
 from sluicegate.protocol.model import (
@@ -28,6 +29,7 @@ from sluicegate.protocol.model import (
     OwnState,
     Result,
     Target,
+    Verdict,
     refuse,
 )
 from sluicegate.runtime.loop_budget import LoopBudget
@@ -46,9 +48,11 @@ _RETRY_KEYS: Final = frozenset({"requestState", "inputResponses"})
 def seal(
     seal: Seal, unseal: Unseal, judged: Callable[[Call, Outcome], Outcome],
     clock: Callable[[], float] = time.time, identity: Callable[[str], str] = str,
+    abandon: Callable[[str, str], None] = lambda server, id: None,
 ) -> Guard:  # fmt: skip
     """`judged` gives what a client may be asked, or what it gets in place of a question; `identity` which program
-    runs under a server's key. No other one gets the rest of the call."""
+    runs under a server's key. No other one gets the rest of the call. `abandon` gives up what waits at a server for
+    the rest of a call, by the id of its first round."""
 
     async def guard(call: Call, inner: Handler) -> Outcome:
         target = call.target
@@ -66,8 +70,14 @@ def seal(
             round = envelope["round"]
             state = envelope["state"]
             own = OwnState(state) if envelope.get("is_own") else state
-            call = replace(call, params=_restored(call.params, own))
+            fitting = _with_answers(replace(call, params=_restored(call.params, own)), envelope.get("asked"))
+            if isinstance(fitting, Failure):
+                return fitting
+            call = fitting
         outcome = judged(call, await inner(call))
+        if call.trail.round is not None and _is_refused(call, outcome):
+            abandon(target.server, call.trail.round[0])
+            return _unknown(call, "It does not go on.") or outcome if isinstance(outcome, Failure) else outcome
         if not isinstance(outcome, InputRequired):
             return outcome if round == 0 else _proven(call, outcome)
         if round >= MAX_ROUNDS and not outcome.is_held:
@@ -99,6 +109,14 @@ def _unknown(call: Call, why: str) -> Outcome | None:
     return refuse(call.method, "outcome_unknown", f"{_BEGUN} {why}")
 
 
+def _is_refused(call: Call, outcome: Outcome) -> bool:
+    """Whether a rule keeps this round from its server. One that was used before, or comes too fast, is none."""
+    decisions = call.trail.decisions
+    is_denied = bool(decisions) and decisions[-1].verdict is Verdict.DENY
+    is_changed = isinstance(outcome, Result) and outcome.reason == "approval_denied"
+    return not call.trail.is_sent and (is_denied or is_changed)
+
+
 def _proven(call: Call, outcome: Outcome) -> Outcome:
     """That this round did not reach the server proves nothing of the rounds before it."""
     if not isinstance(outcome, Result) or outcome.reason not in ("server_unavailable", "audit_unavailable"):
@@ -115,7 +133,22 @@ def _envelope(
                      "credential": call.client.credential, "public": target.public}  # fmt: skip
     if outcome.approval_ref is not None:
         payload["leave"] = asdict(outcome.approval_ref)
+    # A call that is open at a legacy server ends with a bad answer, where it waits: its server is told "cancel".
+    if not outcome.is_ours and not outcome.takes_errors:
+        payload["asked"] = input_requests_server.methods(outcome.requests)
     return payload
+
+
+def _with_answers(call: Call, asked: Json | None) -> Call | Failure:
+    """The call with the answers to what was asked alone, or the error for one of another form: a server need not judge
+    them (2026-07-28 basic/patterns/mrtr#security-considerations). Nothing is `asked` where others judge them."""
+    answers = call.params.get("inputResponses")
+    if asked is None or not isinstance(answers, dict):
+        return call
+    if (failure := input_requests_server.unfit(asked, answers)) is not None:
+        return failure
+    own_answers = {key: answers[key] for key in asked if key in answers}
+    return replace(call, params={**call.params, "inputResponses": own_answers})
 
 
 def _unsealed(call: Call, unseal: Unseal) -> Json | None:

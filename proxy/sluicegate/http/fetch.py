@@ -1,12 +1,15 @@
-"""A careful GET of a small document that somebody else may have named: bounded in size, time, redirects and reach.
+"""Careful requests for small answers, to URLs that somebody else may have named: bounded in size, time and reach.
 
 The address is resolved once, judged, and connected to as it is, by the client in `http.client`; Host and TLS keep the
-name. No cookies, no credentials, no environment. A redirect leaves the origin never. Knows documents as bytes.
+name. No cookies, no environment, no credentials but those that a caller gives. A redirect leaves the origin never, and
+only a GET follows one. Knows documents as bytes.
 """
 
 from __future__ import annotations  # httpx is imported at its first use
 
 import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 from urllib.parse import urljoin
@@ -21,11 +24,51 @@ MAX_BYTES: Final = 256 * 1024
 WITHIN: Final = 5.0
 _MAX_REDIRECTS: Final = 3
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
-_HEADERS: Final = [(b"accept", b"application/json"), (b"accept-encoding", b"identity"), (b"user-agent", b"sluice")]
+_HEADERS: Final = ((b"accept-encoding", b"identity"), (b"user-agent", b"sluice"))
+_JSON: Final = (b"accept", b"application/json")
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+_Origin = tuple[str, str, int | None]
 
 
 class Unfetched(Exception):
-    """The document could not be had: why, without anything that the other side wrote."""
+    """The answer could not be had: why, without anything that the other side wrote. `is_sent`: the request may have
+    been read. `is_blocked`: the address may not be connected to."""
+
+    def __init__(self, text: str, *, is_sent: bool = True, is_blocked: bool = False) -> None:
+        super().__init__(text)
+        self.is_sent = is_sent
+        self.is_blocked = is_blocked
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """`configured` are the URLs of the config that led here: what is of another origin was named by somebody else, and
+    may be plain HTTP only where `loopback` allows it on this machine. `most` bytes of the body are taken, and none is
+    waited for where it is 0. `ca` is a file of the certificates that count for this URL."""
+
+    url: str
+    configured: Sequence[str]
+    whose: str
+    method: str = "GET"
+    headers: Sequence[tuple[bytes, bytes]] = (_JSON,)
+    body: bytes = field(default=b"", repr=False)
+    within: float = WITHIN
+    most: int = MAX_BYTES
+    loopback: bool = False
+    ca: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """An answer of any status. The names of `headers` are in lower case."""
+
+    status: int
+    headers: Sequence[tuple[bytes, bytes]]
+    body: bytes = field(repr=False)
+
+    def all(self, name: bytes) -> list[str]:
+        return [value.decode("latin-1") for one, value in self.headers if one == name]
 
 
 class Fetcher:
@@ -36,57 +79,70 @@ class Fetcher:
 
     async def get(self, url: str, configured: str, whose: str) -> bytes:
         """The document at `url`; `configured` is the URL of the config that led to it. Raises `Unfetched`."""
-        try:
-            with anyio.fail_after(self.within):
-                return await self._follow(httpx.URL(url), httpx.URL(configured), whose)
-        except TimeoutError:
-            raise Unfetched(f"no answer within {self.within:g} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
-            refused = error.__cause__
-            raise Unfetched(str(refused) if isinstance(refused, Blocked) else type(error).__name__) from None
+        answer = await self.request(FetchRequest(url, (configured,), whose, within=self.within))
+        if answer.status != 200:
+            raise Unfetched(f"HTTP {answer.status}")
+        return answer.body
 
-    async def _follow(self, url: httpx.URL, configured: httpx.URL, whose: str) -> bytes:
+    async def request(self, request: FetchRequest) -> Fetched:
+        """The answer, whatever its status. Raises `Unfetched`."""
+        try:
+            with anyio.fail_after(request.within):
+                return await self._follow(request)
+        except TimeoutError:
+            raise Unfetched(f"no answer within {request.within:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
+            refused, is_sent = error.__cause__, not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            if isinstance(refused, Blocked):
+                raise Unfetched(str(refused), is_sent=False, is_blocked=True) from None
+            raise Unfetched(type(error).__name__, is_sent=is_sent) from None
+
+    async def _follow(self, request: FetchRequest) -> Fetched:
+        url = httpx.URL(request.url)
+        origins = {_origin(httpx.URL(one)) for one in request.configured}
         for _ in range(_MAX_REDIRECTS + 1):
-            _check(url, configured)
-            answer = await self._ask(url, whose, is_named=_origin(url) != _origin(configured))
-            if isinstance(answer, bytes):
+            _check(url, origins, request.loopback)
+            answer = await self._ask(url, request, is_named=_origin(url) not in origins)
+            if request.method != "GET" or answer.status not in _MOVED:
                 return answer
-            there = httpx.URL(urljoin(str(url), answer))
+            there = httpx.URL(urljoin(str(url), next(iter(answer.all(b"location")), "")))
             if _origin(there) != _origin(url):
                 raise Unfetched("it redirects to another origin")
             url = there
         raise Unfetched("it redirects too often")
 
-    async def _ask(self, url: httpx.URL, whose: str, is_named: bool) -> bytes | str:
-        """Returns the body, or the URL that it moved to."""
-        self._context = self._context or httpx.create_ssl_context()
-        permit = partial(self.egress.permit, whose, is_named=is_named)
+    async def _ask(self, url: httpx.URL, request: FetchRequest, is_named: bool) -> Fetched:
+        permit = partial(self.egress.permit, request.whose, is_named=is_named)
         client = HttpClient(
-            ssl_context=self._context, connect_timeout=self.within / 2, route=Route(permit, self.egress.proxy)
-        )
+            ssl_context=self._trusted(request.ca), connect_timeout=request.within / 2,
+            route=Route(permit, self.egress.proxy),
+        )  # fmt: skip
         try:
-            reply = await client.exchange(url, _HEADERS, b"", "GET")
-            if reply.status in _MOVED:
-                return reply.headers.get(b"location", b"").decode("latin-1")
-            if reply.status != 200:
-                raise Unfetched(f"HTTP {reply.status}")
+            reply = await client.exchange(url, (*request.headers, *_HEADERS), request.body, request.method)
             body = bytearray()
-            async for chunk in reply:
-                body += chunk
-                if len(body) > MAX_BYTES:
-                    raise Unfetched(f"more than {MAX_BYTES} bytes")
-            return bytes(body)
+            if request.most and (request.method != "GET" or reply.status not in _MOVED):
+                async for chunk in reply:
+                    body += chunk
+                    if len(body) > request.most:
+                        raise Unfetched(f"more than {request.most} bytes")
+            return Fetched(reply.status, tuple(reply.raw), bytes(body))
         finally:
             await client.aclose()
 
+    def _trusted(self, ca: str | None) -> ssl.SSLContext:
+        if ca is not None:
+            return ssl.create_default_context(cafile=ca)
+        self._context = self._context or httpx.create_ssl_context()
+        return self._context
 
-def _check(url: httpx.URL, configured: httpx.URL) -> None:
+
+def _check(url: httpx.URL, origins: set[_Origin], loopback: bool) -> None:
     """Plain HTTP is for what the operator configured so, nobody else can ask for it."""
-    if url.scheme != "https" and _origin(url) != _origin(configured):
-        raise Unfetched("the URL is not https")
+    if url.scheme != "https" and _origin(url) not in origins and not (loopback and url.host.lower() in _LOOPBACK):
+        raise Unfetched("the URL is not https", is_sent=False)
     if url.userinfo or not url.host:
-        raise Unfetched("not a URL of the usual form")
+        raise Unfetched("not a URL of the usual form", is_sent=False)
 
 
-def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
+def _origin(url: httpx.URL) -> _Origin:
     return url.scheme, url.host.lower(), url.port or {"http": 80, "https": 443}.get(url.scheme)

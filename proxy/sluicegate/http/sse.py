@@ -14,6 +14,7 @@ import httpx_sse
 
 DEFAULT_RETRY = 1.0
 _MAX_RETRY: Final = 10**9  # ms; a server may write any number, and not every one has a float
+_MAX_ID: Final = 1024  # characters: each event that follows has it, and it is sent back in a header
 # Bytes go through the decoders as Latin-1, which has a character for each and gives back the same ones: to the format
 # only ASCII means anything, and whether the rest is text is for the reader of the message to judge.
 _BYTES: Final = "latin-1"
@@ -72,6 +73,8 @@ class EventParser:
         self._size += len(line) + 1
         if self._size > self._limit:
             raise EventTooLarge
+        if line.startswith("id:") and len(line) > _MAX_ID:
+            return None
         if not line.startswith("retry:") or line[6:].removeprefix(" ").isdecimal():  # int() takes more than digits
             self._decoder.decode(line)
         return None

@@ -176,6 +176,19 @@ class HttpRequest:
         """Whether the client reads so slowly that the write buffer is full."""
         return not self._connection.writable.is_set()
 
+    @property
+    def transport(self) -> asyncio.Transport:
+        return self._connection.transport
+
+    @property
+    def unread(self) -> int:
+        """Bytes that were written to the connection and have not left."""
+        return self._connection.transport.get_write_buffer_size()
+
+    async def drained(self) -> None:
+        """Returns when the write buffer has room, or the client has gone."""
+        await self._connection.writable.wait()
+
     def abort(self) -> None:
         """Closes the connection now."""
         self._connection.abort()

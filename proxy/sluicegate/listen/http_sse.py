@@ -33,16 +33,21 @@ MESSAGES: Final = "/messages"
 class SseSession:
     """One open stream. Only its own principal reaches it. `in_flight` are its large requests that are not answered."""
 
-    principal: str
+    opened_by: Principal
     session: JsonRpcSession
     in_flight: set[ExitStack] = field(default_factory=set)
+
+    def is_of(self, principal: Principal) -> bool:
+        """A key that was replaced is another one, as its holder may be."""
+        mine = self.opened_by
+        return (mine.name, mine.credential) == (principal.name, principal.credential)
 
     def hold(self, large: LargeRequests, size: int) -> Callable[[], None]:
         """Counts a large request until the end of its work or of the stream."""
         if size <= LARGE:
             return _nothing
         held = ExitStack()
-        held.enter_context(large.counting(self.principal, size))
+        held.enter_context(large.counting(self.opened_by.name, size))
         self.in_flight.add(held)
         return partial(self._release, held)
 
@@ -78,13 +83,15 @@ class HttpSse:
             await exchange.error(406, "Accept must have text/event-stream")
             return
         async with anyio.create_task_group() as group:
-            output = Output(_event_writer(exchange), exchange.end)
+            unread = self._context.large.unread
+            put = _event_writer(exchange, partial(unread.note, principal.name, exchange.peer))
+            output = Output(put, exchange.end, partial(unread.room, principal.name, exchange.peer))
             session = JsonRpcSession(self._context, self._channel, _client(principal), output, group)
             if not self._context.streams.enter(principal, exchange, lambda: session.finish(exchange.end)):
                 await exchange.error(429, "too many open streams")
                 return
             id = secrets.token_urlsafe(24)
-            stream = self._streams[id] = SseSession(principal.name, session)
+            stream = self._streams[id] = SseSession(principal, session)
             try:
                 exchange.preamble = lambda: _endpoint(prefix, id)
                 await exchange.open()
@@ -107,7 +114,7 @@ class HttpSse:
             return
         async with received(exchange, principal, self._context) as value:
             stream = self._streams.get(_session_id(exchange.peer.head.query))
-            if stream is None or stream.principal != principal.name:  # over, or somebody else's: no difference may show
+            if stream is None or not stream.is_of(principal):  # over, or somebody else's: no difference may show
                 await exchange.error(404, "Session not found")
                 return
             release = stream.hold(self._context.large, exchange.held or exchange.peer.size)
@@ -145,12 +152,15 @@ def _session_id(query: bytes) -> str:
     return ids[0] if len(ids) == 1 else ""
 
 
-def _event_writer(exchange: HttpExchange) -> Put:
+def _event_writer(exchange: HttpExchange, note: Callable[[], None]) -> Put:
     """Waits for a slow reader, as long as the connection lets us: answers may be large."""
 
     async def put(data: bytes) -> None:
         # the second is nothing, in its turn: it returns when there is room for more
-        if not (await exchange.write(event(data), patient=True) and await exchange.write(b"", patient=True)):
+        is_taken = await exchange.write(event(data), patient=True)
+        if exchange.peer.unread:
+            note()
+        if not (is_taken and await exchange.write(b"", patient=True)):
             raise BrokenPipeError
 
     return put

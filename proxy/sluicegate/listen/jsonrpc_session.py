@@ -133,6 +133,7 @@ class JsonRpcSession:
             self._client = client
             if self.session is not None:
                 self.session.client = replace(self.session.client, roles=client.roles, owner=client.owner)
+                self.session.listening.act_as(self.session.client)
 
     # ------------------------------------------------------------ messages in
 

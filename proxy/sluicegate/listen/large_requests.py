@@ -18,6 +18,7 @@ from typing import Any, Final
 from anyio import CancelScope
 
 from sluicegate.listen.settings import RequestLimits
+from sluicegate.listen.unread_answers import UnreadAnswers
 from sluicegate.protocol import reserved_keys
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, decode_weighed, weigh
 from sluicegate.protocol.model import Call, Failure, Handler, Outcome, Result
@@ -65,15 +66,23 @@ class RequestRefused(Exception):
 class LargeRequests:
     def __init__(self, limits: RequestLimits, until_free: UntilFree = lambda principal: 0.0) -> None:
         self._limits, self._until_free = limits, until_free
+        self.unread = UnreadAnswers(limits.in_flight)
         self._held: Counter[str] = Counter()
         self._turns: dict[str, LoopBudget] = {}
 
     def judge(self, principal: str, size: int) -> None:
         """Raises `RequestRefused`."""
+        self.judge_unread(principal)
         if wait := self._until_free(principal):
             raise RequestRefused(wait, "Too many requests, this one was not executed: it was not even read.")
         if self._held[principal] + size > self._limits.in_flight:
             raise self._over()
+
+    def judge_unread(self, principal: str) -> None:
+        """Raises `RequestRefused` for a client that does not read its answers."""
+        if self.unread.is_full(principal):
+            text = f"More than {self._limits.in_flight} bytes of answers are not read, this request was not executed."
+            raise RequestRefused(_RETRY, text)
 
     async def admit(self, principal: str, size: int) -> None:
         """The same, and a refusal comes when the client has its turn: until then its bytes are not read."""
@@ -160,6 +169,8 @@ class LargeRequests:
 
     def may_enter(self, principal: str) -> bool:
         """Whether a small request need not `enter`."""
+        if self.unread.held and self.unread.is_full(principal):
+            return False
         turns = self._turns.get(principal)
         return turns is None or turns.is_unused()
 

@@ -12,7 +12,9 @@ from typing import Any, Final
 from sluicegate.listen.auth import Principal
 from sluicegate.listen.http_exchange import HttpExchange
 from sluicegate.listen.http_session import HttpSession, client_of
+from sluicegate.listen.large_requests import LARGE
 from sluicegate.listen.legacy_session import initialize
+from sluicegate.listen.line_streams import MAX_ARRAY
 from sluicegate.listen.replay import PUSH, parse_id
 from sluicegate.listen.resumable_response import ResumableResponse
 from sluicegate.listen.sessions import Sessions
@@ -65,9 +67,15 @@ class LegacyHttp:
     ) -> None:
         answer = self._answer(exchange, session)
         try:
-            response = await self._run(answer, session, request, principal)
+            found = await self._run(answer, session, request, principal)
+            unread = self._context.large.unread
+            if unread.held:
+                await unread.room(principal.name, exchange.peer)
+            response = None if found is None else to_bytes(*found)
             if response is None or not answer.finish_at_once(response):
                 await answer.finish([] if response is None else [response])
+            if exchange.peer.unread:
+                unread.note(principal.name, exchange.peer)
         finally:
             self._settle(answer, session)
 
@@ -123,8 +131,8 @@ class LegacyHttp:
 
     async def _run(
         self, answer: ResumableResponse, session: HttpSession, request: Request, principal: Principal
-    ) -> bytes | None:
-        """Returns the response; None where the client cancelled."""
+    ) -> tuple[Response, Outcome] | None:
+        """Returns the response, and the outcome that it was made of; None where the client cancelled."""
         running = session.begin(request.id, answer.loop)
         try:
             emit = partial(_emit, answer, session, legacy_client.Rising())
@@ -143,7 +151,7 @@ class LegacyHttp:
             return None
         finally:
             session.done(request.id, running)
-        return to_bytes(session.respond(request, outcome), outcome)
+        return session.respond(request, outcome), outcome
 
     # ------------------------------------------------------------ batches
 
@@ -165,25 +173,47 @@ class LegacyHttp:
             await exchange.empty(202)
             return
         answer = self._answer(exchange, session)
-        tasks = [asyncio.create_task(self._item(answer, session, item, principal)) for item in requests]
+        together, turn = list[bytes](), asyncio.Lock()
+
+        async def serve(item: Request) -> None:
+            await self._context.large.enter(principal.name)
+            found = await self._run(answer, session, item, principal)
+            if found is not None:
+                async with turn:
+                    await self._add(answer, exchange, principal, found, together)
+
+        tasks = [asyncio.create_task(serve(item)) for item in requests]
         try:
-            done = await asyncio.gather(*tasks)
-            await answer.finish([data for data in done if data], batch=True)
+            await asyncio.gather(*tasks)
+            await answer.finish(together, batch=True)
         finally:
             for task in tasks:
                 task.cancel()
             self._settle(answer, session)
 
-    async def _item(
-        self, answer: ResumableResponse, session: HttpSession, request: Request, principal: Principal
-    ) -> bytes | None:
-        """Answers one request of a batch; at once when the answer has become a stream."""
-        await self._context.large.enter(principal.name)
-        response = await self._run(answer, session, request, principal)
-        if response is not None and answer.is_stream:
-            await answer.send(response)
-            return None
-        return response
+    async def _add(
+        self,
+        answer: ResumableResponse,
+        exchange: HttpExchange,
+        principal: Principal,
+        found: tuple[Response, Outcome],
+        together: list[bytes],
+    ) -> None:
+        """Adds one answer of a batch to those that leave together, or sends it at once: where the answer is a stream,
+        or they would be large together, which makes it one. Others have their turn after a large one."""
+        large, peer = self._context.large, exchange.peer
+        await large.unread.room(principal.name, peer)
+        turns = large.budget_of(principal.name)
+        since = turns.now()
+        data = to_bytes(*found)
+        if not answer.is_stream and sum(map(len, together)) + len(data) <= MAX_ARRAY:
+            together.append(data)
+            return
+        await answer.send(data)
+        if peer.unread:
+            large.unread.note(principal.name, peer)
+        if len(data) > LARGE:
+            await turns.spend(since)
 
     # ------------------------------------------------------------ GET and DELETE
 

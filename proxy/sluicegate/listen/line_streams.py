@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 CHUNK = 64 * 1024
 TURN = 32  # lines
 FLUSH_SECONDS = 2.0
+MAX_ARRAY = 256 * 1024  # bytes of answers that are together in one array; a longer one is alone
 
 
 class LineReader(Protocol):
@@ -91,11 +92,17 @@ async def put_line(writer: LineWriter, data: bytes) -> None:
     await writer.drain()
 
 
-class Output:
-    """The output to one peer, with back-pressure."""
+Room = Callable[[], Awaitable[None]]
+"""Returns when another message may be encoded."""
 
-    def __init__(self, put: Put, on_broken: Callable[[], None]) -> None:
-        self._put, self._on_broken = put, on_broken
+
+class Output:
+    """The output to one peer, with back-pressure. A message is encoded in its turn, once there is room for it: what a
+    peer does not read is not in memory as bytes."""
+
+    def __init__(self, put: Put, on_broken: Callable[[], None], room: Room | None = None) -> None:
+        self._put, self._on_broken, self._room = put, on_broken, room
+        self._turn = anyio.Lock()
         self._waiting = 0
         self._broken = False
 
@@ -111,25 +118,48 @@ class Output:
 
     async def send(self, message: Message) -> None:
         """Returns when there is room for more. A peer that is gone is told of once, through `on_broken`."""
-        data = _encode(message)
-        if data is not None:
-            await self._write(data)
+        self._waiting += 1
+        try:
+            if self._turn.locked():
+                await self._turn.acquire()
+            else:
+                self._turn.acquire_nowait()
+            try:
+                if self._room is not None:
+                    await self._room()
+                data = None if self._broken else _encode(message)
+                if data is not None:
+                    await self._write(data)
+            finally:
+                self._turn.release()
+        finally:
+            self._waiting -= 1
 
     async def send_batch(self, responses: Sequence[Response]) -> None:
-        encoded = [data for data in map(_encode, responses) if data is not None]
-        await self._write(b"[" + b",".join(encoded) + b"]")
+        """One array, or several where they are large: a receiver must take an array of any messages (2025-03-26
+        basic/index#batching), and each of these is one step."""
+        self._waiting += 1
+        try:
+            async with self._turn:
+                parts: list[bytes] = []
+                for number, response in enumerate(responses, 1):
+                    if self._room is not None:
+                        await self._room()
+                    data = None if self._broken else _encode(response)
+                    parts += [] if data is None else [data]
+                    if parts and (number == len(responses) or sum(map(len, parts)) > MAX_ARRAY):
+                        await self._write(b"[%b]" % b",".join(parts))
+                        parts = []
+                        await asyncio.sleep(0)
+        finally:
+            self._waiting -= 1
 
     async def _write(self, data: bytes) -> None:
-        if self._broken:
-            return
-        self._waiting += 1
         try:
             await self._put(data)
         except OSError:
             self._broken = True
             self._on_broken()
-        finally:
-            self._waiting -= 1
 
     def __repr__(self) -> str:
         return f"Output({self._waiting} waiting{', broken' if self._broken else ''})"

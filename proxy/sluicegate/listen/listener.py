@@ -133,10 +133,10 @@ class Listener:
 
     def sweep(self) -> None:
         """Ends what is too old, and what belongs to a credential that was revoked or has expired."""
-        current = self._identity.current()
-        self.sessions.sweep(current)
-        self._context.streams.sweep(current, self._identity.is_current)
-        self._on_sweep(current)
+        self.sessions.sweep(self._identity.is_known)
+        self._context.streams.sweep(self._identity)
+        self._context.large.unread.sweep()
+        self._on_sweep(self._identity.current())
 
     @property
     def open_sessions(self) -> int:

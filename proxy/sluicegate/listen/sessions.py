@@ -101,14 +101,14 @@ class Sessions:
         if session is not None and answer.log is not None:
             session.answers.pop(answer.log.stream, None)
 
-    def sweep(self, current: frozenset[str]) -> None:
+    def sweep(self, is_known: Callable[[Principal], bool]) -> None:
         """Ends what is idle too long or belongs to nobody any more; forgets what is too old to be resumed."""
         now = self._clock()
         for session in list(self._all.values()):
             if not session.is_idle:
                 session.touched = now
             expired = now - session.touched > self._limits.idle
-            if expired or session.principal.name not in current:
+            if expired or not is_known(session.principal):
                 self.end(session)
         while self._retained:
             answer, (since, _, _) = next(iter(self._retained.items()))

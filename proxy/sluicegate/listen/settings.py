@@ -27,7 +27,7 @@ class RequestLimits:
     max_request: int = 4 * 1024 * 1024
     max_depth: int = 64
     nodes: int = MAX_NODES
-    in_flight: int = 64 * 1024 * 1024  # bytes of large requests of one principal
+    in_flight: int = 64 * 1024 * 1024  # bytes of large requests of one principal, and of answers it does not read
     max_batch: int = 50
     streams: int = 100  # open GET and listen streams of one principal
 

@@ -9,7 +9,7 @@ import asyncio
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from typing import Any, Final
 
 import anyio
@@ -110,7 +110,7 @@ class SessionTranscript:
         self._is_ready = False
         self._level: Request | None = None
         self._subscribed: dict[str, Request] = {}
-        self._pending: dict[object, Request] = {}  # asked by the client
+        self._pending: dict[object, list[Request]] = {}  # asked by the client, some of whom give all the same id
         self._asked: dict[object, Request] = {}  # asked of the client
         self._mark = f"bridge {secrets.token_hex(8)}"
         self._numbers = count(1)
@@ -120,13 +120,13 @@ class SessionTranscript:
     def client_wrote(self, line: bytes) -> None:
         for message in _messages(line):
             if isinstance(message, Request):
-                self._pending[_key(message.id)] = message
+                self._pending.setdefault(_key(message.id), []).append(message)
             elif isinstance(message, Response):
                 self._asked.pop(_key(message.id), None)
             elif message.method == "notifications/initialized":
                 self._is_ready = True
             elif message.method == "notifications/cancelled":
-                self._pending.pop(_key(message.params.get("requestId")), None)
+                self._settled(message.params.get("requestId"))
 
     def server_wrote(self, line: bytes) -> bool:
         """Whether the line is for the client: answers to our own repetitions are not."""
@@ -134,7 +134,7 @@ class SessionTranscript:
         for message in _messages(line):
             if isinstance(message, Response):
                 passes = not (isinstance(message.id, str) and message.id.startswith(self._mark))
-                request = self._pending.pop(_key(message.id), None)
+                request = self._settled(message.id)
                 if request is not None and message.result is not None:
                     self._granted(request, message.result)
             elif isinstance(message, Request):
@@ -142,6 +142,16 @@ class SessionTranscript:
             elif message.method == "notifications/cancelled":
                 self._asked.pop(_key(message.params.get("requestId")), None)
         return passes
+
+    def _settled(self, id: object) -> Request | None:
+        """The request that was answered or cancelled; None where nobody can tell. Of several with one id, a call is the
+        last that is taken for settled."""
+        same = self._pending.pop(_key(id), [])
+        if len(same) < 2:
+            return same[0] if same else None
+        same.remove(next((one for one in same if one.method != "tools/call"), same[0]))
+        self._pending[_key(id)] = same
+        return None
 
     def _granted(self, request: Request, result: Json) -> None:
         if modern_client.is_modern(request):
@@ -163,9 +173,12 @@ class SessionTranscript:
     def lost(self) -> list[Message]:
         """What the client is told when a Sluice has ended: which calls have no known outcome, which questions are of
         no use any more."""
-        calls = [request for request in self._pending.values() if request.method == "tools/call"]
-        for request in calls:
-            del self._pending[_key(request.id)]
+        pending = list(chain.from_iterable(self._pending.values()))
+        calls = [request for request in pending if request.method == "tools/call"]
+        self._pending = {}
+        for request in pending:
+            if request.method != "tools/call":
+                self._pending.setdefault(_key(request.id), []).append(request)
         withdrawn = [Notification("notifications/cancelled", {"requestId": ask.id}) for ask in self._asked.values()]
         self._asked.clear()
         return [*map(self._unknown, calls), *withdrawn]
@@ -185,7 +198,7 @@ class SessionTranscript:
                 repeated.append(Notification("notifications/initialized", {}))
             settled = [self._level] if self._level is not None else []
             repeated += map(self._repeated, [*settled, *self._subscribed.values()])
-        return [*repeated, *self._pending.values()]
+        return [*repeated, *chain.from_iterable(self._pending.values())]
 
     def _repeated(self, request: Request) -> Request:
         return Request(f"{self._mark} {next(self._numbers)}", request.method, request.params)

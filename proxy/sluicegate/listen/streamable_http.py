@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from time import perf_counter
 from typing import Any, Final
 
-from sluicegate.listen.auth import Principal
+from sluicegate.listen.auth import Identity, Principal
 from sluicegate.listen.http_exchange import HttpExchange, event
 from sluicegate.listen.large_requests import LARGE, LargeRequests
 from sluicegate.listen.legacy_session import SessionDeps
@@ -39,10 +39,12 @@ _NEVER: Final = re.compile(r"q=0(\.0{0,3})?")
 
 
 class StreamSlots:
-    """Open GET and listen streams, bounded for each principal."""
+    """Open GET and listen streams, bounded for each principal. `calls` are those of stateless clients that are not
+    answered: what they are told ends with the credential, too."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self.calls: dict[HttpExchange, Principal] = {}
         self._open: dict[str, dict[HttpExchange, tuple[Principal, Callable[[], object]]]] = {}
 
     def enter(self, principal: Principal, exchange: HttpExchange, stop: Callable[[], object]) -> bool:
@@ -59,15 +61,18 @@ class StreamSlots:
         if not mine:
             del self._open[principal.name]
 
-    def sweep(self, current: frozenset[str], is_current: Callable[[Principal], bool]) -> None:
-        """Closes the streams of those who could not come in any more, and has those opened anew that were opened with
-        a credential which is over, or gave other roles."""
-        for name, mine in list(self._open.items()):
+    def sweep(self, identity: Identity) -> None:
+        """Closes the streams and calls of those who could not come in any more, and has those streams opened anew that
+        were opened with a credential which is over, or gave other roles."""
+        for mine in list(self._open.values()):
             for exchange, (principal, stop) in list(mine.items()):
-                if name not in current:
+                if not identity.is_known(principal):
                     exchange.peer.abort()
-                elif not is_current(principal):
+                elif not identity.is_current(principal):
                     stop()
+        for exchange, principal in list(self.calls.items()):
+            if not identity.is_known(principal):
+                exchange.peer.abort()
 
     def __len__(self) -> int:
         return sum(map(len, self._open.values()))
@@ -159,6 +164,7 @@ async def received(exchange: HttpExchange, principal: Principal, context: "Endpo
         await peer.whole(LARGE)
         if peer.size <= LARGE:
             await context.large.enter(principal.name)
+            context.large.judge_unread(principal.name)
             yield read_json(exchange, principal, context)
             return
     peer.budget = context.large.budget_of(principal.name)
@@ -224,6 +230,7 @@ async def _answer(
         await exchange.error(429, "too many open streams", id=id)
         return
     peer.on_lost = task.cancel
+    context.streams.calls[exchange] = principal
     exchange.arm()
     try:
         outcome = await context.handler(call)
@@ -234,8 +241,12 @@ async def _answer(
         outcome = Result({})
     finally:
         peer.on_lost = None
+        context.streams.calls.pop(exchange, None)
         if is_stream:
             context.streams.leave(principal, exchange)
+    unread = context.large.unread
+    if unread.held:
+        await unread.room(principal.name, peer)
     if peer.lost:
         return
     status, data = _render(id, call.method, outcome, context.server_info)
@@ -243,6 +254,8 @@ async def _answer(
         await exchange.close(event(data))
     elif not exchange.json_at_once(status, data):
         await exchange.json(status, data)
+    if peer.unread:
+        unread.note(principal.name, peer)
 
 
 def _render(id: RequestId, method: str, outcome: Outcome, server_info: Json) -> tuple[int, bytes]:

@@ -27,6 +27,7 @@ from prometheus_client.utils import floatToGoString
 from sluicegate import telemetry
 from sluicegate.metrics.scraped import PolicyState, Sample, Scraped, Source, Tally
 from sluicegate.outcomes import LABELS, label
+from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.methods import TARGET_KINDS
 from sluicegate.protocol.model import Call, Client, Outcome, Target, Verdict
 
@@ -54,6 +55,9 @@ class Counter:
 
     def labels(self, *values: str) -> Count:
         return self._series.setdefault(values, Count())
+
+    def items(self) -> Iterable[tuple[Labels, Count]]:
+        return self._series.items()
 
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(*self._head, labels=self._labels)
@@ -346,6 +350,16 @@ class Metrics:
         self._bound.clear()
 
     # ------------------------------------------------------------ what is shown
+
+    def counted(self) -> Json:
+        """How many requests of clients have ended, and how many of them were calls and denied ones."""
+        found = {"requests": 0, "calls": 0, "denied": 0}
+        for (_, _, method, outcome), count in self._calls.items():
+            found["requests"] += count.value
+            if method in TARGET_KINDS:
+                found["calls"] += count.value
+                found["denied"] += count.value if outcome == "denied" else 0
+        return found
 
     def scrape(self) -> Callable[[], tuple[bytes, str]]:
         """How things stand now. What it gives renders all series in Prometheus' text form, with its content type; that

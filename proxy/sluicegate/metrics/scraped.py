@@ -59,6 +59,20 @@ TABLE: Final[Mapping[str, Asked]] = {
         "0 closed, 1 half-open, 2 open: the server failed repeatedly and gets no calls for a moment: `sluice servers`.",
         "server",
     ),
+    "sluice_logins": _gauge(
+        "Logins to the server, by state: ok, expired (refreshed when it is used next), needed (somebody has to log in "
+        "again), refused (the server takes no token). `sluice logins` shows whose.",
+        "server", "state",
+    ),
+    "sluice_login_flows": _counter(
+        "Logins that were begun (asked), and how they ended (done, failed). Many failed: the log says why.",
+        "server", "result",
+    ),
+    "sluice_login_refresh": _counter(
+        "Refreshed tokens (ok), and refreshes that failed: unavailable (the authorization server was away), "
+        "invalid_grant (somebody has to log in again), lost (the newest token was lost in a crash).",
+        "server", "result",
+    ),
     # the catalog
     "sluice_catalog_tools": _gauge(
         "Tools that the server listed last. A sudden change is a new version of it, or a part of it that fails.",

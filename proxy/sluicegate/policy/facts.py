@@ -17,12 +17,14 @@ class GrantFact:
     id: str
     rule: str
     profile: str
+    class_: str
     expires: float
     session: bool
 
-    def covers(self, rule: str, profile: str) -> bool:
-        """Whether it lets every call pass that this rule would have approved by this profile."""
-        return not self.session and (self.rule, self.profile) == (rule, profile)
+    def covers(self, rule: str, profile: str, class_: str) -> bool:
+        """Whether it lets every call pass that this rule would have approved by this profile, for a tool of this
+        class."""
+        return not self.session and (self.rule, self.profile, self.class_) == (rule, profile, class_)
 
 
 @dataclass(frozen=True, slots=True)

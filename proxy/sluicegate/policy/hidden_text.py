@@ -91,6 +91,11 @@ def is_plain(text: str) -> bool:
     return _SUSPECT.search(text) is None
 
 
+def is_plain_in_pieces(text: str) -> Generator[None, None, bool]:
+    """The same of a long text. The caller gives others a turn at each `yield`."""
+    return (yield from _Pieces(set())._is_plain(text))
+
+
 def clean_text(text: str, found: set[str]) -> str:
     """The text without terminal orders and hidden text. Adds the kinds of all that was found."""
     if is_plain(text):

@@ -149,7 +149,7 @@ class Rulebook:
         if not isinstance(explained, Explanation):
             return explained
         asked = explained.ruling
-        granted = (one for one in found.grants if one.covers(asked.rule, asked.profile))
+        granted = (one for one in found.grants if one.covers(asked.rule, asked.profile, asked.act))
         return replace(explained, absent=_absent(found, kind), granted=next(granted, None))
 
 

@@ -72,8 +72,9 @@ def wants_tools(params: Json) -> bool:
 
 
 def is_answer(method: str, value: Any) -> bool:
-    """Whether that is a bare result of such a question."""
-    return isinstance(value, dict) and _ANSWERS[method](value)
+    """Whether that is a bare result of such a question; False for a method that asks nothing."""
+    check = _ANSWERS.get(method)
+    return check is not None and isinstance(value, dict) and check(value)
 
 
 def _is_elicited(value: Json) -> bool:

@@ -84,6 +84,13 @@ def elicits(client: Client) -> Literal["form", "url", ""]:
     return "url" if "url" in declared else ""
 
 
+def opens_pages(client: Client) -> bool:
+    """Whether this client can ask its user to open a page."""
+    declared, revision = client.capabilities.get("elicitation"), REVISIONS[client.revision]
+    can_ask = client.era == "modern" or revision.elicitation
+    return isinstance(declared, dict) and can_ask and revision.url_elicitation and "url" in declared
+
+
 def _of_this_hop(params: Json) -> Json:
     """The tasks that clients make of questions are not relayed, and nobody here would hear the progress of an answer.
     """

@@ -6,6 +6,7 @@ the middle the same question is an entry of `inputRequests` and its answer a bar
 carry. Pure: it knows no connection, and not how long anybody waits.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from sluicegate.protocol import input_forms, tasks, union_members
@@ -115,6 +116,20 @@ def capability_set(declared: Json) -> str:
     return " ".join(word for word, is_declared in words.items() if is_declared)
 
 
+def listing(declared: Json) -> Json:
+    """What a server is told of a client where it lists: one value for each capability set, and another for who can show
+    apps, as some servers list their pages to no others (SEP-1865). Each value has lists and stored rows of its own."""
+    words = capability_set(declared).split()
+    modes: Json = {mode: {} for mode in _PARTS["elicitation"] if mode in words}
+    made: Json = {"elicitation": modes} if modes else {}
+    made |= {name: {} for name in ("sampling", "roots") if name in words}
+    extensions: Json = {tasks.EXTENSION: {}} if "tasks" in words else {}
+    types = inside(declared, "extensions", APPS, "mimeTypes")
+    if isinstance(types, list) and APP in types:
+        extensions[APPS] = {"mimeTypes": [APP]}
+    return made | ({"extensions": extensions} if extensions else {})
+
+
 def may_ask(capabilities: Json) -> bool:
     """Whether a server to which that was declared may ask anything."""
     return not _ASKING.isdisjoint(capabilities)
@@ -149,6 +164,8 @@ def objection(request: Request, declared: Json, own: OwnUrls = NO_PAGES) -> Json
 
 def judged(requests: Json, client: Client, own: OwnUrls) -> Json | Failure:
     """The `inputRequests` of a server as this client may be asked them, or why it may not."""
+    if len(requests) > MAX_REQUESTS:
+        return Failure(INVALID_PARAMS, f"The server asked more than {MAX_REQUESTS} questions at once")
     declared = for_modern_server(client)
     made: Json = {}
     for key, ask in requests.items():
@@ -244,17 +261,30 @@ def read_answers(params: Json) -> Json | Failure:
 
 
 def are_answers(responses: Any) -> bool:
-    """Whether that can be `inputResponses` at all: answers by key. What a server did not ask for it ignores, whatever
-    it says (2026-07-28 basic/patterns/mrtr)."""
+    """Whether that can be `inputResponses` at all: answers by key."""
     return isinstance(responses, dict) and all(isinstance(value, dict) for value in responses.values())
+
+
+def methods(requests: Json) -> dict[str, str]:
+    """What is asked under each key, as far as it is known: what its answer is judged by."""
+    entries = ((key, ask.get("method")) for key, ask in requests.items() if isinstance(ask, dict))
+    return {key: method for key, method in entries if isinstance(method, str)}
+
+
+def unfit(asked: Mapping[str, str], answers: Json) -> Failure | None:
+    """The error for an answer that is none to its question; None where all fit. `asked` has the method of each key."""
+    for key, method in asked.items():
+        if key in answers and not input_forms.is_answer(method, answers[key]):
+            return Failure(INVALID_PARAMS, f"inputResponses[{key!r}] is no answer to {method}")
+    return None
 
 
 def answer(request: Request, key: str, value: Any, revision: str) -> Response | Failure:
     """One bare result as the response to the server's own request."""
     if isinstance(value, InputRefusal):
         return Response(request.id, error=dict(value))
-    if not input_forms.is_answer(request.method, value):
-        return Failure(INVALID_PARAMS, f"inputResponses[{key!r}] is no answer to {request.method}")
+    if (failure := unfit({key: request.method}, {key: value})) is not None:
+        return failure
     if request.method == SAMPLE and isinstance(value["content"], list) and revision < NEWEST_LEGACY:
         if len(value["content"]) != 1:
             return Failure(INVALID_PARAMS, f"inputResponses[{key!r}]: the server takes one block of content")

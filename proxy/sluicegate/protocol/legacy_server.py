@@ -19,7 +19,7 @@ from sluicegate.protocol.model import (
     Result,
     TaskStarted,
 )
-from sluicegate.protocol.modern_server import is_reserved, not_found
+from sluicegate.protocol.modern_server import about, is_code, is_reserved, not_found
 from sluicegate.protocol.reserved_keys import for_server
 from sluicegate.protocol.revisions import META, NEWEST_LEGACY, REVISIONS, Revision
 from sluicegate.protocol.union_members import with_required_fields, without_pages
@@ -83,7 +83,7 @@ def lifted(method: str, value: Json, has_tasks: bool = False) -> Json:
 def failure(call: Call, error: Json) -> Failure:
     code, text = error.get("code"), str(error.get("message") or "Error")
     data = without_pages(error.get("data"))
-    if not isinstance(code, int) or isinstance(code, bool):
+    if not is_code(code):
         return Failure(INTERNAL_ERROR, text, data)
     if code == RESOURCE_NOT_FOUND and call.method == "resources/read":
         return not_found(call, text, data)
@@ -100,18 +100,10 @@ def failure(call: Call, error: Json) -> Failure:
 
 def discovered(result: Json) -> Json:
     """An InitializeResult as the value of `server/discover` in the middle."""
-    capabilities = result.get("capabilities")
-    made: Json = {
-        "supportedVersions": [result.get("protocolVersion")],
-        "capabilities": _defined(capabilities, negotiated(result)) if isinstance(capabilities, dict) else {},
-        "ttlMs": 0,
-        "cacheScope": "private",
-    }
-    if isinstance(result.get("instructions"), str):
-        made["instructions"] = result["instructions"]
-    if isinstance(result.get("serverInfo"), dict):
-        made["serverInfo"] = result["serverInfo"]
-    return made
+    revision, said = negotiated(result), about(result)
+    spoken = [] if revision is None else [revision.name]
+    capabilities = _defined(said["capabilities"], revision)
+    return {**said, "supportedVersions": spoken, "capabilities": capabilities, "ttlMs": 0, "cacheScope": "private"}
 
 
 def _defined(capabilities: Json, revision: Revision | None) -> Json:

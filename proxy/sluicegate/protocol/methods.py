@@ -162,6 +162,8 @@ LISTS: Final[Mapping[str, List]] = {
     for row in _ROWS
     if row.listing is not None and row.kind is not None
 }
+SEEN_BY_ALL: Final = frozenset({"server/discover", *LISTS})
+"""What a server answers in the same way to all of one scope."""
 # Requests of clients that become a `Call`, by the revision that has them; all others are answered with -32601.
 ROUTED: Final[Mapping[str, frozenset[str]]] = {
     revision: frozenset(row.name for row in _ROWS if row.is_routed and row.is_request and revision in row.revisions)

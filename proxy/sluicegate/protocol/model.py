@@ -44,7 +44,7 @@ ANSWER_WITHIN: Final = ROUND_SECONDS - 60.0
 Reason = Literal[
     "denied", "invalid_arguments", "approval_denied", "approval_pending", "approval_expired", "rate_limited",
     "server_unavailable", "timeout", "result_too_large", "result_withheld", "outcome_unknown",
-    "audit_unavailable", "store_unavailable",
+    "audit_unavailable", "store_unavailable", "login_required",
 ]  # fmt: skip
 
 
@@ -99,6 +99,10 @@ class Decision:
     reason: str
 
 
+LOGIN_PROFILE: Final = "=login"
+"""In the place of a profile, and no name of one."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApprovalRef:
     """What a round that is sealed says of an approval: which one, what it is for (`digest`), and by which rule and
@@ -110,6 +114,11 @@ class ApprovalRef:
     rule: str
     profile: str
     key: str = ""
+
+    @property
+    def is_login(self) -> bool:
+        """Whether what was asked is a login, and no approval."""
+        return self.profile == LOGIN_PROFILE
 
 
 class ApprovalUse(Protocol):
@@ -125,15 +134,16 @@ class Trail:
     """What happened to one call, in order: the one object that grows, so that guards further out can read it.
     Nobody removes or changes an entry. `round` is what a retry claims to be: (id of the first call, round), and
     `approval_ref` the approval that its state names. `approval_use` lets a call pass that needs an approval, and
-    `awaits` is the id of the one that it was last held for. The call is meant for the server of this `identity`, and
-    for no other under the same key; None: for whichever has it. `is_sent` says that it may have reached it. Of the
-    call's seconds, `wait_seconds` went by at its server or before a person, `audit_seconds` until its intent was on
-    the disk. `composing` is the newest of its audit records that is composed in a thread: that took `compose_seconds`.
+    `awaits` is the id of the one that it was last held for. The call is meant for the server of this `identity`,
+    and for no other under the same key; None: for whichever has it. `is_sent` says that it may have reached it.
+    `login` is whose account is used there. Of the call's seconds, `wait_seconds` went by at its server or before a
+    person, `audit_seconds` until its intent was on the disk. `composing` is the newest of its audit records that is
+    composed in a thread: that took `compose_seconds`.
     """
 
     __slots__ = (
         "_decisions", "_round", "_target", "approval_ref", "approval_use", "audit_seconds", "awaits",
-        "compose_seconds", "composing", "id", "identity", "is_sent", "wait_seconds",
+        "compose_seconds", "composing", "id", "identity", "is_sent", "login", "wait_seconds",
     )  # fmt: skip
 
     def __init__(self, id: str = "") -> None:
@@ -145,6 +155,7 @@ class Trail:
         self.approval_use: ApprovalUse | None = None
         self.awaits = ""
         self.identity: str | None = None
+        self.login: Json | None = None
         self.is_sent = False
         self.wait_seconds = 0.0
         self.audit_seconds = 0.0
@@ -315,8 +326,11 @@ class McpServer(Protocol):
     @property
     def status(self) -> Literal["starting", "up", "down", "disabled"]: ...
 
-    def trouble(self, client: Client) -> str:
-        """Why it cannot be reached, in sentences, as far as that client may know; empty where it can."""
+    def unavailable(self, call: Call) -> Outcome:
+        """The answer to a call of which nobody knows now whether the server has its target."""
+
+    def shows(self, client: Client) -> bool:
+        """Whether what it listed to that client is shown: a server that is down has nothing."""
 
     def era_for(self, client: Client) -> Era | None:
         """The era this server is spoken to in for that client; None while it is not known yet."""

@@ -5,12 +5,13 @@ that mirror the body are made here too, because what they must say is protocol, 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, TypeGuard
 
 from sluicegate.protocol import tasks, union_members
-from sluicegate.protocol.input_requests_server import MAX_REQUESTS, for_modern_server
+from sluicegate.protocol.canonical_json import is_longer
+from sluicegate.protocol.input_requests_server import MAX_REQUESTS, for_modern_server, listing
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Response, inside
-from sluicegate.protocol.methods import CACHEABLE, LISTS, MIRRORED, MULTI_ROUND
+from sluicegate.protocol.methods import CACHEABLE, LISTS, MIRRORED, MULTI_ROUND, SEEN_BY_ALL
 from sluicegate.protocol.mirrored_headers import annotations, annotations_of, encode_value
 from sluicegate.protocol.model import (
     HEADER_MISMATCH,
@@ -25,11 +26,19 @@ from sluicegate.protocol.model import (
     TaskStarted,
 )
 from sluicegate.protocol.reserved_keys import for_server
-from sluicegate.protocol.revisions import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION, SERVER_INFO
+from sluicegate.protocol.revisions import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION, REVISIONS, SERVER_INFO
 from sluicegate.protocol.union_members import with_required_fields
 
 Headers = list[tuple[bytes, bytes]]
 Annotations = Mapping[tuple[str, ...], str]
+_MAX_CODE: Final = 2**31
+MAX_ABOUT: Final = 16 * 1024
+"""Characters of a server's capabilities, and of its instructions."""
+_MAX_PART: Final = 1024
+# 2025-11-25 and 2026-07-28 schema: ServerCapabilities
+CAPABILITIES: Final = (
+    "completions", "experimental", "extensions", "logging", "prompts", "resources", "tasks", "tools",
+)  # fmt: skip
 
 # ---------------------------------------------------------------- requests
 
@@ -42,6 +51,8 @@ def envelope(client_info: Json, capabilities: Json) -> Json:
 def declared(call: Call, is_shared: bool, with_tasks: bool = False) -> Json:
     """What the server is told that the client can do. `with_tasks`: Sluice takes the task on its behalf."""
     made = {} if is_shared else for_modern_server(call.client)
+    if call.method in SEEN_BY_ALL:
+        made = listing(made)
     return {**made, "extensions": {**made.get("extensions", {}), tasks.EXTENSION: {}}} if with_tasks else made
 
 
@@ -50,7 +61,8 @@ def params(call: Call, token: int, client_info: Json, is_shared: bool = False, w
     """The params of the request that `call` becomes; `token` stands in for the client's progress token.
 
     The client's capabilities are mirrored exactly: with fewer the server cannot ask, with more it asks what nobody
-    answers. Nothing is declared to a shared server: its lists are the same for all.
+    answers. A list is asked for with those that all of its scope have. Nothing is declared to a shared server: its
+    lists are the same for all.
     """
     given = call.meta if to_sluice else tasks.unrelated(for_server(call.meta))
     meta = {**given, **envelope(client_info, declared(call, is_shared, with_tasks))}
@@ -168,7 +180,7 @@ def caching(value: Mapping[str, Any]) -> Json:
 def failure(call: Call, error: Json) -> Failure:
     """A server's error as the client may see it."""
     code, text, data = error.get("code"), str(error.get("message") or "Error"), error.get("data")
-    if not isinstance(code, int) or isinstance(code, bool):
+    if not is_code(code):
         return Failure(INTERNAL_ERROR, text, union_members.without_pages(data))
     if code in (HEADER_MISMATCH, UNSUPPORTED_VERSION):
         return Failure(INTERNAL_ERROR, f"The server refused how it was asked: {text}")  # our fault, not the client's
@@ -179,6 +191,11 @@ def failure(call: Call, error: Json) -> Failure:
     if is_reserved(code) and code != MISSING_CAPABILITY:
         return Failure(INTERNAL_ERROR, text, union_members.without_pages(data))
     return Failure(code, text, union_members.without_pages(data))
+
+
+def is_code(code: object) -> TypeGuard[int]:
+    """Whether a client can read it as the code of an error: JSON-RPC 2.0 wants an integer, and says not how large."""
+    return type(code) is int and abs(code) < _MAX_CODE
 
 
 def is_reserved(code: int) -> bool:
@@ -204,13 +221,19 @@ def not_found(call: Call, text: str, data: Any) -> Failure:
 
 def discovered(value: Json) -> Json:
     """A DiscoverResult as the value of `server/discover` in the middle."""
-    info = inside(value, "_meta", SERVER_INFO)
-    made = complete("server/discover", value)
-    made["supportedVersions"] = versions(value.get("supportedVersions"))
-    made["capabilities"] = capabilities if isinstance(capabilities := value.get("capabilities"), dict) else {}
-    if isinstance(info, dict):
-        made["serverInfo"] = info
-    return made
+    spoken = [version for version in versions(value.get("supportedVersions")) if version in REVISIONS]
+    return {"supportedVersions": list(dict.fromkeys(spoken)), **caching(value), **about(value)}
+
+
+def about(value: Json) -> Json:
+    """What a server says of itself, in either era, within bounds: each of its connections keeps it, and the store. Its
+    name is not used. Of capabilities that are too long those that are defined stay, without what is long in them."""
+    capabilities, text = value.get("capabilities"), value.get("instructions")
+    declared = capabilities if isinstance(capabilities, dict) else {}
+    if is_longer(declared, MAX_ABOUT):
+        parts = {name: declared[name] for name in CAPABILITIES if name in declared}
+        declared = {name: {} if is_longer(part, _MAX_PART) else part for name, part in parts.items()}
+    return {"capabilities": declared} | ({"instructions": text[:MAX_ABOUT]} if isinstance(text, str) else {})
 
 
 def versions(value: Any) -> list[str]:

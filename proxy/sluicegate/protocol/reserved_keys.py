@@ -6,15 +6,16 @@ Clients and operators believe what stands there, so nobody else may write it, in
 JSON take them for the same.
 """
 
+import re
 from typing import Any, Final, get_args
 
 from sluicegate.protocol.jsonrpc import Json, inside
-from sluicegate.protocol.model import REASON, Reason
-from sluicegate.protocol.revisions import META
+from sluicegate.protocol.model import LOG_LEVEL, REASON, Reason
+from sluicegate.protocol.revisions import LOG_LEVELS
 
 PREFIX: Final = "dev.sluice/"
-# Every revision's basic/utilities/progress, and SEP-414.
-_TRACE: Final = frozenset({"progressToken", "traceparent", "tracestate", "baggage"})
+# W3C Trace Context, traceparent; in `_meta` by SEP-414. `tracestate` and `baggage` may hold any text.
+_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _LONG_S: Final = "\u017f".encode()  # the only character beside ASCII that `casefold` makes a letter of the prefix of
 _LONG, _FEW = 256 * 1024, 1_000
 REASONS: Final = frozenset(get_args(Reason))
@@ -24,7 +25,8 @@ def from_server(value: Any, data: bytes | bytearray) -> Any:
     """`value`, which `data` was read as, without what only Sluice may say. It is changed in place."""
     if _may_hold(data):
         _remove(value)
-    if b"error" in data or b"\\u" in data:
+    # Of a message two places are looked at, which takes less than to search a long text: 2 ms a MiB. A batch has many.
+    if not isinstance(value, list) or b"error" in data or b"\\u" in data:
         for message in value if isinstance(value, list) else (value,):
             if isinstance(message, dict):
                 _forget_reason(message)
@@ -60,9 +62,16 @@ def for_server(meta: Json) -> Json:
 
 
 def defined(meta: Json) -> Json:
-    """The members of a request's `_meta` that MCP or Sluice defines. What a client adds of its own is no part of what
-    an approver saw, and may differ from one call to the next."""
-    return {key: value for key, value in meta.items() if key in _TRACE or key.startswith((PREFIX, META))}
+    """The members of a request's `_meta` that MCP or Sluice defines, in their form: the token of progress, the parent
+    of a trace, the level of log messages. Any other text is no part of what an approver saw, and may differ from one
+    call to the next."""
+    return {key: value for key, value in meta.items() if key.startswith(PREFIX) or _is_defined(key, value)}
+
+
+def _is_defined(key: str, value: Any) -> bool:
+    if key == "traceparent":
+        return isinstance(value, str) and _TRACEPARENT.fullmatch(value) is not None
+    return key == "progressToken" or (key == LOG_LEVEL and value in LOG_LEVELS)
 
 
 def _may_hold(data: bytes | bytearray) -> bool:

@@ -31,6 +31,12 @@ MAX_TTL: Final = 24 * 3600 * 1000
 MIN_POLL: Final = 20
 MAX_POLL: Final = 60 * 1000
 MAX_TEXT: Final = 4096
+MAX_ID: Final = 1024
+_MAX_TIME: Final = 64
+_STATE: Final = frozenset(
+    {"taskId", "status", "statusMessage", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs"}
+)
+"""What a task says wherever it is shown. Each of them is bounded, so that it can be kept as long as the task is."""
 
 # How the two forms call the same; what stands in neither is the server's own and passes.
 _MODERN_NAMES: Final[dict[str, str]] = {"ttl": "ttlMs", "pollInterval": "pollIntervalMs"}
@@ -38,6 +44,11 @@ _LEGACY_NAMES: Final[dict[str, str]] = {modern: legacy for legacy, modern in _MO
 
 
 # ---------------------------------------------------------------- who takes part
+
+
+def owner(client: Client) -> str:
+    """Whose a task is: a key that was replaced is another one, as its holder may be."""
+    return f"{client.principal} {client.credential}".rstrip()
 
 
 def takes(client: Client) -> bool:
@@ -102,7 +113,8 @@ def wants_extension(error: Json | None) -> bool:
 def read(value: Any) -> Json | None:
     """A task as the middle has it, out of either form; None for what is none. Times are bounded: nobody is told of a
     task that is kept longer than it is, nor to ask in a rhythm that harms."""
-    if not isinstance(value, dict) or not isinstance(value.get("taskId"), str) or not value["taskId"]:
+    id = value.get("taskId") if isinstance(value, dict) else None
+    if not isinstance(id, str) or not 0 < len(id) <= MAX_ID:
         return None
     status = value.get("status")
     if not isinstance(status, str) or status not in _STATUSES or not isinstance(value.get("createdAt"), str):
@@ -110,6 +122,7 @@ def read(value: Any) -> Json | None:
     made: Json = {_renamed(key): inner for key, inner in value.items() if key not in ("resultType", "task")}
     if not isinstance(made.get("lastUpdatedAt"), str):
         made["lastUpdatedAt"] = made["createdAt"]
+    made |= {key: made[key][:_MAX_TIME] for key in ("createdAt", "lastUpdatedAt")}
     made["ttlMs"] = bounded(made.get("ttlMs"), 1, MAX_TTL, MAX_TTL)
     if "pollIntervalMs" in made:
         made["pollIntervalMs"] = bounded(made["pollIntervalMs"], MIN_POLL, MAX_POLL, 1000)
@@ -127,6 +140,11 @@ def _bound_text(task: Json) -> None:
         task["statusMessage"] = text[:MAX_TEXT]
     elif "statusMessage" in task:
         del task["statusMessage"]
+
+
+def state(task: Json) -> Json:
+    """What of a task is remembered: a server may write megabytes beside it."""
+    return {key: value for key, value in task.items() if key in _STATE}
 
 
 def bounded(value: Any, least: int, most: int, otherwise: int) -> int:

@@ -15,7 +15,7 @@ from sluicegate.catalog_cache import CatalogCache, MayList, Resolver, ServerSnap
 from sluicegate.hub import Hub
 from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
 from sluicegate.protocol.methods import ABOUT_A_TASK, JUDGED_BY_NAME, LISTS, ROOTS_CHANGED
-from sluicegate.protocol.model import Call, Failure, Handler, McpServer, Outcome, Result, TaskStarted, not_found, refuse
+from sluicegate.protocol.model import Call, Failure, Handler, McpServer, Outcome, Result, TaskStarted, not_found
 from sluicegate.protocol.revisions import SUPPORTED
 from sluicegate.router.combined_lists import CombinedLists, Cursors
 from sluicegate.router.subscription_stream import Decide, MaySee, SubscriptionStreams
@@ -75,8 +75,7 @@ class Router:
 
     def _unavailable(self, call: Call, server: str) -> Outcome:
         """Nothing is called by a definition of which nobody knows whether the server still has it."""
-        why = self._servers[server].trouble(call.client) or "it has not said yet what it offers."
-        return refuse(call.method, "server_unavailable", f"The server {server} is not available: {why}")
+        return self._servers[server].unavailable(call)
 
     async def _call_tool(self, call: Call) -> Outcome:
         if call.target is None:
@@ -113,7 +112,7 @@ class Router:
         if self._lists.settings.transparent:
             about = next((snapshot.about for _, snapshot in seen if snapshot), None)
             return Result(await self._with_tasks(call, snapshots, discover_merge.mirrored(about, SUPPORTED, ttl_ms)))
-        abouts = [(key, snapshot.about) for key, snapshot in seen if snapshot and self._servers[key].status != "down"]
+        abouts = [(key, snapshot.about) for key, snapshot in seen if snapshot and self._servers[key].shows(call.client)]
         subscribes = any(snapshot.subscribes for _, snapshot in seen if snapshot)  # also one that will come back
         lacking = ((key, completeness.missing(self._lists, key, found is not None)) for key, found in seen)
         missing = {key: why for key, why in lacking if why}

@@ -167,7 +167,7 @@ class CombinedLists:
         room = list_page.size
         for key, snapshot in _from(await self._lists.all(call.client, "list"), start.server):
             self._note_ttl(list_page, key, snapshot, call)
-            if snapshot is None or self._servers[key].status == "down":
+            if snapshot is None or not self._servers[key].shows(call.client):
                 continue
             view = await self._views.view(call, key, snapshot, call.method, list_page.breathe)
             begin = bisect_left(view.shown, start.offset) if key == start.server else 0

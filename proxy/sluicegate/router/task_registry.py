@@ -1,9 +1,9 @@
 """The tasks that clients know of: whose each is, which server has it, and how long that is remembered.
 
-An id of ours is random, and found only for the principal that it was made for: for anybody else there is no such
-task. Bounded for each principal and in all: what has ended leaves first, and who has too many that run is refused
-another before anything is executed (but for those that begin at that moment). What runs is never pushed out. Tasks of
-stateless servers outlive this process in the store; those of a connection end with it. Times are seconds.
+An id of ours is random, and found only for whoever it was made for (`owner` of `protocol/tasks.py`): for anybody else
+there is no such task. Bounded for each of them and in all: what has ended leaves first, and who has too many that run
+is refused another before anything is executed (but for those that begin at that moment). What runs is never pushed out.
+Tasks of stateless servers outlive this process in the store; those of a connection end with it. Times are seconds.
 """
 
 import secrets
@@ -15,12 +15,14 @@ from typing import Final
 import anyio
 
 from sluicegate.protocol import tasks
+from sluicegate.protocol.input_requests_server import MAX_REQUESTS, methods
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
 from sluicegate.protocol.model import Call, Handler, Target
 from sluicegate.store import Store
 
-MAX_TASKS: Final = 1_000  # of one principal
+MAX_TASKS: Final = 1_000  # of one owner
 MAX_ALL: Final = 20_000
+MAX_KEY: Final = 200  # characters of a question's key and method
 GRACE: Final = 60.0  # beyond a task's own time to live: its result may just be on its way
 _PREFIX: Final = "task:"
 _ID_BYTES: Final = 24
@@ -30,11 +32,11 @@ _ID_CHARS: Final = 32
 @dataclass(slots=True)
 class TaskRecord:
     """`own` is the id as its holder knows it, `task` what was last said of it. `holder` answers for it: the server,
-    or whoever else made the task. `order` is when it was made, among those of its principal. `news` is set when it is
-    said to have changed."""
+    or whoever else made the task. `order` is when it was made, among those of its owner. `news` is set when it is
+    said to have changed. `asked` has the methods of its open questions, as far as this process was told of them."""
 
     id: str
-    principal: str
+    owner: str
     session: str | None
     target: Target
     own: str
@@ -43,12 +45,18 @@ class TaskRecord:
     order: int
     holder: Handler
     is_lost: bool = False
+    asked: dict[str, str] = field(default_factory=dict)
     news: anyio.Event = field(default_factory=anyio.Event)
 
     def stir(self) -> None:
         """Wakes everybody who waits for a change of the task."""
         self.news.set()
         self.news = anyio.Event()
+
+    def ask(self, requests: object) -> None:
+        """Notes what its server asks, within bounds: the record lives as long as the task."""
+        few = requests if isinstance(requests, dict) and len(requests) <= MAX_REQUESTS else {}
+        self.asked = {key: method for key, method in methods(few).items() if len(key) + len(method) <= MAX_KEY}
 
     @property
     def status(self) -> str:
@@ -79,23 +87,25 @@ class TaskRegistry:
 
     # ------------------------------------------------------------ in
 
-    def is_full(self, principal: str) -> bool:
+    def is_full(self, owner: str) -> bool:
         """Whether no other task may begin: on the way of every call that could become one."""
-        mine = self._mine.get(principal)
+        mine = self._mine.get(owner)
         if (mine is None or len(mine) < MAX_TASKS) and self.count < MAX_ALL:
             return False
-        return not self._make_room(principal)
+        return not self._make_room(owner)
 
     async def add(self, call: Call, target: Target, task: Json, holder: Handler | None = None) -> TaskRecord | None:
         """A task that has begun; None where that id is another's: a server must not hand out the same twice. Without
         a `holder` it is the server's."""
+        owner = tasks.owner(call.client)
         existing = self._by_own.get((target.server, task["taskId"]))
         if existing is not None and not self._is_over(existing):
-            return existing if existing.principal == call.client.principal and existing.target == target else None
+            return existing if existing.owner == owner and existing.target == target else None
         self._order += 1
         record = TaskRecord(
-            secrets.token_urlsafe(_ID_BYTES), call.client.principal, call.client.session, target, task["taskId"], task,
-            self._clock() + task["ttlMs"] / 1000 + GRACE, self._order, holder or self._servers[target.server],
+            secrets.token_urlsafe(_ID_BYTES), owner, call.client.session, target, task["taskId"],
+            tasks.state(task), self._clock() + task["ttlMs"] / 1000 + GRACE, self._order,
+            holder or self._servers[target.server],
         )  # fmt: skip
         await self._admit(record, holder is None)
         return record
@@ -106,16 +116,16 @@ class TaskRegistry:
             await self._store.put(_PREFIX + record.id, _pack(record), record.expires - self._clock())
 
     def _keep(self, record: TaskRecord) -> None:
-        self._mine.setdefault(record.principal, {})[record.id] = record
+        self._mine.setdefault(record.owner, {})[record.id] = record
         self._by_own[record.target.server, record.own] = record
         self.count += 1
 
     # ------------------------------------------------------------ out
 
-    async def find(self, principal: str, id: str) -> TaskRecord | None:
-        record = self._mine.get(principal, {}).get(id)
+    async def find(self, owner: str, id: str) -> TaskRecord | None:
+        record = self._mine.get(owner, {}).get(id)
         if record is None and self._store is not None and len(id) == _ID_CHARS and id.isascii():
-            record = self._restore(principal, await self._store.get(_PREFIX + id))
+            record = self._restore(owner, await self._store.get(_PREFIX + id))
         if record is not None and self._is_over(record):
             await self.forget(record)
             return None
@@ -125,9 +135,9 @@ class TaskRegistry:
         record = self._by_own.get((server, own))
         return None if record is None or self._is_over(record) else record
 
-    def of(self, principal: str, after: int = 0) -> Iterator[TaskRecord]:
+    def of(self, owner: str, after: int = 0) -> Iterator[TaskRecord]:
         """All of that client's, oldest first, from behind a place in that order."""
-        for record in tuple(self._mine.get(principal, {}).values()):
+        for record in tuple(self._mine.get(owner, {}).values()):
             if record.order > after and not self._is_over(record):
                 yield record
 
@@ -145,10 +155,10 @@ class TaskRegistry:
         if self._store is not None:
             await self._store.delete(_PREFIX + record.id)
 
-    def _restore(self, principal: str, data: bytes | None) -> TaskRecord | None:
+    def _restore(self, owner: str, data: bytes | None) -> TaskRecord | None:
         """Loads a task from before a restart. The record itself names its owner."""
         record = None if data is None else _unpack(data, self._order + 1, self._servers)
-        if record is None or record.principal != principal:
+        if record is None or record.owner != owner:
             return None
         self._order += 1
         self._keep(record)
@@ -160,18 +170,18 @@ class TaskRegistry:
         return record.expires <= self._clock()
 
     def _drop(self, record: TaskRecord) -> None:
-        mine = self._mine.get(record.principal, {})
+        mine = self._mine.get(record.owner, {})
         if mine.pop(record.id, None) is None:
             return
         self.count -= 1
         if not mine:
-            del self._mine[record.principal]
+            del self._mine[record.owner]
         if self._by_own.get((record.target.server, record.own)) is record:
             del self._by_own[record.target.server, record.own]
 
-    def _make_room(self, principal: str) -> bool:
-        """Drops what is over, then what has ended: of this principal, or of all where there are too many of all."""
-        many = list(self._mine.get(principal, {}).values())
+    def _make_room(self, owner: str) -> bool:
+        """Drops what is over, then what has ended: of this owner, or of all where there are too many of all."""
+        many = list(self._mine.get(owner, {}).values())
         if self.count >= MAX_ALL:
             many = [record for mine in self._mine.values() for record in mine.values()]
         gone = [record for record in many if self._is_over(record)]
@@ -191,7 +201,7 @@ def _is_free(record: TaskRecord) -> bool:
 
 def _pack(record: TaskRecord) -> bytes:
     target = record.target
-    return dump([record.id, record.principal, target.server, target.own, target.public, record.own, record.task,
+    return dump([record.id, record.owner, target.server, target.own, target.public, record.own, record.task,
                  record.expires])  # fmt: skip
 
 
@@ -199,9 +209,9 @@ def _unpack(data: bytes, order: int, servers: Mapping[str, Handler]) -> TaskReco
     """Another release may have stored the record, so this checks its shape."""
     try:
         match decode_fast(data):
-            case [str(id), str(principal), str(server), str(tool), str(public), str(own), dict(task), float(expires)]:
+            case [str(id), str(owner), str(server), str(tool), str(public), str(own), dict(task), float(expires)]:
                 target = Target(server, "tool", tool, public)
-                return TaskRecord(id, principal, None, target, own, task, expires, order, servers[server])
+                return TaskRecord(id, owner, None, target, own, task, expires, order, servers[server])
     except (Malformed, KeyError):
         pass
     return None

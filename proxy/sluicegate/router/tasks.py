@@ -13,7 +13,7 @@ import anyio
 
 from sluicegate.catalog.cursor import Position
 from sluicegate.catalog_cache import CatalogCache, MayList, ServerSnapshots
-from sluicegate.protocol import tasks
+from sluicegate.protocol import input_requests_server, tasks
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
 from sluicegate.protocol.model import (
     Call,
@@ -92,7 +92,7 @@ class TaskRouter:
             return await server(replace(call, params=bare))  # nothing was declared: the wish is ignored
         if (unfit := self._unfit(call, target)) is not None:
             return unfit
-        if self.book.is_full(call.client.principal):
+        if self.book.is_full(tasks.owner(call.client)):
             return _too_many(call)
         outcome = await server(replace(call, params={**bare, "task": tasks.asked_ttl(call.params["task"])}))
         if isinstance(outcome, TaskStarted):
@@ -114,12 +114,12 @@ class TaskRouter:
 
     def refuses(self, call: Call) -> Outcome | None:
         """The answer to a call that could become a task, where this client has too many that run."""
-        return _too_many(call) if self.book.is_full(call.client.principal) and tasks.takes(call.client) else None
+        return _too_many(call) if self.book.is_full(tasks.owner(call.client)) and tasks.takes(call.client) else None
 
     async def may_hold(self, call: Call) -> bool:
         """Whether the client takes a task for this call, also one that Sluice makes itself."""
         takes = tasks.takes(call.client) or "task" in call.params
-        return takes and not self.book.is_full(call.client.principal) and await self.offered(call) is not None
+        return takes and not self.book.is_full(tasks.owner(call.client)) and await self.offered(call) is not None
 
     async def keep(self, call: Call, target: Target, started: TaskStarted, holder: Handler | None = None) -> Outcome:
         """The task under an id of ours. Whoever else makes tasks gives itself as the `holder`, and is asked instead of
@@ -128,16 +128,16 @@ class TaskRouter:
         if record is None:
             text = "The server gave this call the id of another task: what was executed is not known."
             return refuse(call.method, "outcome_unknown", text)
-        return TaskStarted(record.shown())
+        return TaskStarted({**started.task, **record.shown()})
 
-    async def hand_over(self, principal: str, id: str, other: str) -> None:
+    async def hand_over(self, owner: str, id: str, other: str) -> None:
         """What `other` is goes on under the id of the first, which its client knows."""
-        record, begun = await self.book.find(principal, id), await self.book.find(principal, other)
+        record, begun = await self.book.find(owner, id), await self.book.find(owner, other)
         if record is not None and begun is not None:
             await self.book.become(record, begun)
 
-    async def forget(self, principal: str, id: str) -> None:
-        if (record := await self.book.find(principal, id)) is not None:
+    async def forget(self, owner: str, id: str) -> None:
+        if (record := await self.book.find(owner, id)) is not None:
             await self.book.forget(record)
 
     # ------------------------------------------------------------ about one task
@@ -162,7 +162,7 @@ class TaskRouter:
 
     async def _record(self, call: Call) -> TaskRecord | None:
         id = call.params.get("taskId")
-        return await self.book.find(call.client.principal, id) if isinstance(id, str) else None
+        return await self.book.find(tasks.owner(call.client), id) if isinstance(id, str) else None
 
     def _target(self, call: Call, record: TaskRecord) -> Target:
         """With the definition as it was when the call was made, where that is still known."""
@@ -178,6 +178,10 @@ class TaskRouter:
             return not_found(call.method, call.params)
         if record.is_lost:
             return _lost(call, record)
+        if call.method == "tasks/update":
+            unfit = input_requests_server.unfit(record.asked, call.params.get("inputResponses") or {})
+            if unfit is not None:
+                return unfit
         outcome = await record.holder(replace(call, params={**call.params, "taskId": record.own}))
         if isinstance(outcome, Failure):
             return await self._failed(call, record, outcome)
@@ -192,13 +196,14 @@ class TaskRouter:
     def _answered(self, record: TaskRecord, task: Json) -> Outcome:
         if not self._note(record, task):
             return Failure(INTERNAL_ERROR, f"The server took back that the task is {record.status}")
+        record.ask(task.get("inputRequests"))
         return Result({**task, "taskId": record.id})
 
     def _note(self, record: TaskRecord, task: Json) -> bool:
         """Records the state that a server sent of its task; False where that state is impossible."""
         if not tasks.is_lawful(record.status, task["status"]):
             return False
-        record.task = {key: value for key, value in task.items() if key in _REMEMBERED}
+        record.task = tasks.state(task)
         return True
 
     async def _failed(self, call: Call, record: TaskRecord, failure: Failure) -> Outcome:
@@ -215,12 +220,12 @@ class TaskRouter:
     async def may_follow(self, call: Call, id: str) -> bool:
         """Whether that client is told of the task on a stream of its own. One that began in a legacy session has
         another form, and is told of there."""
-        record = await self.book.find(call.client.principal, id)
+        record = await self.book.find(tasks.owner(call.client), id)
         return record is not None and record.session is None and self._is_listed(call, record)
 
     async def news(self, call: Call, id: str) -> anyio.Event | None:
         """Is set when its server says that it has changed; None where there is no such task any more."""
-        record = await self.book.find(call.client.principal, id)
+        record = await self.book.find(tasks.owner(call.client), id)
         return None if record is None else record.news
 
     # ------------------------------------------------------------ about all of them
@@ -233,7 +238,7 @@ class TaskRouter:
         start = self._start(call)
         if start is None:
             return Failure(INVALID_PARAMS, "Invalid cursor")
-        seen = (record for record in self.book.of(call.client.principal, start) if self._is_listed(call, record))
+        seen = (record for record in self.book.of(tasks.owner(call.client), start) if self._is_listed(call, record))
         found = [record for record, _ in zip(seen, range(PAGE + 1), strict=False)]
         more = len(found) > PAGE
         found = found[:PAGE]
@@ -280,11 +285,6 @@ class TaskRouter:
         """Returns our id of a task that asks its client outside of any call."""
         record = self.book.find_own(server, own)
         return record.id if record is not None and record.session == session else None
-
-
-_REMEMBERED: Final = frozenset(
-    {"taskId", "status", "statusMessage", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs"}
-)
 
 
 def _too_many(call: Call) -> Outcome:

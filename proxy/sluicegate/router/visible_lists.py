@@ -115,7 +115,7 @@ class ListVersions:
         """Nothing is shown while the server is down."""
         await checkpoint()
         snapshot = self._lists.current(key, call.client)
-        if snapshot is None or self._servers[key].status == "down":
+        if snapshot is None or not self._servers[key].shows(call.client):
             return number(())
         view = await self._views.view(call, key, snapshot, method, checkpoint)
         if not self._counts_announcements(call, key, snapshot, method):

@@ -26,7 +26,7 @@ PURGE_EVERY = 60.0
 MAX_BATCH = 256
 BUSY_MILLISECONDS = 5_000
 TRY_EVERY: Final = 5.0
-"""Seconds after which a store that failed is tried again, though nobody asks for anything."""
+"""Seconds after which the store is tried, though nobody asks for anything."""
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS item (key TEXT PRIMARY KEY, value BLOB NOT NULL, expires REAL) WITHOUT ROWID;
@@ -85,6 +85,8 @@ class SqliteStore:
         except sqlite3.Error as error:
             self._connection.close()
             raise StoreFailed(f"{path} cannot be used as a store: {error}") from error
+        files = (path.with_name(path.name + end) for end in ("", "-wal", "-shm"))
+        self._files = {file: found for file in files if (found := _identity(file)) is not None}
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
         self._thread.start()
 
@@ -155,16 +157,16 @@ class SqliteStore:
                 jobs, open_ended = self._next()
             except queue.Empty:
                 jobs = []
-            if jobs or self.problem:
+            if jobs or open_ended:
                 self._transact(jobs)
                 _settle(jobs)
         self._connection.close()
 
     def _next(self) -> tuple[list[_Job], bool]:
         """Collects waiting work up to a bound; returns False at the end of all work. Raises `queue.Empty` when the
-        store has to be tried again."""
+        store has to be tried."""
         jobs: list[_Job] = []
-        entry = self._jobs.get(timeout=TRY_EVERY if self.problem else None)
+        entry = self._jobs.get(timeout=TRY_EVERY)
         while entry is not None:
             jobs.append(entry)
             if len(jobs) == MAX_BATCH or self._jobs.empty():
@@ -175,20 +177,29 @@ class SqliteStore:
     def _transact(self, jobs: list[_Job]) -> None:
         """All jobs in one transaction. One that fails fails alone; a commit that fails fails all of them."""
         try:
+            self._check()
             self._connection.execute("BEGIN IMMEDIATE")
             for job in jobs:
                 self._work(job)
             self._purge()
             self._connection.execute("COMMIT")
+            self._check()
             self.problem = ""
         except Exception as error:  # noqa: BLE001 - without its thread every call would wait for the store for ever
+            if self.problem != str(error):
+                log.error("store cannot write", extra={"path": str(self._path), "error": str(error)})
             self.problem = str(error)
-            log.error("store cannot write", extra={"path": str(self._path), "error": str(error)})
             for job in jobs:
                 job.error = StoreFailed(str(error))
             with suppress(sqlite3.Error):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
+
+    def _check(self) -> None:
+        """What was written can be found by others: a file without its name could be read here, and by nobody else."""
+        for file, found in self._files.items():
+            if _identity(file) != found:
+                raise StoreFailed(f"{file} was removed or replaced while it was in use")
 
     def _work(self, job: _Job) -> None:
         try:
@@ -220,6 +231,14 @@ def peek(path: Path, prefixes: Sequence[str]) -> dict[str, bytes]:
             return {key: _blob(key, value) for key, value in rows}
     except (sqlite3.Error, OSError):
         return {}
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _blob(key: str, value: object) -> bytes:

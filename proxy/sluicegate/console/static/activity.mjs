@@ -11,7 +11,7 @@ import { Filters, filtersOf } from "./filters.mjs";
 const MAX_ROWS = 500;
 const SECOND = 1_000; // the first rows are asked for again at most that often
 const FILTERS = { who: "Who", server: "Server", tool: "Tool", verdict: "Verdict", outcome: "Outcome", q: "Text", since: "Since", until: "Until" };
-const HINTS = { who: "key:NAME", tool: "NAME, or with *", q: "any word", since: "1h, or a date" };
+const HINTS = { who: "key:NAME", server: "its key", tool: "NAME, or with *", q: "any word", since: "1h, or a date" };
 const calledBefore = (/** @type {string} */ until, /** @type {string} */ rest) => html`Calls before <${Peer} text=${until} />. <a href=${pathOf(rest)}>Back to the newest</a>`;
 const CHOICES = {
   verdict: ["allow", "deny", "ask", "would_deny"],

@@ -7,6 +7,7 @@ import {
   Countdown, Fragment, Lines, Peer, Region, Time, ToolClass, Verdict, ago, html, plural, size, span, spoken, useLive,
 } from "./ui.mjs";
 import { go, query, route } from "./router.mjs";
+import { Grants } from "./grants.mjs";
 
 /** @typedef {any} Approval */
 
@@ -29,20 +30,20 @@ export function Approvals() {
   useLive(waiting);
   useLive(asked);
   useLive(resource);
-  const chosen = route.value.item;
+  const chosen = route.value.item, isGrants = wanted === "grants";
   const rows = (/** @type {any} */ data) => [...data.approvals].sort(tab === "decided" ? newest : soonest);
   const count = (/** @type {string} */ name) => TABS[name][1].data.value?.total ?? 0;
   return html`<div class=${`split ${chosen ? "has-item" : ""}`}>
     <section class="list" aria-label="Approvals">
       <header class="head"><h1>Approvals</h1><${Notify} /></header>
       <nav class="tabs" aria-label="Which approvals">${Object.entries(TABS).map(([name, [title]]) => html`
-        <a href=${`/console/approvals?tab=${name}`} aria-current=${name === tab ? "page" : undefined}>${title}${
-          name !== "decided" && count(name) > 0 && html` <b class="count">${count(name)}</b>`}</a>`)}</nav>
-      <${Region} resource=${resource} title="Approvals" isEmpty=${(/** @type {any} */ data) => !rows(data).length} empty=${html`<${NothingWaits} tab=${tab} />`}>
+        <a href=${`/console/approvals?tab=${name}`} aria-current=${name === tab && !isGrants ? "page" : undefined}>${title}${
+          name !== "decided" && count(name) > 0 && html` <b class="count">${count(name)}</b>`}</a>`)}<a href="/console/approvals?tab=grants" aria-current=${isGrants ? "page" : undefined}>Grants</a></nav>
+      ${isGrants ? html`<${Grants} />` : html`<${Region} resource=${resource} title="Approvals" isEmpty=${(/** @type {any} */ data) => !rows(data).length} empty=${html`<${NothingWaits} tab=${tab} />`}>
         ${(/** @type {any} */ data) => html`<ul class="rows" data-rows>${rows(data).map((/** @type {Approval} */ one) => html`
           <${Row} key=${one.id} one=${one} tab=${tab} isChosen=${one.id === chosen} />`)}</ul>`}
       <//>
-      <${Older} resource=${resource} />
+      <${Older} resource=${resource} />`}
     </section>
     <section class="detail" aria-label="One approval">${chosen ? html`<${Card} key=${chosen} id=${chosen} />`
       : html`<div class="empty wide"><h2>Choose an approval</h2><p>Its arguments, who asked and which rule asks for a person are shown here.</p></div>`}</section>
@@ -101,7 +102,7 @@ function Whole({ one, resource }) {
       setRevealed((await post(`/api/v1/approvals/${one.id}/reveal`)).arguments_lines);
     } catch (problem) {
       if (!(problem instanceof Failure)) throw problem;
-      if (problem.body.step_up) stepUp.value = { name: one.tool, done: reveal };
+      if (problem.body.step_up) stepUp.value = { name: one.tool, why: "what follows shows secrets", done: reveal };
       else spoken.value = problem.message;
     }
   };

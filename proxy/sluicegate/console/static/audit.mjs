@@ -17,7 +17,16 @@ export function Audit() {
   const filter = filtersOf(FILTERS);
   return html`<header class="head"><h1>Audit</h1></header><${Proof} />
     <${Filters} titles=${FILTERS} hints=${HINTS} choices=${CHOICES} focus="principal" label="Filter records" pathOf=${pathOf} />
-    <${Found} key=${filter} filter=${filter} />`;
+    <${Export} filter=${filter} /><${Found} key=${filter} filter=${filter} />`;
+}
+
+/** Records leave by the command line alone: no page holds a whole log. */
+function Export({ filter }) {
+  const given = new URLSearchParams(filter), isAll = [...given.keys()].every((name) => ["since", "until", "type"].includes(name));
+  const options = [...given].map(([name, value]) => ` --${name} '${value.replaceAll("'", "'\\''")}'`).join("");
+  return html`<details class="filter-box"><summary>Export these records</summary>
+    <${Lines} lines=${[isAll ? `sluice audit export${options} > audit.jsonl` : `sluice audit search --json${options} > audit.jsonl`]} label="Command that exports these records" />
+    <p class="dim">Run it where the log is. ${isAll ? "--format ocsf or ecs is for a SIEM." : "It exports the records that these filters find."}</p></details>`;
 }
 
 /* ---------------------------------------------------------------- search */

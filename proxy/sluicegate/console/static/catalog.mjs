@@ -1,15 +1,16 @@
 /** Catalog: what a client is given of all servers, what it costs in tokens, and definitions that wait for a person. */
 import { useEffect, useMemo, useState } from "./vendor/hooks.mjs";
 import { Failure, Resource, get, post, session } from "./net.mjs";
-import { Confirm, Lines, Peer, Region, Time, Verdict, html, plural, size, spoken, useLive, visible } from "./ui.mjs";
+import { Confirm, Lines, Peer, Region, Time, ToolClass, Verdict, html, plural, size, spoken, useLive, visible } from "./ui.mjs";
 import { go, query } from "./router.mjs";
 
 const SHOWN = 100; // rows of a kind of one server; a search narrows them
-const FOUND = 20; // the same where a search opens many servers at once: each key draws them anew
+const FOUND = 60; // of all servers together where a search opens them: each key draws them anew
 const FEW = 4; // servers, which are all open from the beginning
 const PREVIEWED = 2_000; // lines of each part
 const MAX_COMPARED = 400; // lines on either side, with the common ones at both ends left out
-const KINDS = { tool: "Tools", resource: "Resources", template: "Templates", prompt: "Prompts" };
+const SLICE = 200; // definitions that are measured in one step of the page's loop
+const KINDS = { tool: "Tools", resource: "Resources", template: "Templates", prompt: "Prompts", lacking: "Tools it does not get" };
 const pins = new Resource("/api/v1/pins?waiting=1");
 const encoder = new TextEncoder();
 
@@ -19,17 +20,21 @@ const listsOf = (client) => new Resource(async (/** @type {boolean} */ backgroun
   const [tools, prompts, resources] = await Promise.all(["tools", "prompts", "resources"].map((name) => get(`/api/v1/${name}?${as}`, background))).catch((failure) => {
     throw failure.status === 404 ? new Failure(400, failure.message) : failure; // it says that there is no such client
   });
-  const of = (/** @type {string} */ kind, /** @type {any[]} */ items) => items.map((item) => entry(kind, item));
-  return {
-    notes: resources.next ? [`Only the first ${resources.resources.length} resources are shown.`] : [],
-    entries: [...of("tool", tools.tools), ...of("resource", resources.resources), ...of("template", resources.templates ?? []), ...of("prompt", prompts.prompts)],
-  };
+  const entries = [];
+  for (const [kind, items] of Object.entries({ tool: tools.tools, resource: resources.resources, template: resources.templates ?? [], prompt: prompts.prompts })) for (const item of items) {
+    entries.push(entry(kind, item));
+    if (entries.length % SLICE === 0) await rest();
+  }
+  return { notes: resources.next ? [`Only the first ${resources.resources.length} resources are shown.`] : [], entries };
 });
+
+/** Lets the page's loop go on. @returns {Promise<void>} */
+const rest = () => /** @type {any} */ (globalThis).scheduler?.yield?.() ?? new Promise((done) => setTimeout(done));
 
 /** @param {string} kind @param {any} item */
 function entry(kind, item) {
-  const name = String(item.uri ?? item.uriTemplate ?? item.name), mark = kind === "tool" || kind === "prompt" ? "__" : "+";
-  const at = name.indexOf(mark), bytes = encoder.encode(JSON.stringify(item)).length;
+  const name = String(item.uri ?? item.uriTemplate ?? item.name), mark = kind === "resource" || kind === "template" ? "+" : "__";
+  const at = name.indexOf(mark), bytes = kind === "lacking" ? 0 : encoder.encode(JSON.stringify(item)).length;
   return { kind, name, item, bytes, prefix: at > 0 ? name.slice(0, at) : "", id: `${kind} ${name}`, text: `${name}\n${item.description ?? ""}`.toLowerCase() };
 }
 
@@ -47,23 +52,26 @@ function pathWith(changed) {
 export function Catalog() {
   const client = query.value.get("as") || "local", sought = (query.value.get("q") ?? "").toLowerCase(), chosen = query.value.get("of") ?? "";
   const lists = useMemo(() => listsOf(client), [client]);
-  useEffect(() => void lists.load(false), [lists]);
+  const judged = useMemo(() => new Resource(`/api/v1/tools/judged?as=${encodeURIComponent(client)}`), [client]);
+  const load = async () => { await lists.load(false); await judged.load(false); };
+  useEffect(() => void load(), [lists]);
   useLive(pins);
   const filter = (/** @type {string} */ name, /** @type {string} */ value) => go(pathWith({ [name]: value }), true);
-  const entries = lists.data.value?.entries;
-  const found = useMemo(() => (entries ?? []).filter((/** @type {any} */ one) => one.text.includes(sought)), [entries, sought]);
+  const rows = judged.data.value?.tools, about = useMemo(() => new Map((rows ?? []).map((/** @type {any} */ one) => [one.name, one])), [rows]);
+  const entries = useMemo(() => [...lists.data.value?.entries ?? [], ...(rows ?? []).filter((/** @type {any} */ one) => !one.given).map((/** @type {any} */ one) => entry("lacking", one))], [lists.data.value, rows]);
+  const found = useMemo(() => entries.filter((/** @type {any} */ one) => one.text.includes(sought)), [entries, sought]);
   const submit = (/** @type {any} */ event) => { event.preventDefault(); filter("as", event.target.elements.as.value.trim()); };
   return html`<div class=${`split ${chosen ? "has-item" : ""}`}>
-    <section class="list" aria-label="Catalog"><header class="head"><h1>Catalog</h1><button class="quiet" onClick=${() => lists.load(false)}>Reload</button></header>
-      <form class="as" onSubmit=${submit}><label>View as<input name="as" spellcheck="false" autocomplete="off" placeholder="local" value=${query.value.get("as") ?? ""} /></label><button>View</button></form>
+    <section class="list" aria-label="Catalog" aria-busy=${!judged.at.value && !judged.failure.value && !lists.failure.value}><header class="head"><h1>Catalog</h1><button class="quiet" onClick=${load}>Reload</button></header>
+      <form class="as" onSubmit=${submit}><label>View as<input key=${client} name="as" spellcheck="false" autocomplete="off" placeholder="local" defaultValue=${query.value.get("as") ?? ""} /></label><button>View</button></form>
       <input class="search" type="search" data-filter placeholder="Search names and descriptions" aria-label="Search names and descriptions" value=${query.value.get("q") ?? ""} onInput=${(/** @type {any} */ event) => filter("q", event.target.value)} />
-      <${Waiting} chosen=${chosen} />
+      <${Waiting} chosen=${chosen} />${judged.failure.value && !lists.failure.value && html`<p class="note bad" role="alert">Class, verdict and pin could not be loaded: <${Peer} text=${judged.failure.value.message} /></p>`}
       <${Region} resource=${lists} title="Catalog" isEmpty=${() => !found.length}
         empty=${sought ? html`<h3>Nothing has that name</h3>` : html`<h3>This client is given nothing</h3><p>Servers list nothing, or the policy has no row that allows it: see <a href="/console/policy">Policy</a>.</p>`}>
-        ${() => html`<${Tree} entries=${found} chosen=${chosen} isSought=${sought !== ""} />`}<//></section>
+        ${() => html`<${Tree} entries=${found} about=${about} chosen=${chosen} isSought=${sought !== ""} />`}<//></section>
     <section class="detail" aria-label="One definition">${chosen ? html`<a class="back" href=${pathWith({ of: "" })}>← Catalog</a>
       ${chosen.startsWith("pin ") ? html`<${Pin} key=${chosen} id=${chosen} waits=${(pins.data.value?.pins ?? []).find((/** @type {any} */ one) => idOf(one) === chosen)} />`
-        : html`<${Region} resource=${lists} title="This definition">${(/** @type {any} */ data) => html`<${Definition} one=${data.entries.find((/** @type {any} */ one) => one.id === chosen)} client=${client} />`}<//>`}`
+        : html`<${Region} resource=${lists} title="This definition">${() => html`<${Definition} one=${entries.find((/** @type {any} */ one) => one.id === chosen)} about=${about} client=${client} />`}<//>`}`
     : html`<div class="empty wide"><h2>Choose a definition</h2><p>It is shown as this client gets it, with what it costs.</p></div>`}</section></div>`;
 }
 
@@ -74,18 +82,19 @@ function Waiting({ chosen }) {
       <span class="row-sub"><${Peer} text=${pin.server} /><span>${pin.kind}</span></span></a></li>`)}</ul></section>`;
 }
 
-function Tree({ entries, chosen, isSought }) {
+function Tree({ entries, about, chosen, isSought }) {
   const branches = new Map(/** @type {[string, any[]][]} */ ([]));
   for (const one of entries) branches.get(one.prefix)?.push(one) ?? branches.set(one.prefix, [one]);
   const isFew = branches.size <= FEW;
-  return html`<p class="dim sum">${plural(entries.length, "definition")}, ${size(total(entries))}, ${tokens(total(entries))}</p>${[...branches.keys()].sort().map((prefix) => {
+  const lacking = entries.filter((/** @type {any} */ one) => one.kind === "lacking").length;
+  return html`<p class="dim sum">${plural(entries.length - lacking, "definition")}, ${size(total(entries))}, ${tokens(total(entries))}${lacking > 0 && `; ${plural(lacking, "tool")} not given`}</p>${[...branches.keys()].sort().map((prefix) => {
     const own = branches.get(prefix) ?? [];
-    return html`<${Branch} key=${prefix} prefix=${prefix} own=${own} chosen=${chosen} most=${isSought && !isFew ? FOUND : SHOWN} opens=${isSought || isFew || own.some((/** @type {any} */ one) => one.id === chosen)} />`;
+    return html`<${Branch} key=${prefix} prefix=${prefix} own=${own} about=${about} chosen=${chosen} most=${isSought ? Math.max(5, Math.ceil(FOUND / branches.size)) : SHOWN} opens=${isSought || isFew || own.some((/** @type {any} */ one) => one.id === chosen)} />`;
   })}`;
 }
 
 /** What is closed has no rows: thousands would be drawn and never seen. */
-function Branch({ prefix, own, chosen, most, opens }) {
+function Branch({ prefix, own, about, chosen, most, opens }) {
   const [isOpen, setOpen] = useState(opens);
   useEffect(() => setOpen(opens), [opens]);
   return html`<details class="branch" open=${isOpen} onToggle=${(/** @type {any} */ event) => setOpen(event.currentTarget.open)}>
@@ -93,19 +102,27 @@ function Branch({ prefix, own, chosen, most, opens }) {
     ${isOpen && Object.entries(KINDS).map(([kind, title]) => {
       const rows = own.filter((/** @type {any} */ one) => one.kind === kind);
       return rows.length > 0 && html`<h3>${title} <span class="dim">${rows.length.toLocaleString("en")}</span></h3><ul class="rows" data-rows>${rows.slice(0, most).map((/** @type {any} */ one) => html`
-        <li key=${one.id}><a class="row leaf" href=${pathWith({ of: one.id })} aria-current=${one.id === chosen ? "true" : undefined}><${Peer} text=${one.name} /><span class="dim">${Math.ceil(one.bytes / 4).toLocaleString("en")}</span></a></li>`)}</ul>
+        <li key=${one.id}><a class="row leaf" href=${pathWith({ of: one.id })} aria-current=${one.id === chosen ? "true" : undefined}><${Named} one=${one} />${one.bytes > 0 && html`<span class="dim">${Math.ceil(one.bytes / 4).toLocaleString("en")}</span>`}${about.has(one.name) && ["tool", "lacking"].includes(one.kind) && html`<${Marks} judged=${about.get(one.name)} />`}</a></li>`)}</ul>
         ${rows.length > most && html`<p class="dim">${plural(rows.length - most, "more")}: a search narrows them.</p>`}`;
     })}</details>`;
 }
 
-function Definition({ one, client }) {
+/** What the client is not given is struck through, and says so to who does not see that. */
+const Named = ({ one }) => one.kind === "lacking" ? html`<span><s><${Peer} text=${one.name} /></s><span class="hidden"> not given</span></span>` : html`<${Peer} text=${one.name} />`;
+
+/** What is judged of a tool: class, verdict and pin. */
+const Marks = ({ judged }) => html`<span class="row-sub"><${ToolClass} word=${judged.class} /><${Verdict} word=${judged.verdict} /><span>${judged.pin.replaceAll("_", " ")}</span></span>`;
+
+function Definition({ one, about, client }) {
   if (!one) return html`<div class="empty"><h3>This client is not given it</h3><p><a href="/console/policy">Policy</a> says why.</p></div>`;
-  const method = { tool: "tools/call", prompt: "prompts/get", resource: "resources/read" }[one.kind];
+  const method = { tool: "tools/call", lacking: "tools/call", prompt: "prompts/get", resource: "resources/read" }[one.kind], isGiven = one.kind !== "lacking", judged = one.kind === "tool" || !isGiven ? about.get(one.name) : undefined;
   const why = method && `/console/policy?${new URLSearchParams({ as: client, method, target: one.name })}`;
-  return html`<article class="card"><header class="card-head"><div><h2><${Peer} text=${one.name} /></h2><p class="meta"><span class="badge">${one.kind}</span><span class="dim">as <${Peer} text=${client} /> gets it</span></p></div></header>
-    <dl class="facts grid"><div><dt>Size as sent</dt><dd>${size(one.bytes)}</dd></div><div><dt>Cost</dt><dd>${tokens(one.bytes)}</dd></div></dl>
+  return html`<article class="card"><header class="card-head"><div><h2><${Named} one=${one} /></h2><p class="meta"><span class="badge">${isGiven ? one.kind : "tool"}</span><span class="dim">${isGiven ? html`as <${Peer} text=${client} /> gets it` : html`<${Peer} text=${client} /> is not given it`}</span></p></div></header>
+    ${judged && html`<dl class="facts"><dt>Class</dt><dd><${ToolClass} word=${judged.class} /> <span class="dim"><${Peer} text=${judged.class_source} /></span></dd>
+      <dt>Verdict</dt><dd><${Verdict} word=${judged.verdict} /> <code><${Peer} text=${judged.rule} /></code></dd><dt>Definition</dt><dd><${Verdict} word=${judged.pin.replaceAll("_", " ")} /></dd></dl>`}
+    ${isGiven && html`<dl class="facts grid"><div><dt>Size as sent</dt><dd>${size(one.bytes)}</dd></div><div><dt>Cost</dt><dd>${tokens(one.bytes)}</dd></div></dl>`}
     ${one.item.description && html`<section class="block quote"><h3>Description <span class="author">written by the server</span></h3><p><${Peer} text=${one.item.description} /></p></section>`}
-    <section class="block"><h3>Definition <span class="author">written by the server</span></h3><${Lines} lines=${JSON.stringify(one.item, null, 2).split("\n")} label="Definition" /></section>
+    ${isGiven && html`<section class="block"><h3>Definition <span class="author">written by the server</span></h3><${Lines} lines=${JSON.stringify(one.item, null, 2).split("\n")} label="Definition" /></section>`}
     ${why && html`<p><a href=${why}>What the policy says of it</a></p>`}
     ${["resource", "prompt"].includes(one.kind) && html`<${Preview} key=${one.id} one=${one} method=${method} />`}</article>`;
 }

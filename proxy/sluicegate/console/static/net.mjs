@@ -11,7 +11,7 @@ export const isStarted = signal(false);
 export const answeredAt = signal(0);
 export const isOffline = signal(false);
 /** What a failed step-up asks for: the way, and what is done once it went well. */
-export const stepUp = signal(/** @type {null | {name: string, done: () => void}} */ (null));
+export const stepUp = signal(/** @type {null | {name: string, why: string, done: () => void}} */ (null));
 
 export class Failure extends Error {
   /** @param {number} status @param {string} text @param {any} body */

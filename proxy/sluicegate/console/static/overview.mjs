@@ -6,21 +6,32 @@ import { Countdown, Peer, Region, ToolClass, Verdict, ago, html, plural, useLive
 import { servers, stateOf } from "./servers.mjs";
 
 const pins = new Resource("/api/v1/pins?waiting=1");
-const audit = new Resource("/api/v1/audit/head");
+const status = new Resource("/api/v1/status");
 const denied = new Resource("/api/v1/calls?outcome=denied&since=1h&limit=5");
 const SELDOM = 30_000; // a search in the log is dearer than a list
+const MINUTE = 60_000, SHORT = 9_000;
+const BEGUN = "sluice.begun"; // of a browser that has seen the first call
+/** What was counted when, for a minute. @type {{at: number, calls: number, denied: number}[]} */
+let samples = [];
+
+status.data.subscribe((data) => {
+  if (!data?.counted) return;
+  if (data.counted.calls < (samples.at(-1)?.calls ?? 0)) samples = []; // Sluice has started anew
+  samples = [...samples.filter((one) => one.at > Date.now() - MINUTE), { at: Date.now(), ...data.counted }];
+  if (data.counted.calls) localStorage.setItem(BEGUN, "1");
+});
 
 export function Overview() {
-  for (const resource of [waiting, servers, pins, audit]) useLive(resource);
+  for (const resource of [waiting, servers, pins, status]) useLive(resource);
   useEffect(() => {
     void denied.load();
     const timer = setInterval(() => { if (!document.hidden) void denied.load(); }, SELDOM);
     return () => clearInterval(timer);
   }, []);
   return html`<header class="head"><h1>Overview</h1></header>
-    <${Needs} />
+    <${FirstSteps} /><${Needs} />
     <div class="tiles">
-      <${Health} /><${ServersTile} /><${AuditTile} />
+      <${Health} /><${ServersTile} /><${CallsTile} /><${AuditTile} />
     </div>
     <div class="columns">
       <section class="panel" aria-labelledby="o-approvals"><header><h2 id="o-approvals">Approvals for you</h2><a href="/console/approvals">All</a></header>
@@ -68,12 +79,30 @@ function Tile({ title, children }) {
   return html`<section class="tile"><h2>${title}</h2>${children}</section>`;
 }
 
+/** For a first visit: three steps, each ticked once it is done. */
+function FirstSteps() {
+  const counted = status.data.value?.counted, rows = servers.data.value?.servers;
+  if (!counted || !rows || localStorage.getItem(BEGUN)) return null;
+  const steps = [
+    [rows.some((/** @type {any} */ one) => stateOf(one) === "up"), "A server is up", html`<code>sluice add NAME -- COMMAND</code> adds one, <code>sluice init</code> takes over those of a client.`],
+    [counted.requests > 0, "A client is connected", html`<code>sluice install</code> writes Sluice into the config of your client.`],
+    [counted.calls > 0, "A first call", html`Have your client use a tool. It appears in <a href="/console/activity">Activity</a>.`],
+  ];
+  return html`<section class="panel first" aria-labelledby="o-first"><header><h2 id="o-first">First steps</h2></header><ol class="sentences steps">${steps.map(([isDone, what, how]) => html`
+    <li><${Verdict} word=${isDone ? "done" : "to do"} tone=${isDone ? "good" : "off"} /> <b>${what}</b>${!isDone && html` <span class="dim">${how}</span>`}</li>`)}</ol></section>`;
+}
+
 function Health() {
-  const failure = servers.failure.value;
-  const rows = servers.data.value?.servers ?? [];
-  const isAllUp = rows.every((/** @type {any} */ one) => stateOf(one) === "up");
+  const { data: { value: data }, failure: { value: failure } } = status;
   return html`<${Tile} title="Sluice">${failure && failure.status !== 403 ? html`<${Verdict} word="error" /><p class="dim"><${Peer} text=${failure.message} /></p>`
-    : html`<${Verdict} word=${isAllUp ? "ready" : "waiting"} tone=${isAllUp ? "good" : "wait"} /><p class="dim">${isAllUp ? "Every server is up." : "Some servers are not up."}</p>`}<//>`;
+    : data ? html`<${Verdict} word=${data.status} tone=${data.status === "ready" ? "good" : "bad"} /><p class="dim">policy <${Peer} text=${data.policy.revision.slice(0, 8)} />, <${Peer} text=${data.policy.mode} /></p>` : html`<p class="dim">${failure ? "no right" : "…"}</p>`}<//>`;
+}
+
+function CallsTile() {
+  const [first, last] = [samples[0], samples.at(-1)], counted = status.data.value?.counted;
+  const rate = last && last.at - first.at >= SHORT ? Math.round((last.calls - first.calls) * MINUTE / (last.at - first.at)) : null;
+  return html`<${Tile} title="Calls">${rate === null ? html`<p class="dim">${counted ? "Counted for some seconds first" : "…"}</p>` : html`<p class="figure">${rate.toLocaleString("en")}<span class="of"> a minute</span></p>`}
+    <p class="dim">${counted ? `${plural(counted.calls, "call")} since the start, ${counted.denied.toLocaleString("en")} denied` : status.data.value ? "telemetry.metrics is off" : ""}</p><//>`;
 }
 
 function ServersTile() {
@@ -84,10 +113,8 @@ function ServersTile() {
 }
 
 function AuditTile() {
-  const head = audit.data.value, failure = audit.failure.value;
-  const when = head?.time ?? head?.at ?? "";
-  return html`<${Tile} title="Audit log">${head ? html`<${Verdict} word="signed" tone="good" /><p class="dim">${when ? html`checkpoint ${ago(when)}` : "a signed checkpoint"}${
-      head.seq !== undefined && html`, up to record ${Number(head.seq).toLocaleString("en")}`}</p>`
-    : failure ? html`<${Verdict} word=${failure.status === 403 ? "no right" : "not signed"} tone=${failure.status === 403 ? "off" : "wait"} /><p class="dim"><${Peer} text=${failure.message.split(";")[0]} /></p>`
-    : html`<p class="dim">…</p>`}<//>`;
+  const data = status.data.value, head = data?.audit?.signed;
+  return html`<${Tile} title="Audit log">${head ? html`<${Verdict} word="signed" tone="good" /><p class="dim">checkpoint ${ago(head.time)}, up to record ${Number(head.seq).toLocaleString("en")}</p>`
+    : data?.audit ? html`<${Verdict} word="not signed" tone="wait" /><p class="dim"><${Peer} text=${data.audit.problem || "the first records are not ten seconds old"} /></p>`
+    : html`<p class="dim">${data || status.failure.value ? "no log, or no right to read it" : "…"}</p>`}<//>`;
 }

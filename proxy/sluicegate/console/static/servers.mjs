@@ -68,7 +68,7 @@ function Actions({ one }) {
       void servers.load(false);
     } catch (/** @type {any} */ failure) {
       if (!failure.body?.step_up) throw failure;
-      stepUp.value = { name: one.key, done: () => void act(action).catch((problem) => setDone(problem.message)) };
+      stepUp.value = { name: one.key, why: "Sluice is not ready without this server", done: () => void act(action).catch((problem) => setDone(problem.message)) };
     }
   };
   const names = one.status === "disabled" ? ["enable"] : ["restart", "reconnect", "disable"];

@@ -169,7 +169,7 @@ export function StepUp() {
   };
   return html`<dialog ref=${box} onClose=${close} aria-labelledby="step-up"><form onSubmit=${submit}>
     <h2 id="step-up">Is it still you?</h2>
-    <p>${isKey ? "Paste your key once more: what follows shows secrets." : html`Type <b><${Peer} text=${asked.name} /></b> to go on: what follows shows secrets.`}</p>
+    <p>${isKey ? `Paste your key once more: ${asked.why}.` : html`Type <b><${Peer} text=${asked.name} /></b> to go on: ${asked.why}.`}</p>
     <label>${isKey ? "Client key" : "Its name"}<input name="word" type=${isKey ? "password" : "text"} autocomplete="off" required /></label>
     ${problem && html`<p class="note bad" role="alert">${problem}</p>`}
     <div class="actions"><button type="button" onClick=${close}>Cancel</button><button class="main">Continue</button></div></form></dialog>`;

@@ -42,7 +42,7 @@ class PendingRequest:
     _token: Any = None
     _progress = -inf
     _waiting_bytes = 0
-    _inbox: deque[Notification] | None = None
+    _inbox: deque[tuple[Notification, int]] | None = None
     _waiter: asyncio.Future[None] | None = None
 
     def __init__(self, id: int, call: Call | None = None) -> None:
@@ -66,7 +66,7 @@ class PendingRequest:
             self._inbox = deque()
         self._waiting_bytes += (size := size_of(notification.params))
         if not self._inbox or (len(self._inbox) < MAX_WAITING and self._waiting_bytes <= MAX_WAITING_BYTES):
-            self._inbox.append(notification)
+            self._inbox.append((notification, size))
         else:
             self._waiting_bytes -= size
         self._wake()
@@ -105,8 +105,8 @@ class PendingRequest:
     async def flush(self) -> None:
         """Hands on what has come. After it, the order of what the server sent is kept."""
         while self._inbox:
-            notification = self._inbox.popleft()
-            self._waiting_bytes -= size_of(notification.params)
+            notification, size = self._inbox.popleft()
+            self._waiting_bytes -= size
             await self.emit(notification)
 
     async def result(self) -> Response:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sluicegate.protocol import input_requests_server
-from sluicegate.protocol.input_forms import ELICIT
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Response, decode_fast, dump
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Response, decode_fast, dump
 from sluicegate.protocol.legacy_server import URL_ELICITATION_REQUIRED
 from sluicegate.protocol.model import Call, Failure, InputRequired, Outcome, OwnState, Result
 
@@ -45,8 +44,6 @@ def consented(call: Call) -> Call | Outcome:
     actions = {key: answer.get("action") if isinstance(answer, dict) else "" for key, answer in given.items()}
     missing = {key: ask for key, ask in requests.items() if key not in actions}
     for key in requests.keys() - missing.keys():
-        if actions[key] not in ("accept", "decline", "cancel"):
-            return Failure(INVALID_PARAMS, f"inputResponses[{key!r}] is no answer to {ELICIT}")
         if actions[key] != "accept":
             return _declined(call.method)
     if missing:

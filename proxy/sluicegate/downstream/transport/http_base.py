@@ -36,6 +36,9 @@ SEND_TIME: Final = 10.0
 MAX_SENDING: Final = 64
 """Sends without waiting at once: a server that asks faster than it reads is not answered."""
 
+REFUSED: Final = frozenset({401, 403})
+_MAX_CHALLENGES: Final = 8
+
 log = logging.getLogger(__name__)
 
 
@@ -82,10 +85,38 @@ class HttpTransport:
 
     async def _request(self, method: str, url: httpx.URL, headers: Raw, body: bytes = b"") -> Reply:
         """Raises `Lost`."""
+        account = self._settings.account
+        if account is None:
+            return await self._exchange(method, url, headers, body)
+        used = account.header()
+        if used is None:
+            used = await account.renewed()
+        for _ in range(2):
+            reply = await self._exchange(method, url, _with(headers, used), body)
+            # What proves that nothing was executed may be sent once more, with a newer token.
+            if reply.status not in REFUSED or not (said := challenges(reply)):
+                return reply
+            reply.close()
+            used = await account.rejected(used, reply.status, said)
+        raise refused(reply.status, reply.headers)
+
+    async def _exchange(self, method: str, url: httpx.URL, headers: Raw, body: bytes) -> Reply:
         try:
             return await self._http.exchange(url, headers, body, method)
         except httpx.TransportError as error:
             raise lost_by(error) from None
+
+
+def _with(headers: Raw, authorization: bytes) -> Raw:
+    return [*headers, (b"authorization", authorization)] if authorization else headers
+
+
+def challenges(reply: Reply) -> list[str]:
+    """Each `WWW-Authenticate` (RFC 9110 11.6.1: there may be several) of an answer that proves that the request was not
+    executed; none of all others."""
+    if not proves(reply.status, reply.headers, in_session=False):
+        return []
+    return [value.decode("latin-1") for name, value in reply.raw if name == b"www-authenticate"][:_MAX_CHALLENGES]
 
 
 def lost_by(error: httpx.TransportError) -> Lost:

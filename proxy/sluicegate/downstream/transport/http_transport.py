@@ -18,9 +18,11 @@ from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.session.suspended import InteractiveExchange
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.downstream.transport.http_base import (
+    REFUSED,
     HttpTransport,
     Raw,
     body_at_hand,
+    challenges,
     is_event_stream,
     is_json,
     lost_by,
@@ -98,12 +100,19 @@ class StreamableHttpTransport(HttpTransport):
     # ------------------------------------------------------------ requests
 
     async def send(self, exchange: PendingRequest, body: bytes, headers: Headers) -> None:
-        try:  # as `_request`, without a frame more in the stack of each call
-            response = await self._http.exchange(self._url, [*self._posting, *headers], body)
-        except httpx.TransportError as error:
-            raise lost_by(error) from None
+        account = self._settings.account
+        if account is not None and account.has_token:
+            response = await self._request("POST", self._url, [*self._posting, *headers], body)
+        else:
+            try:  # as `_request`, without a frame more in the stack of each call
+                response = await self._http.exchange(self._url, [*self._posting, *headers], body)
+            except httpx.TransportError as error:
+                raise lost_by(error) from None
         if response.status in _MOVED:
             response = await self._follow(response, body, headers, exchange.once)
+        elif response.status in REFUSED and account is not None and (said := challenges(response)):
+            response.close()
+            await account.rejected(b"", response.status, said)  # raises: there is no token
         try:
             await self._take(response, exchange)
         except BaseException:
@@ -237,8 +246,9 @@ class StreamableHttpTransport(HttpTransport):
                 await self._take_message(data, exchange)
                 if not isinstance(exchange, InteractiveExchange):  # who waits for that takes it by itself
                     await exchange.flush()
-            if not exchange.is_over:
-                await self._budget.spend(since)
+            if exchange.is_over:
+                return  # what follows is nobody's
+            await self._budget.spend(since)
 
     # ------------------------------------------------------------ what has no answer
 

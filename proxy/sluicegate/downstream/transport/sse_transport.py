@@ -143,7 +143,7 @@ class HttpSseTransport(HttpTransport):
     async def _take(self, found: list[bytes]) -> None:
         since = self._budget.now()
         owners = [await self._take_message(data, None) for data in found]
-        if any(owner is None or not owner.is_over for owner in owners):
+        if not owners or any(owner is None or not owner.is_over for owner in owners):
             await self._budget.spend(since)
 
     def agreed(self, revision: Revision) -> None:

@@ -23,7 +23,15 @@ from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
 from sluicegate.runtime.loop_budget import PIECE, VALUES, LoopBudget, is_large
 
-_INHERITED: Final = frozenset({"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "TMPDIR", "LANG", "LANGUAGE"})
+_INHERITED: Final = frozenset(
+    "HOME LOGNAME PATH SHELL TERM USER TMPDIR LANG LANGUAGE "
+    # Windows: many programs do not start without them.
+    "APPDATA COMSPEC HOMEDRIVE HOMEPATH LOCALAPPDATA PATHEXT PROCESSOR_ARCHITECTURE PROGRAMDATA PROGRAMFILES "
+    "SYSTEMDRIVE SYSTEMROOT TEMP TMP USERNAME USERPROFILE WINDIR "
+    # Files of certificate authorities: behind a proxy that opens TLS no package can be fetched without them.
+    "CURL_CA_BUNDLE GIT_SSL_CAINFO NODE_EXTRA_CA_CERTS REQUESTS_CA_BUNDLE SSL_CERT_DIR SSL_CERT_FILE".split()
+)
+_PROXIES: Final = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"})
 MAX_UNREAD: Final = MAX_MESSAGE
 """Bytes that a child may leave unread on its stdin before further calls are refused."""
 # Seconds. A child that answers and exits: its last words may still be in the pipe when its exit is known, and its
@@ -36,9 +44,11 @@ _EACH: Final = 64  # bytes whose time a line takes besides its own
 def environment(
     configured: Mapping[str, str], ours: Mapping[str, str] | None = None, command: str = ""
 ) -> dict[str, str]:
-    """PATH begins with the folder of a command that is written as a path: where `npx` is, `node` is found."""
+    """PATH begins with the folder of a command that is written as a path: where `npx` is, `node` is found. A proxy is
+    inherited unless its URL holds a password."""
     ours = os.environ if ours is None else ours
     inherited = {name: value for name, value in ours.items() if name in _INHERITED or name.startswith("LC_")}
+    inherited |= {name: value for name, value in ours.items() if name.upper() in _PROXIES and "@" not in value}
     if os.path.isabs(command):
         inherited["PATH"] = os.pathsep.join((os.path.dirname(command), inherited.get("PATH", os.defpath)))
     return {**inherited, **configured}

@@ -6,7 +6,7 @@ is verified once and then looked up the same way.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
@@ -108,17 +108,26 @@ class Identity:
 
     # ------------------------------------------------------------ who can still come in
 
-    def find(self, name: str) -> Principal | None:
-        """Returns the principal of that name of which a valid token was seen."""
-        return self._tokens.find(name)
+    def find(self, name: str, roles: Iterable[str] | None = None) -> Principal | None:
+        """Returns the principal of that name of which a valid token was seen: with these groups, if they are said."""
+        return self._tokens.find(name, roles)
 
     def is_current(self, principal: Principal) -> bool:
         """Whether the credential with which it came in is still good, and gives what it gave."""
         if principal.name.startswith("jwt:"):
-            expires = principal.expires
-            return expires is not None and self._clock() < expires and self._tokens.find(principal.name) is not None
+            expires, found = principal.expires, self._tokens.find(principal.name, principal.roles)
+            return expires is not None and self._clock() < expires and found is not None
         now = self._anonymous if principal.name == "anonymous" else self._by_name.get(principal.name)
         return now == principal and (now.expires is None or self._clock() < now.expires)
+
+    def is_known(self, principal: Principal) -> bool:
+        """Whether it still gets in: with this key, whatever roles that gives now, or with a token of the same subject.
+        Another key of the same name is somebody else's."""
+        if principal.name.startswith("jwt:"):
+            return self._tokens.find(principal.name) is not None
+        now = self._anonymous if principal.name == "anonymous" else self._by_name.get(principal.name)
+        is_same = now is not None and now.credential == principal.credential
+        return is_same and now is not None and (now.expires is None or self._clock() < now.expires)
 
     def current(self) -> frozenset[str]:
         """The names of principals that still have a valid credential."""

@@ -5,7 +5,7 @@ and decides no right: what a claim says becomes a group, never a role.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +18,8 @@ from sluicegate.protocol.jsonrpc import Json, inside
 SKEW: Final = 60.0  # seconds that an issuer's clock may be ahead of ours
 MAX_KNOWN: Final = 4_096
 MAX_NAMES: Final = 65_536
+MAX_PER_NAME: Final = 8
+"""Sets of groups of one subject of which a token is known; of more, the one that ends first is forgotten."""
 MAX_GROUPS: Final = 200
 MAX_TEXT: Final = 256
 _TYPES: Final = frozenset({"jwt", "at+jwt"})
@@ -37,9 +39,8 @@ class Tokens:
         self._settings = TokenSettings()
         self._issuers: dict[str, list[TokenIssuer]] = {}
         self._verified: dict[str, Principal] = {}
-        self._there: dict[
-            str, tuple[TokenIssuer, Principal]
-        ] = {}  # by name: of the tokens seen, the one that lasts longest
+        # By name and groups: of the tokens seen, the one that lasts longest.
+        self._there: dict[str, dict[frozenset[str], tuple[TokenIssuer, Principal]]] = {}
 
     def replace(self, settings: TokenSettings) -> None:
         """Every token is verified anew. Principals of an unchanged issuer stay current."""
@@ -48,7 +49,10 @@ class Tokens:
         for one in settings.issuers:
             self._issuers[one.issuer].append(one)
         same = set(settings.issuers) if settings.scopes == self._settings.scopes else set()
-        self._there = {name: entry for name, entry in self._there.items() if entry[0] in same}
+        for name, ones in list(self._there.items()):
+            kept = {roles: entry for roles, entry in ones.items() if entry[0] in same}
+            self._there |= {name: kept}
+        self._there = {name: ones for name, ones in self._there.items() if ones}
         self._settings = settings
 
     # ------------------------------------------------------------ what is known
@@ -56,13 +60,17 @@ class Tokens:
     def verified(self, digest: str) -> Principal | None:
         return self._verified.get(digest)
 
-    def find(self, name: str) -> Principal | None:
-        entry = self._there.get(name)
-        return None if entry is None or self._is_over(entry[1]) else entry[1]
+    def find(self, name: str, roles: Iterable[str] | None = None) -> Principal | None:
+        """Of those tokens of a subject that are good, and have just these groups where some are said, the one that
+        lasts longest: another one gives other rights."""
+        there = self._there.get(name, {})
+        ones = there.values() if roles is None else [one for one in (there.get(frozenset(roles)),) if one is not None]
+        good = [principal for _, principal in ones if not self._is_over(principal)]
+        return max(good, key=lambda one: one.expires or 0, default=None)
 
     def current(self) -> set[str]:
         """Whoever has a token that is still good, as far as it was shown. Forgets the others."""
-        for name in [name for name, (_, principal) in self._there.items() if self._is_over(principal)]:
+        for name in [name for name in self._there if self.find(name) is None]:
             del self._there[name]
         return set(self._there)
 
@@ -75,11 +83,15 @@ class Tokens:
         if len(self._verified) >= MAX_KNOWN:
             self._verified.clear()
         self._verified[digest] = principal
-        before = self.find(principal.name)
-        if before is None or (principal.expires or 0) >= (before.expires or 0):
-            if len(self._there) >= MAX_NAMES:
-                self._there.pop(next(iter(self._there)))
-            self._there[principal.name] = (issuer, principal)
+        before = self.find(principal.name, principal.roles)
+        if before is not None and (principal.expires or 0) < (before.expires or 0):
+            return
+        if len(self._there) >= MAX_NAMES:
+            self._there.pop(next(iter(self._there)))
+        ones = self._there.setdefault(principal.name, {})
+        ones[frozenset(principal.roles)] = (issuer, principal)
+        if len(ones) > MAX_PER_NAME:
+            del ones[min(ones, key=lambda roles: ones[roles][1].expires or 0)]
 
     # ------------------------------------------------------------ what is not
 

@@ -1,0 +1,60 @@
+"""Links to log in to a server, for a call that waits for that."""
+
+import logging
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from sluicegate.app.login_callback import CallbackPort
+from sluicegate.guards.login import LoginLink
+from sluicegate.listen.server import CannotListen
+from sluicegate.login import Flow, LoginFailed, Logins, LoginUnavailable
+from sluicegate.store import StoreFailed
+
+log = logging.getLogger(__name__)
+
+
+class LoginLinks:
+    """The port to which a browser returns is open while a login waits."""
+
+    def __init__(self, logins: Logins, group: TaskGroup) -> None:
+        self._logins, self._group = logins, group
+        self._flows: dict[tuple[str, str], Flow] = {}
+        self._lock = anyio.Lock()
+        self._redirect_uri, self._idle = "", anyio.Event()
+
+    async def begin(self, server: str, whose: str, callback: str) -> LoginLink | None:
+        """The link of a login that waits already is given again. None where none can be begun."""
+        async with self._lock:
+            flow = self._flows.get((server, whose))
+            if flow is None:
+                try:
+                    if not self._flows:
+                        self._redirect_uri = await self._group.start(self._serve, callback)
+                    flow = await self._logins.begin(server, whose, self._redirect_uri)
+                except (LoginFailed, LoginUnavailable, CannotListen) as error:
+                    log.warning("no login can be begun", extra={"server": server, "why": str(error)})
+                    self._rest()
+                    return None
+                self._flows[server, whose] = flow
+                self._group.start_soon(self._wait, (server, whose), flow)
+            return LoginLink(flow.id, flow.url)
+
+    async def _serve(self, callback: str, *, task_status: TaskStatus[str]) -> None:
+        self._idle = anyio.Event()
+        async with CallbackPort(callback, self._logins.finish).open() as port:
+            task_status.started(port.redirect_uri)
+            await self._idle.wait()
+
+    async def _wait(self, key: tuple[str, str], flow: Flow) -> None:
+        try:
+            await self._logins.wait(flow)
+        except (LoginFailed, StoreFailed) as error:
+            log.warning("nobody was logged in", extra={"server": key[0], "why": str(error)})
+        finally:
+            self._flows.pop(key, None)
+            self._rest()
+
+    def _rest(self) -> None:
+        if not self._flows:
+            self._idle.set()

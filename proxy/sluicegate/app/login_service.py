@@ -1,0 +1,150 @@
+"""The login room, wired: settings of the config, what is recorded and counted, and tokens in requests. It is imported
+when a config has the first server that people can log in to."""
+
+from collections import Counter
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from sluicegate.app.logins import DEFAULT, GATEWAY, MACHINE, may_log_in, principal_of, sentence
+from sluicegate.app.settings import KEYS
+from sluicegate.audit.log import AuditLog
+from sluicegate.config import Config
+from sluicegate.downstream.failures import LoginRequired, Lost
+from sluicegate.http.egress import Egress
+from sluicegate.http.fetch import Fetcher
+from sluicegate.login import Bearer, LoginEvent, LoginInfo, LoginNeeded, Logins, LoginSettings, LoginUnavailable
+from sluicegate.metrics.scraped import Sample
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.store import Store, StoreFailed
+from sluicegate.store.keys import KeyRing, Sealer
+
+RING: Final = "login"
+_OMIT: Final = "omit"
+_FLOWS: Final = {
+    "login_asked": "asked", "login_done": "done", "scopes_added": "done", "login_failed": "failed",
+}  # fmt: skip
+_REFRESHES: Final = ("invalid_grant", "lost")
+
+T = TypeVar("T")
+
+
+def open_logins(
+    config: Config, store: Store, egress: Egress, audit: AuditLog | None, tally: "LoginTally | None" = None
+) -> Logins:
+    """Raises what `KeyRing.load` raises."""
+
+    def tell(event: LoginEvent) -> None:
+        note_login(audit, event)
+        if tally is not None:
+            tally.add(event)
+
+    sealer = Sealer(KeyRing.load(Path(config.state.dir) / KEYS, RING))
+    logins = Logins(store, sealer, Fetcher(egress), tell)
+    logins.configure(login_settings(config))
+    return logins
+
+
+def login_settings(config: Config) -> dict[str, LoginSettings]:
+    """Of the servers that people can log in to."""
+    return {key: _settings(key, server, config) for key, server in config.servers.items() if may_log_in(server)}
+
+
+def _settings(key: str, server: Any, config: Config) -> LoginSettings:
+    login = server.login or DEFAULT
+    endpoints = login.endpoints
+    return LoginSettings(
+        server=key, identity=server.identity, url=server.url, per=login.per, grant=login.grant,
+        client_id=login.client_id,
+        client_secret=login.client_secret.get_secret_value() if login.client_secret else None,
+        client_key=Path(login.client_key).read_text("ascii") if login.client_key else None,
+        auth=login.auth, issuer=login.issuer,
+        authorize=endpoints.authorize if endpoints else None,
+        token=endpoints.token if endpoints else None,
+        revoke=endpoints.revoke if endpoints else None,
+        scopes=login.scopes, max_scopes=login.max_scopes,
+        resource="" if login.resource == _OMIT else login.resource,
+        pkce=login.pkce, params=dict(login.params), client_document=config.login.client_document,
+        ca=str(server.ca) if server.ca else None, within=config.login.within,
+    )  # fmt: skip
+
+
+def note_login(audit: AuditLog | None, event: LoginEvent) -> None:
+    """No token, code or secret is in it."""
+    if audit is not None:
+        about: Json = {"what": event.what, "server": event.server, "principal": principal_of(event.whose)}
+        more = {"login": event.login, "issuer": event.issuer, "client_id": event.client_id,
+                "scopes": list(event.scopes), "why": event.reason}  # fmt: skip
+        audit.note("identity", about | {name: value for name, value in more.items() if value})
+
+
+class LoginTally:
+    """What became of logins and of their refreshes, for the metrics."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+
+    def add(self, event: LoginEvent) -> None:
+        if event.what in _FLOWS:
+            self._counts["sluice_login_flows", event.server, _FLOWS[event.what]] += 1
+        elif event.what == "refreshed":
+            self._counts["sluice_login_refresh", event.server, "ok"] += 1
+        elif event.what == "refresh_failed":
+            result = event.reason if event.reason in _REFRESHES else "unavailable"
+            self._counts["sluice_login_refresh", event.server, result] += 1
+
+    def samples(self) -> Iterator[Sample]:
+        for (name, server, result), count in self._counts.items():
+            yield name, (server, result), count
+
+
+class LoggedIn:
+    """The token of one login."""
+
+    has_token = True
+
+    def __init__(self, logins: Logins, server: str, whose: str, login: str) -> None:
+        self._logins, self._server, self._whose, self._login = logins, server, whose, login
+        self._last: Bearer | None = None
+        self._header = b""
+
+    def header(self) -> bytes | None:
+        bearer = self._logins.cached(self._server, self._whose)
+        if bearer is None:
+            return None
+        return self._header if bearer is self._last else self._taken(bearer)
+
+    def _taken(self, bearer: Bearer) -> bytes:
+        if self._login not in (bearer.login, MACHINE):
+            raise LoginRequired(f"The login to {self._server} is another one now. Call again.")
+        self._last, self._header = bearer, f"Bearer {bearer.token}".encode("ascii")
+        return self._header
+
+    async def renewed(self) -> bytes:
+        return self._taken(await self._asked(self._logins.bearer(self._server, self._whose)))
+
+    async def rejected(self, used: bytes, status: int, challenges: Sequence[str]) -> bytes:
+        bearer = self._last if used == self._header else None
+        return self._taken(await self._asked(
+            self._logins.rejected(self._server, self._whose, bearer, status, challenges)
+        ))  # fmt: skip
+
+    async def _asked(self, asked: Coroutine[Any, Any, Bearer]) -> Bearer:
+        try:
+            return await asked
+        except LoginNeeded as needed:
+            per = GATEWAY if self._whose == GATEWAY else "client"
+            raise LoginRequired(sentence(self._server, per, needed.scopes), needed.scopes) from None
+        except LoginUnavailable as error:
+            raise Lost(error.text, sent=False) from None
+        except StoreFailed:
+            raise Lost("its login cannot be read now", sent=False) from None
+
+
+def shown(info: LoginInfo) -> Mapping[str, Any]:
+    """A login as the CLI and the admin API show it: no token is in it."""
+    return {
+        "server": info.server, "login": info.id, "whose": principal_of(info.whose), "issuer": info.issuer,
+        "client_id": info.client_id, "scopes": list(info.scopes), "expires_at": info.expires_at, "state": info.state,
+        "can_refresh": info.can_refresh,
+    }  # fmt: skip

@@ -1,0 +1,211 @@
+"""Logins to servers: whose login a client uses, which there are, and what is said where one is missing.
+
+The login room itself is imported when a config has the first server that people can log in to."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from importlib import import_module
+from math import inf
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from sluicegate.app.late import Late
+from sluicegate.config import Config, HttpServer
+from sluicegate.config.login import ServerLogin
+from sluicegate.downstream.failures import LOCAL, LoginRequired
+from sluicegate.downstream.settings import Account
+from sluicegate.guards.login import LoginLink
+from sluicegate.metrics.scraped import Sample
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Client
+from sluicegate.store import StoreFailed
+
+_LOOK_AGAIN: Final = 0.25  # while a call waits for one
+_JUST_NOW: Final = 0.05  # shorter than the command that logs in takes to end
+LOOK_EVERY: Final = 1.0
+"""Seconds until a login of another process is noticed."""
+GATEWAY: Final = "gateway"
+MACHINE: Final = "machine"
+_GOOD: Final = ("ok", "expired", "refused")  # of the last, that no token is taken is said, and nobody is asked
+SERVICE: Final = "sluicegate.app.login_service"
+DEFAULT: Final = ServerLogin()
+
+OnChange = Callable[[str, Collection[str], Collection[str]], None]
+"""Takes the key of a server whose logins are others now, all their ids, and those that are new or were renewed."""
+
+
+def may_log_in(server: object) -> bool:
+    return isinstance(server, HttpServer) and server.enabled and server.may_log_in
+
+
+# ---------------------------------------------------------------- whose
+
+
+def whose(per: str, client: Client) -> str:
+    """Whose login a client uses; empty for whoever can have none. A key that takes another's name is somebody else."""
+    if per == GATEWAY:
+        return GATEWAY
+    if client.principal == "anonymous":
+        return ""
+    if per == "owner" and client.owner:
+        return f"owner:{client.owner}"
+    return f"{client.principal} {client.credential}" if client.credential else client.principal
+
+
+def principal_of(whose: str) -> str:
+    """Whom a person knows it by."""
+    return whose.partition(" ")[0]
+
+
+class LoginIndex:
+    """Which logins there are, as the store says, also where another process wrote them."""
+
+    def __init__(self, open_: Callable[[], Any], config: Config) -> None:
+        """`open_` opens the login room, when it is needed first: gives its `Logins`."""
+        self._open = open_
+        self._logins: Any = None
+        self._ids: dict[tuple[str, str], str] = {}
+        self._generations: dict[str, int] = {}
+        self._abouts: dict[tuple[str, str], Json] = {}
+        self._looked_at = -inf
+        self._states: Counter[tuple[str, str]] = Counter()
+        self.on_change = Late[OnChange](lambda server, logins, new: None)
+        self._links: Any = None
+        self._group: TaskGroup | None = None
+        self.configure(config)
+
+    def configure(self, config: Config) -> None:
+        self._per = {
+            key: (server.login or DEFAULT).per
+            for key, server in config.servers.items() if isinstance(server, HttpServer)
+        }  # fmt: skip
+        able = {key: (server.login or DEFAULT) for key, server in config.servers.items()
+                if isinstance(server, HttpServer) and may_log_in(server)}  # fmt: skip
+        self._machines = {key for key, login in able.items() if login.grant == "client_credentials"}
+        self._callback = config.login.callback
+        if able and self._logins is None:
+            self._logins = self._open()
+        if self._logins is not None:
+            self._logins.configure(import_module(SERVICE).login_settings(config))
+
+    async def wait(self, server: str, client: Client, seconds: float) -> bool:
+        """Whether the client has a login, at the latest after so many seconds."""
+        until = anyio.current_time() + seconds
+        while True:
+            if anyio.current_time() - self._looked_at >= _JUST_NOW:
+                await self.look()
+            if self.find(server, client) or anyio.current_time() >= until:
+                return bool(self.find(server, client))
+            await anyio.sleep(_LOOK_AGAIN)
+
+    def whose(self, server: str, client: Client) -> str:
+        return whose(self._per.get(server, ""), client)
+
+    def has_any(self, server: str) -> bool:
+        return server in self._machines or any(key == server for key, _ in self._ids)
+
+    def find(self, server: str, client: Client) -> str:
+        """On the hot path."""
+        if server in self._machines:
+            return MACHINE
+        if not self._ids:
+            return ""
+        return self._ids.get((server, whose(self._per.get(server, ""), client)), "")
+
+    def about(self, server: str, client: Client) -> Json | None:
+        """What the audit log says of the account that a call uses. On the hot path."""
+        return self._abouts.get((server, self.whose(server, client))) if self._abouts else None
+
+    def account(self, server: str, login: str) -> Account:
+        if not login:
+            return WithoutToken(server, self._per.get(server, ""))
+        owner = GATEWAY if login == MACHINE else next(
+            (whose for (key, whose), id in self._ids.items() if (key, id) == (server, login)), ""
+        )
+        account: Account = import_module(SERVICE).LoggedIn(self._logins, server, owner, login)
+        return account
+
+    async def look(self) -> None:
+        """Raises `StoreFailed`."""
+        if self._logins is None:
+            return
+        self._looked_at = anyio.current_time()
+        every = await self._logins.all()
+        self._states = Counter((one.server, one.state) for one in every)
+        good = [one for one in every if one.state in _GOOD]
+        before, generations = self._ids, self._generations
+        self._ids = {(one.server, one.whose): one.id for one in good}
+        self._abouts = {
+            (one.server, one.whose): {"id": one.id, "per": self._per.get(one.server, ""), "issuer": one.issuer,
+                                      "generation": one.generation}
+            for one in good
+        }  # fmt: skip
+        self._generations = {one.id: one.generation for one in good}
+        new = {one.id for one in good if generations.get(one.id) != one.generation}
+        changed = {key for (key, _), _ in before.items() ^ self._ids.items()}
+        changed |= {one.server for one in good if one.id in new}
+        for server in changed - self._machines:
+            ids = {one.id for one in good if one.server == server}
+            self.on_change()(server, ids, ids & new)
+
+    def samples(self) -> Iterator[Sample]:
+        for (server, state), count in self._states.items():
+            yield "sluice_logins", (server, state), count
+
+    async def begin_link(self, server: str, client: Client) -> LoginLink | None:
+        """A page on which the person at this machine logs in. Only `local` gets one: nobody else is known to sit here.
+        None where it cannot be had."""
+        owner = self.whose(server, client)
+        if client.principal != LOCAL or not owner or self._group is None or self._logins is None:
+            return None
+        if self._links is None:  # by name: what serves the page is not imported before somebody needs it
+            module = import_module("sluicegate.app.login_links")
+            self._links = module.LoginLinks(self._logins, self._group)
+        link: LoginLink | None = await self._links.begin(server, owner, self._callback)
+        return link
+
+    async def aclose(self) -> None:
+        if self._logins is not None:
+            await self._logins.aclose()
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as self._group:
+            while True:
+                await anyio.sleep(LOOK_EVERY)
+                try:
+                    await self.look()
+                except StoreFailed:  # the store has said why; what was known stays
+                    continue
+
+
+# ---------------------------------------------------------------- tokens in requests
+
+
+class WithoutToken:
+    """Requests while nobody is logged in."""
+
+    has_token = False
+
+    def __init__(self, server: str, per: str) -> None:
+        self._server, self._per = server, per
+
+    def header(self) -> bytes | None:
+        return b""
+
+    async def renewed(self) -> bytes:
+        return b""
+
+    async def rejected(self, used: bytes, status: int, challenges: Sequence[str]) -> bytes:
+        raise LoginRequired(sentence(self._server, self._per))
+
+
+def sentence(server: str, per: str, scopes: Sequence[str] = ()) -> str:
+    """What the caller is told. The server's scopes are words of RFC 6749 3.3, so that they can be shown."""
+    more = f" the further right {' '.join(scopes)}" if scopes else ""
+    if per == GATEWAY:
+        what = f"needs{more}" if more else "needs a login"
+        return f"{server} {what}. Whoever runs Sluice types `sluice login {server}`; then call again."
+    what = f"needs{more}" if more else "needs your login"
+    return f"{server} {what}. Run `sluice login {server}`, then call again."

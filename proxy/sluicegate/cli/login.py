@@ -1,0 +1,208 @@
+"""`login`, `logout` and `logins`: logging in to servers with OAuth. A login is kept in the state directory, where every
+Sluice that runs on it finds it within a second."""
+
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import anyio
+import typer
+
+from sluicegate import config
+from sluicegate.app import login_service
+from sluicegate.app import logins as app_logins
+from sluicegate.app.browser import open_link
+from sluicegate.app.login_callback import CallbackPort
+from sluicegate.app.services import open_audit, open_egress
+from sluicegate.app.settings import DATABASE, client_of
+from sluicegate.cli.output import AsJson, Code, ConfigFile, give, info, load, print_out, printable, stop, table
+from sluicegate.config import Config
+from sluicegate.listen.server import CannotListen
+from sluicegate.login import Flow, LoginFailed, LoginInfo, Logins, LoginUnavailable
+from sluicegate.protocol.model import Client
+from sluicegate.store import StoreFailed
+from sluicegate.store.sqlite import SqliteStore
+
+_TOKEN: Final = "jwt:"
+
+ServerName = Annotated[
+    str, typer.Argument(metavar="SERVER", help="Its key in the config file.", show_default=False)
+]
+AsWho = Annotated[
+    str | None,
+    typer.Option("--as", metavar="ID", show_default=False,
+                 help="Whose login it is: a client; NAME means key:NAME. Unless set: local, the desktop's client."),
+]  # fmt: skip
+T = TypeVar("T")
+
+
+def login(
+    server: ServerName,
+    as_: AsWho = None,
+    paste: Annotated[
+        bool, typer.Option("--paste", help="Where no browser of this machine is at hand: paste the address to which "
+                                           "yours was sent.")
+    ] = False,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Log in to a server. Opens its authorization server in a browser, and waits until you have agreed there. With
+    --json, the address is one line of JSON, and the result another one."""
+    loaded, whose = _whose(config_file, server, as_)
+    show = partial(_show, state=Path(loaded.state.dir), as_json=as_json, opens=not (no_open or paste))
+    info_ = _run(loaded, partial(_log_in, loaded, server, whose, show, paste))
+    more = f" It may: {printable(' '.join(info_.scopes))}." if info_.scopes else ""
+    if as_json:
+        print_out(json.dumps(login_service.shown(info_)))
+    else:
+        print_out(f"{_name(whose)} is logged in to {server} by {printable(info_.issuer)}.{more}")
+
+
+def logout(
+    server: ServerName,
+    as_: AsWho = None,
+    all_: Annotated[bool, typer.Option("--all", help="The logins of all clients to that server.")] = False,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Log out of a server. Its tokens are revoked there where it can be done, and deleted here in any case."""
+    if all_ and as_ is not None:
+        stop(Code.USAGE, "--all and --as exclude one another")
+    loaded, whose = _whose(config_file, server, as_)
+    done = _run(loaded, partial(_log_out, server, None if all_ else whose))
+    if not done:
+        stop(Code.NEGATIVE, f"{'nobody is' if all_ else f'{_name(whose)} is not'} logged in to {server}")
+    rows = [{"server": server, "whose": _name(whose), "revoked": revoked} for whose, revoked in done]
+    here = "; its tokens are deleted here, and were not revoked there"
+    lines = [f"{row['whose']} is logged out of {server}{'' if row['revoked'] else here}" for row in rows]
+    give(as_json, {"logins": rows}, lines)
+
+
+def logins(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Show who is logged in to which server. No token is shown."""
+    _, loaded = load(config_file, quietly=True)
+    found = _run(loaded, Logins.all)
+    rows = [dict(login_service.shown(one)) for one in found]
+    if as_json or rows:
+        cells = [[one["server"], one["whose"], one["state"], printable(one["issuer"]), _end(one["expires_at"]),
+                  printable(" ".join(one["scopes"]))] for one in rows]  # fmt: skip
+        head = ["SERVER", "WHOSE", "STATE", "ISSUER", "TOKEN ENDS", "SCOPES"]
+        give(as_json, {"logins": rows}, [table([head, *cells], state="STATE")])
+    else:
+        info("nobody is logged in to a server; `sluice login SERVER` logs in")
+
+
+# ---------------------------------------------------------------- whose
+
+
+def _whose(config_file: Path | None, server: str, as_: str | None) -> tuple[Config, str]:
+    """The config, and whose login is meant. Exits 2 where there can be none."""
+    _, loaded = load(config_file, quietly=True)
+    section = loaded.servers.get(server)
+    if section is None:
+        known = ", ".join(key for key, one in loaded.servers.items() if app_logins.may_log_in(one))
+        stop(Code.USAGE, f"there is no server {printable(server)}; one can log in to: {known or 'none'}")
+    if not isinstance(section, config.HttpServer):
+        stop(Code.USAGE, f"{server} is started by Sluice: what it needs to log in stands in its `env`")
+    if not app_logins.may_log_in(section):
+        stop(Code.USAGE, f"{server} is disabled, or headers.Authorization is its credential")
+    per = section.login.per if section.login else "client"
+    who = as_ or "local"
+    client = Client(who) if who.startswith(_TOKEN) else client_of(loaded, who)
+    if client is None:
+        stop(Code.USAGE, f"{printable(who)} is no client of this config: see clients.keys")
+    whose = app_logins.whose(per, client)
+    if not whose:
+        stop(Code.USAGE, f"{printable(who)} can have no login: write login: {{per: gateway}} for one of all")
+    return loaded, whose
+
+
+def _name(whose: str) -> str:
+    return app_logins.principal_of(whose)
+
+
+# ---------------------------------------------------------------- the work
+
+
+def _run(loaded: Config, use: Callable[[Logins], Awaitable[T]]) -> T:
+    try:
+        return anyio.run(_with_logins, loaded, use)
+    except* LoginFailed as errors:
+        stop(Code.NEGATIVE, *_texts(errors))
+    except* LoginUnavailable as errors:
+        stop(Code.UNREACHABLE, *_texts(errors))
+    except* (StoreFailed, CannotListen) as errors:
+        stop(Code.CONFIG, *_texts(errors))
+
+
+def _texts(errors: BaseExceptionGroup[Any]) -> list[str]:
+    """What they say, without their groups."""
+    found: list[str] = []
+    for error in errors.exceptions:
+        found += _texts(error) if isinstance(error, BaseExceptionGroup) else [str(error)]
+    return found
+
+
+async def _with_logins(loaded: Config, use: Callable[[Logins], Awaitable[T]]) -> T:
+    async with open_audit(loaded, "http") as audit:
+        store = SqliteStore(loaded.state.dir / DATABASE)
+        try:
+            opened = login_service.open_logins(loaded, store, open_egress(loaded, audit), audit)
+            try:
+                return await use(opened)
+            finally:
+                await opened.aclose()
+        finally:
+            await store.close()
+
+
+async def _log_in(
+    loaded: Config, server: str, whose: str, show: Callable[[Flow], None], paste: bool, logins: Logins
+) -> LoginInfo:
+    if loaded.servers[server].login and loaded.servers[server].login.grant == "client_credentials":  # type: ignore[union-attr]
+        await logins.bearer(server, whose)
+        return next(one for one in await logins.all() if (one.server, one.whose) == (server, whose))
+    if paste:
+        return await _by_paste(loaded.login.callback, server, whose, show, logins)
+    async with CallbackPort(loaded.login.callback, logins.finish).open() as port:
+        flow = await logins.begin(server, whose, port.redirect_uri)
+        show(flow)
+        done = await logins.wait(flow)
+    if done is None:
+        raise LoginFailed(f"nobody logged in within {loaded.login.within:g} s")
+    return done
+
+
+async def _by_paste(
+    callback: str, server: str, whose: str, show: Callable[[Flow], None], logins: Logins
+) -> LoginInfo:
+    flow = await logins.begin(server, whose, callback)
+    show(flow)
+    info("Agree there. Your browser then fails to open an address of this machine: paste that address here.")
+    address = (await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)).strip()
+    return await logins.finish(urlsplit(address).query, callback)
+
+
+def _show(flow: Flow, state: Path, as_json: bool, opens: bool) -> None:
+    if as_json:
+        print_out(json.dumps({"url": flow.url, "login": flow.id}))
+    elif opens and open_link(state, flow.url):
+        info(f"Your browser opens {flow.url}")
+    else:
+        info(f"Open this address in a browser of this machine:\n{flow.url}")
+
+
+async def _log_out(server: str, whose: str | None, logins: Logins) -> list[tuple[str, bool]]:
+    every = [one.whose for one in await logins.all() if one.server == server]
+    ended = [(one, await logins.logout(server, one)) for one in (every if whose is None else [whose])]
+    return [(one, revoked) for one, revoked in ended if revoked is not None]
+
+
+def _end(at: float | None) -> str:
+    return "-" if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="minutes").replace("+00:00", "Z")

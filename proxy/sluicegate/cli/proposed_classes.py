@@ -1,0 +1,118 @@
+"""Classes of tools that `install` and `add` propose: by a server's annotations and by the words in names. A person sees
+and accepts them."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+
+from sluicegate import config
+from sluicegate.cli.output import info, print_out, printable
+from sluicegate.cli.reached_servers import ReachedServer, quiet_log, reach_these
+from sluicegate.cli.template import new_file, with_servers
+from sluicegate.cli.terminal import progress
+from sluicegate.protocol.jsonrpc import inside
+
+START_WITHIN: Final = 20.0
+"""Seconds that each new server has to list its tools: the first start of a package downloads it."""
+
+# As MCP has names (2025-11-25 server/tools#tool-names): the keys of `classes` are globs, and a tool called `*` would
+# speak for all others of its server.
+_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
+_MOST: Final = 1_000
+"""Tools of a server that get a class: the config file is for people, too."""
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_RUN: Final = re.compile(r"[A-Z]+|[a-z]+")  # `getIDdelete`: where no capital begins the word
+_DESTROYS: Final = frozenset(
+    "clear delete destroy discard drop erase kill purge remove reset revoke terminate truncate uninstall wipe".split()
+)
+_READS: Final = frozenset(
+    "count describe diff fetch find get info list lookup read search show status view".split()
+)
+_STRICTNESS: Final = ("read", "", "destroy")
+# One of these in a name, and an annotation alone does not make it a reading one.
+_WRITES: Final = frozenset(
+    "accept activate add adjust allow amend append apply approve archive assign ban bash buy call cancel change "
+    "checkin checkout clone close cmd command commit configure copy create deactivate deny deploy disable dispatch "
+    "downgrade edit enable eval exec execute exchange fork grant import insert install invoke kick launch login logout "
+    "merge migrate modify mount move mutate open out override patch pause pay post promote provision publish purchase "
+    "push put reboot register reject rename replace reply resize resolve restart restore resume revert rotate run save "
+    "schedule script sell send set shell sign spawn sql start stop submit subscribe suspend swap switch sync toggle "
+    "transfer trigger unlock unset unsubscribe update upgrade upload upsert vote withdraw write".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Classes of a server's tools by their own names, or why there are none."""
+
+    classes: dict[str, str] | None
+    why: str = ""
+
+
+Proposals = Mapping[str, Proposal]
+"""By the key of a server."""
+
+
+def propose(path: Path, text: str, servers: dict[str, Any]) -> Proposals:
+    """Starts each of these new servers once, as the config file at `path` with that text would."""
+    plain = with_servers(text, servers) if text.strip() else new_file(servers, use="personal")
+    folder = path.parent if path.parent.is_dir() else Path.home()  # where they run
+    loaded = config.check_text(plain.removeprefix("\ufeff"), str(path), folder, os.environ).config
+    if loaded is None or not servers:
+        return {}
+    enabled = [key for key in servers if loaded.servers[key].enabled]
+    with progress("starting servers", len(enabled)) as done, quiet_log():
+        reached = anyio.run(reach_these, loaded, enabled, START_WITHIN, done)
+    return {key: _proposal(key, reached[key]) for key in enabled}
+
+
+def _proposal(key: str, server: ReachedServer) -> Proposal:
+    if server.needs_login:
+        return Proposal(None, f"it wants a login first, with `sluice login {key}`")
+    if server.tools is None:
+        return Proposal(None, server.error or "it is down")
+    return Proposal(proposed(server.tools)) if server.tools else Proposal(None, "it has none")
+
+
+def set_classes(servers: dict[str, Any], proposals: Proposals) -> None:
+    for key, found in proposals.items():
+        if found.classes:
+            servers[key]["tools"] = {**servers[key].get("tools", {}), "classes": found.classes}
+
+
+def show_classes(proposals: Proposals) -> None:
+    for key, found in proposals.items():
+        if found.classes is None:
+            info(f"note  {key} lists no tools now: {printable(found.why)}; a call of one will ask. See `sluice doctor`")
+            continue
+        for class_ in ("read", "destroy"):
+            if names := [printable(name) for name, own in found.classes.items() if own == class_]:
+                print_out(f"  {key}  {class_}: {', '.join(names)}")
+
+
+def proposed(tools: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """`read` or `destroy` by the own name of a tool. One that is left out counts as `write`, and asks. Of a name that
+    is listed twice, the strictest counts."""
+    found: dict[str, str] = {}
+    for tool in tools:
+        name = tool.get("name")
+        if isinstance(name, str) and _NAME.fullmatch(name) and (name in found or len(found) < _MOST):
+            found[name] = max(found.get(name, "read"), _class_of(tool), key=_STRICTNESS.index)
+    return {name: class_ for name, class_ in found.items() if class_}
+
+
+def _class_of(tool: dict[str, Any]) -> str:
+    words = [word.lower() for word in _WORD.findall(tool["name"])]
+    seen = {*words, *map(str.lower, _RUN.findall(tool["name"]))}
+    is_reading = inside(tool, "annotations", "readOnlyHint") is True
+    is_destroying = inside(tool, "annotations", "destructiveHint") is True
+    if not _DESTROYS.isdisjoint(seen) or (is_destroying and not is_reading):
+        return "destroy"
+    if is_destroying or not _WRITES.isdisjoint(seen):
+        return ""
+    return "read" if is_reading or (words and words[0] in _READS) else ""

@@ -1,0 +1,100 @@
+"""The sections `login` and `servers.KEY.login` of the config file: how Sluice logs in to a server with OAuth."""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, SecretStr
+
+from sluicegate.config.section import Section, written
+from sluicegate.config.units import FilePath, Timeout, problem
+
+_HTTPS = re.compile(r"https://[^\s/?#@\"\\]+(?:/[^\s?#\"\\]*)?")
+_LOCAL = re.compile(r"http://(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?(?:/[^\s?#\"\\]*)?")
+_CALLBACK = re.compile(r"http://127\.0\.0\.1:(\d{1,5})/[A-Za-z0-9/_-]*")
+_SCOPE = re.compile(r"[!#-\[\]-~]+")  # RFC 6749 3.3
+_PARAM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_OURS = frozenset(
+    {"response_type", "client_id", "redirect_uri", "scope", "state", "code_challenge", "code_challenge_method",
+     "resource", "request", "request_uri", "response_mode"}
+)  # fmt: skip
+
+
+def _endpoint(value: str) -> str:
+    if not (_HTTPS.fullmatch(value) or _LOCAL.fullmatch(value)):
+        raise problem("bad-url", "write an https URL without query; plain http is for this machine alone")
+    return value
+
+
+def _scope(value: str) -> str:
+    if not _SCOPE.fullmatch(value):
+        raise problem("bad-scope", "a scope is one word of printable ASCII, without quotes and backslashes")
+    return value
+
+
+def _callback(value: str) -> str:
+    found = _CALLBACK.fullmatch(value)
+    if found is None or not 1024 <= int(found[1]) <= 65535:
+        raise problem("bad-url", "write http://127.0.0.1:PORT/PATH, with a port from 1024 on")
+    return value
+
+
+def _param(value: str) -> str:
+    if not _PARAM.fullmatch(value) or value in _OURS:
+        raise problem("bad-parameter", f"{value} is written by Sluice itself, or is no name of a parameter")
+    return value
+
+
+Endpoint = Annotated[str, AfterValidator(_endpoint)]
+Scope = Annotated[str, AfterValidator(_scope)]
+
+
+class LoginEndpoints(Section):
+    authorize: Endpoint | None = None
+    """Where a person agrees."""
+    token: Endpoint
+    """Where tokens are issued."""
+    revoke: Endpoint | None = None
+    """Where tokens are revoked."""
+
+
+class ServerLogin(Section):
+    """How Sluice logs in to one server."""
+
+    per: Literal["client", "owner", "gateway"] = "client"
+    """Whose account is used: each principal's own, one for all keys of an `owner`, or one for all whom the policy lets
+    in."""
+    grant: Literal["code", "client_credentials"] = "code"
+    """code: a person agrees in a browser. client_credentials: Sluice has an account of its own; `per` is gateway."""
+    client_id: str | None = None
+    """The client that is registered at the authorization server. Unless set, Sluice registers itself."""
+    client_secret: SecretStr | None = None
+    """Its secret, best as ${secret:NAME} or ${file:PATH}."""
+    client_key: FilePath | None = None
+    """A PEM file with its private key, in place of a secret."""
+    auth: Literal["client_secret_basic", "client_secret_post", "none", "private_key_jwt"] | None = None
+    """How the client proves itself at the token endpoint; found unless set."""
+    issuer: Endpoint | None = None
+    """The only authorization server that is taken; the first that the server names unless set."""
+    endpoints: LoginEndpoints | None = None
+    """The endpoints of an authorization server without metadata."""
+    scopes: tuple[Scope, ...] | None = None
+    """What is asked for at first; what the server says unless set."""
+    max_scopes: tuple[Scope, ...] = ("*",)
+    """Globs: a server that asks for other scopes does not get them."""
+    resource: str | None = None
+    """What tokens are for, as the server's metadata has it unless set; `omit` leaves the parameter out."""
+    pkce: Literal["required", "assume"] = "required"
+    """assume: the authorization server does not say that it supports PKCE with S256, and does."""
+    params: dict[Annotated[str, AfterValidator(_param)], str] = written({})
+    """Further parameters of the authorization request, such as access_type: offline."""
+
+
+class LoginSection(Section):
+    """What all logins to servers have in common."""
+
+    callback: Annotated[str, AfterValidator(_callback)] = "http://127.0.0.1:7412/callback"
+    """Where a browser on this machine returns to. Its port is open only while somebody logs in."""
+    client_document: Annotated[str, AfterValidator(lambda value: value and _endpoint(value))] = ""
+    """URL of a client ID metadata document for this Sluice: its client id where an issuer takes such."""
+    within: Timeout = written("10m")
+    """How long a login may take."""

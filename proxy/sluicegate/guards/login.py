@@ -1,0 +1,111 @@
+"""login: a call to a server that nobody has logged in to for this client is not sent; its client is asked to log in.
+
+It stands inside `approve` and before `commit`: nobody logs in for what is refused, and what was not sent has no intent.
+A client that can open pages gets the link, and its next request waits for the login. All others get a sentence.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.methods import ASKING
+from sluicegate.protocol.model import (
+    LOGIN_PROFILE,
+    ApprovalRef,
+    Call,
+    Client,
+    Guard,
+    Handler,
+    InputRequired,
+    Outcome,
+    Target,
+    not_found,
+    refuse,
+)
+
+DECLINED: Final = "The login was declined."
+
+
+class LoginLink(NamedTuple):
+    """The login that was begun, and the page where a person goes on with it."""
+
+    id: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoginDeps:
+    """`concerns` is whether a server has logins, or wants one: the others cost nothing here. `needed` says in a
+    sentence that a client has to log in to a server, and is empty where it need not. `about` is what the audit log
+    says of the account that is used, None for none. `begin` starts a login, None where that cannot be done by a link.
+    `wait` takes seconds, and returns whether there is a login. `renew` finds what a call is about in the lists of
+    today: before, those of an earlier login may have been known."""
+
+    concerns: Callable[[str], bool]
+    needed: Callable[[str, Client], str]
+    about: Callable[[str, Client], Json | None]
+    begin: Callable[[str, Client], Awaitable[LoginLink | None]]
+    wait: Callable[[str, Client, float], Awaitable[bool]]
+    renew: Callable[[Call, Target], Awaitable[Target | None]]
+    opens_pages: Callable[[Client], bool]
+    hold_for: float
+
+
+def login(deps: LoginDeps) -> Guard:
+    concerns = deps.concerns
+
+    def guard(call: Call, inner: Handler) -> Awaitable[Outcome]:
+        asked, target = call.trail.approval_ref, call.target
+        is_back = asked is not None and asked.is_login
+        if target is None or not (is_back or concerns(target.server)) or call.trail.has_begun:
+            return inner(call)
+        if not is_back and not deps.needed(target.server, call.client):
+            call.trail.login = deps.about(target.server, call.client)
+            return inner(call)
+        return _ask(deps, call, target, asked if is_back else None, inner)
+
+    return guard
+
+
+async def _ask(deps: LoginDeps, call: Call, target: Target, asked: ApprovalRef | None, inner: Handler) -> Outcome:
+    server = target.server
+    if asked is not None:
+        answer = (call.params.get("inputResponses") or {}).get(asked.key)
+        if not isinstance(answer, dict) or answer.get("action") != "accept":
+            return _refused(call, f"{DECLINED} {deps.needed(server, call.client)}".strip())
+        call = replace(call, params={name: one for name, one in call.params.items() if name != "inputResponses"})
+    # What another process has done is known when it is looked for.
+    await deps.wait(server, call.client, deps.hold_for if asked is not None else 0.0)
+    why = deps.needed(server, call.client)
+    if not why:
+        return await _go_on(deps, call, target, inner)
+    if call.method in ASKING and deps.opens_pages(call.client):
+        link = await deps.begin(server, call.client)
+        if link is not None:
+            return _question(server, link)
+    return _refused(call, why)
+
+
+async def _go_on(deps: LoginDeps, call: Call, target: Target, inner: Handler) -> Outcome:
+    found = await deps.renew(call, target)
+    if found is None:
+        return not_found(call.method, call.params)
+    if replace(found, is_stored=target.is_stored) != target:
+        return _refused(call, f"{target.public} has another definition for this login. Call again.")
+    call.trail.login = deps.about(target.server, call.client)
+    return await inner(replace(call, target=found))
+
+
+def _question(server: str, link: LoginLink) -> InputRequired:
+    """2026-07-28 client/elicitation, mode url: the client shows the address, and opens it only if its user agrees."""
+    message = f"Sluice asks: log in to {server}? Then the call goes on."
+    params = {"mode": "url", "message": message, "url": link.url}
+    key = f"login-{secrets.token_hex(8)}"
+    requests = {key: {"method": "elicitation/create", "params": params}}
+    return InputRequired(requests, approval_ref=ApprovalRef(link.id, "", "", LOGIN_PROFILE, key))
+
+
+def _refused(call: Call, why: str) -> Outcome:
+    return refuse(call.method, "login_required", f"NOT EXECUTED: {why}")

@@ -1,0 +1,21 @@
+"""Sluice as an OAuth client of MCP servers: who is logged in where, and the token for the next request.
+
+`Logins` is the way in. Knows the store and the network that it is given; no config, no connection, no page.
+"""
+
+from sluicegate.login.logins import Logins
+from sluicegate.login.model import (
+    Bearer,
+    Flow,
+    LoginEvent,
+    LoginFailed,
+    LoginInfo,
+    LoginNeeded,
+    LoginSettings,
+    LoginUnavailable,
+)
+
+__all__ = [
+    "Bearer", "Flow", "LoginEvent", "LoginFailed", "LoginInfo", "LoginNeeded", "LoginSettings", "LoginUnavailable",
+    "Logins",
+]  # fmt: skip

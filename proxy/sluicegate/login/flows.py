@@ -1,0 +1,292 @@
+"""Logins that wait for a person: begun, finished by the answer that a browser brings, waited for.
+
+What must not be lost is kept before anybody sees the URL: the client that was registered, then the flow. A flow is
+spent before its code is sent, so that no answer counts twice, in whichever process it arrives.
+"""
+
+import asyncio
+import secrets
+from dataclasses import asdict, replace
+from typing import Final
+
+import anyio
+
+from sluicegate.login.discovery import Discovered
+from sluicegate.login.model import Flow, LoginFailed, LoginInfo, LoginSettings, LoginUnavailable
+from sluicegate.login.records import (
+    CLIENTS,
+    FLOW_LISTS,
+    LOGINS,
+    SERVERS,
+    FlowRecord,
+    Login,
+    flow_id,
+    flow_key,
+    key_of,
+)
+from sluicegate.login.scene import Scene, plainly
+from sluicegate.oauth import (
+    ERROR_WORD,
+    authorization,
+    challenges,
+    clients,
+    read_json,
+    scopes,
+    shown,
+    text_of,
+    tokens,
+    urls,
+)
+from sluicegate.oauth.authorization import AuthorizationAnswer
+from sluicegate.oauth.challenges import BearerChallenge
+from sluicegate.oauth.clients import OAuthClient
+from sluicegate.oauth.tokens import TokenAnswer, TokenRefusal
+from sluicegate.store import Write
+
+MAX_FLOWS: Final = 100  # that wait, of one `whose`
+BEGIN_WITHIN: Final = 45.0
+POLL: Final = 1.0
+_ENDED_FOR: Final = 300.0  # seconds that the end of a flow can be read
+_ATTEMPTS: Final = 20
+
+
+class Flows:
+    def __init__(self, scene: Scene) -> None:
+        self._scene, self._records = scene, scene.records
+        self._registering: dict[str, asyncio.Lock] = {}
+        self._ended: dict[str, asyncio.Event] = {}
+
+    # ------------------------------------------------------------ begin
+
+    async def begin(self, settings: LoginSettings, whose: str, redirect_uri: str, given: tuple[str, ...]) -> Flow:
+        try:
+            with anyio.fail_after(BEGIN_WITHIN), plainly(settings.server):
+                return await self._begin(settings, whose, redirect_uri, given)
+        except TimeoutError:
+            raise LoginUnavailable(f"{settings.server} and its authorization server answer too slowly") from None
+
+    async def _begin(self, settings: LoginSettings, whose: str, redirect_uri: str, given: tuple[str, ...]) -> Flow:
+        scene, now = self._scene, self._scene.clock()
+        if settings.is_machine:
+            raise LoginFailed(f"{settings.server} has an account of Sluice's own: nobody logs in")
+        challenge = challenges.read(given) or await scene.discovery.provoke(settings)
+        _, old = await self._records.login(settings.server, whose)
+        found = await self._find(settings, whose, challenge)
+        asked, is_step = _wanted(settings, challenge, found, old)
+        client = await self._client(settings, found, redirect_uri, asked)
+        state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(64)
+        url = authorization.url(
+            found.at.authorize, client.id, redirect_uri, state, verifier, asked, found.resource, settings.params
+        )
+        kept = replace(client, secret="") if client.source == "config" else client
+        record = FlowRecord(
+            settings.server, whose, settings.identity, settings.chosen, redirect_uri, now + settings.within,
+            found.resource, found.at, kept, asked, is_step, verifier,
+        )  # fmt: skip
+        await self._add(flow_id(state), record, settings.within)
+        scene.tell("login_asked", settings.server, whose, issuer=found.at.issuer, client_id=client.id, scopes=asked)
+        return Flow(flow_id(state), settings.server, whose, url, record.expires)
+
+    async def _find(self, settings: LoginSettings, whose: str, challenge: BearerChallenge | None) -> Discovered:
+        """What is found now, judged by what was found before: a server that had metadata is never taken for an older
+        one, and a client id of the config goes to no second authorization server."""
+        key = key_of(SERVERS, settings.server)
+        _, seen = await self._records.read(key)
+        if seen is None or seen.get("identity") != settings.identity:
+            seen = {}
+        found = await self._scene.discovery.find(settings, challenge, seen.get("has_metadata") is True)
+        before, issuer = seen.get("issuer"), found.at.issuer
+        if before not in (None, issuer):
+            self._scene.tell("issuer_changed", settings.server, whose, issuer=issuer, reason=f"before: {before}")
+            if settings.client_id and settings.client_id == seen.get("client_id") and settings.issuer is None:
+                raise LoginFailed(
+                    f"{settings.server} names another authorization server than before, and client_id is of that one: "
+                    "set login.issuer to the right one"
+                )
+        now = {
+            "identity": settings.identity, "has_metadata": found.has_metadata, "issuer": issuer,
+            "client_id": settings.client_id,
+        }  # fmt: skip
+        if now != seen:
+            await self._records.store.swap(key, await self._records.store.get(key), [self._records.write(key, now)])
+        return found
+
+    async def _client(
+        self, settings: LoginSettings, found: Discovered, redirect_uri: str, asked: tuple[str, ...]
+    ) -> OAuthClient:
+        if settings.client_id:
+            method = settings.auth or clients.method_of(found.at, settings.client_secret, settings.client_key)
+            return OAuthClient(settings.client_id, method, "config", settings.client_secret or "")
+        if settings.client_document and found.at.takes_documents:
+            method = "private_key_jwt" if settings.client_key else "none"
+            return OAuthClient(settings.client_document, method, "document")
+        key = key_of(CLIENTS, found.at.issuer, redirect_uri)
+        async with self._registering.setdefault(key, asyncio.Lock()):
+            raw, kept = await self._records.client(key)
+            if kept is not None and self._is_good(kept, settings, asked):
+                return kept
+            made = await self._register(settings, found, redirect_uri, asked)
+            if await self._records.store.swap(key, raw, [self._records.write(key, asdict(made))]):
+                return made
+            _, theirs = await self._records.client(key)  # another process was first: one client is enough
+            return theirs if theirs is not None and self._is_good(theirs, settings, asked) else made
+
+    def _is_good(self, kept: OAuthClient, settings: LoginSettings, asked: tuple[str, ...]) -> bool:
+        lasts = kept.until is None or kept.until > self._scene.clock() + settings.within
+        return lasts and set(asked) <= set(kept.scopes)
+
+    async def _register(
+        self, settings: LoginSettings, found: Discovered, redirect_uri: str, asked: tuple[str, ...]
+    ) -> OAuthClient:
+        by_hand = (
+            f"register a client with the redirect URI {redirect_uri} at {urls.host(found.at.issuer)}, and set "
+            f"servers.{settings.server}.login.client_id"
+        )
+        if not found.at.register:
+            raise LoginFailed(f"the authorization server of {settings.server} registers nobody: {by_hand}")
+        wanted = scopes.union(asked, scopes.within(found.scopes, settings.max_scopes))
+        method = settings.auth or clients.registrable(found.at)
+        body = clients.metadata(redirect_uri, method, wanted)
+        answer = await self._scene.network.post_json(settings, found.at.register, body)
+        if answer.status not in (200, 201):
+            try:
+                error = text_of(read_json(answer.body), "error", 64)
+            except ValueError:
+                error = ""
+            said = error if ERROR_WORD.fullmatch(error) else f"HTTP {answer.status}"
+            raise LoginFailed(f"the authorization server of {settings.server} refuses to register ({said}): {by_hand}")
+        return clients.registered(read_json(answer.body), method, wanted)
+
+    async def _add(self, id: str, record: FlowRecord, ttl: float) -> None:
+        """Keeps the flow and the list of its `whose` in one change; beyond 100 the oldest go."""
+        key, now = key_of(FLOW_LISTS, record.whose), self._scene.clock()
+        for _ in range(_ATTEMPTS):
+            raw, listed = await self._records.read(key)
+            live = [(str(one), float(end)) for one, end in (listed or {}).get("flows", []) if float(end) > now]
+            gone, left = live[: max(0, len(live) - MAX_FLOWS + 1)], live[-(MAX_FLOWS - 1) :]
+            writes = [
+                self._records.write(key, {"flows": [*left, (id, record.expires)]}, 2 * ttl),
+                self._records.write(flow_key(id), asdict(record), ttl),
+                *(Write(flow_key(one)) for one, _ in gone),
+            ]
+            if await self._records.store.swap(key, raw, writes):
+                return
+        raise LoginUnavailable("too many logins begin at once")
+
+    # ------------------------------------------------------------ finish
+
+    async def finish(self, query: str, redirect_uri: str) -> LoginInfo:
+        try:
+            with plainly("the login"):
+                answer = authorization.read(query)
+                id = flow_id(answer.state)
+                raw, flow = await self._records.flow(id)
+                if raw is None or flow is None or flow.expires <= self._scene.clock():
+                    raise LoginFailed("no login waits for this answer: it is unknown, too old, or was replaced")
+                if flow.redirect_uri != redirect_uri:
+                    raise LoginFailed("the answer came to another address than that of its login")
+                spent = self._records.write(flow_key(id), asdict(flow.ended("spent")), _ENDED_FOR)
+                if flow.state != "waiting" or not await self._records.store.swap(flow_key(id), raw, [spent]):
+                    raise LoginFailed("this answer was used already")
+                return await self._complete(id, flow, answer)
+        except LoginUnavailable as error:
+            raise LoginFailed(error.text) from None
+
+    async def _complete(self, id: str, flow: FlowRecord, answer: AuthorizationAnswer) -> LoginInfo:
+        try:
+            with plainly(flow.server):
+                login = await self._exchange(flow, answer)
+                login = await self._keep(flow, login)
+        except (LoginFailed, LoginUnavailable) as error:
+            await self._end(id, flow.ended("failed", error.text))
+            self._scene.tell(
+                "login_failed", flow.server, flow.whose, issuer=flow.at.issuer, client_id=flow.client.id,
+                scopes=flow.asked, reason=error.text,
+            )  # fmt: skip
+            raise
+        await self._end(id, flow.ended("done"))
+        self._scene.tell("scopes_added" if flow.is_step else "login_done", flow.server, flow.whose, login)
+        return login.info(self._scene.settings(flow.server), self._scene.clock())
+
+    async def _exchange(self, flow: FlowRecord, answer: AuthorizationAnswer) -> Login:
+        """The code goes to the token endpoint that was recorded when the login began. Raises `LoginFailed`."""
+        if why := authorization.why_not(answer, flow.at.issuer, flow.at.names_itself):
+            raise LoginFailed(why)
+        settings = self._scene.settings(flow.server)
+        if flow.identity != settings.identity or flow.chosen != settings.chosen:
+            raise LoginFailed(f"the config of {flow.server} has changed since the login began")
+        form = tokens.by_code(answer.code, flow.verifier, flow.redirect_uri)
+        got = await self._scene.network.tokens(settings, flow.at, flow.client, form, flow.resource, again=False)
+        if isinstance(got, TokenRefusal):
+            if got.error == "invalid_client" and flow.client.source == "registered":
+                await self._records.store.delete(key_of(CLIENTS, flow.at.issuer, flow.redirect_uri))
+            raise LoginFailed(f"its authorization server gives no tokens: {shown(got.error)}")
+        login = Login(
+            f"lgn_{secrets.token_urlsafe(12)}", flow.server, flow.whose, flow.identity, flow.chosen, flow.resource,
+            flow.at, flow.client, flow.asked,
+        )  # fmt: skip
+        return with_tokens(login, got, self._scene.clock())
+
+    async def _keep(self, flow: FlowRecord, login: Login) -> Login:
+        key, now = key_of(LOGINS, flow.server, flow.whose), self._scene.clock()
+        for _ in range(_ATTEMPTS):
+            raw, old = await self._records.login(flow.server, flow.whose)
+            steps = tuple(one for one in old.steps if 0 <= now - one < 3600.0) if old else ()
+            made = replace(
+                login, generation=(old.generation if old else 0) + 1, steps=(*steps, now) if flow.is_step else steps
+            )
+            if await self._records.store.swap(key, raw, [self._records.write_login(made)]):
+                return made
+        raise LoginUnavailable("what is kept of this login changes too often")
+
+    async def _end(self, id: str, record: FlowRecord) -> None:
+        with plainly(record.server):
+            write = self._records.write(flow_key(id), asdict(record), _ENDED_FOR)
+            await self._records.store.put(write.key, write.value or b"", write.ttl)
+        if (event := self._ended.get(id)) is not None:
+            event.set()
+
+    # ------------------------------------------------------------ wait
+
+    async def wait(self, flow: Flow) -> LoginInfo | None:
+        event = self._ended.setdefault(flow.id, asyncio.Event())
+        try:
+            while True:
+                _, record = await self._records.flow(flow.id)
+                if record is not None and record.state == "failed":
+                    raise LoginFailed(record.text)
+                if record is not None and record.state == "done":
+                    _, login = await self._records.login(flow.server, flow.whose)
+                    settings, now = self._scene.servers.get(flow.server), self._scene.clock()
+                    return login.info(settings, now) if login else None
+                if record is None or record.expires <= self._scene.clock():
+                    return None
+                with anyio.move_on_after(POLL):
+                    await event.wait()
+                event.clear()
+        finally:
+            self._ended.pop(flow.id, None)
+
+
+def _wanted(
+    settings: LoginSettings, challenge: BearerChallenge | None, found: Discovered, old: Login | None
+) -> tuple[tuple[str, ...], bool]:
+    """The scopes to ask for, and whether they are a step-up: then all that was asked for so far stays among them."""
+    challenged = challenge.scopes if challenge else ()
+    first = scopes.first(settings.scopes, challenged, found.scopes, found.at.scopes, settings.max_scopes)
+    if old is None or not old.belongs_to(settings):
+        return first, False
+    is_step = bool(old.pending) or (challenge is not None and challenge.wants_scopes)
+    if not is_step:
+        return first, False
+    more = scopes.within((*old.asked, *old.pending, *challenged), settings.max_scopes)
+    return scopes.union(first, scopes.offered(more, found.at.scopes)), True
+
+
+def with_tokens(login: Login, got: TokenAnswer, now: float) -> Login:
+    """An answer without a refresh token or scopes keeps those of before (RFC 6749 5.1 and 6)."""
+    return replace(
+        login, access=got.access, refresh=got.refresh or login.refresh, obtained=now, life=got.life,
+        expires_at=None if got.life is None else now + got.life, state="ok", quiet_until=0.0, pending=(),
+        granted=got.scopes if got.scopes is not None else login.granted or login.asked,
+    )  # fmt: skip

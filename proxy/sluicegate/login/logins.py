@@ -1,0 +1,110 @@
+"""The way in: everything that other rooms ask of logins."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from sluicegate.http.fetch import Fetcher
+from sluicegate.login.flows import Flows
+from sluicegate.login.model import Bearer, Flow, LoginEvent, LoginInfo, LoginSettings
+from sluicegate.login.records import LOGINS, Login, key_of
+from sluicegate.login.renewal import Renewal
+from sluicegate.login.scene import Scene, plainly
+from sluicegate.store import Store, Write
+from sluicegate.store.keys import Sealer
+
+_NOWHERE = "https://server.invalid"  # where the config knows a server no more, no origin is the operator's
+
+
+class Logins:
+    def __init__(
+        self, store: Store, seal: Sealer, fetcher: Fetcher, tell: Callable[[LoginEvent], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._scene = Scene(store, seal, fetcher, tell, clock)
+        self._records = self._scene.records
+        self._flows = Flows(self._scene)
+        self._renewal = Renewal(self._scene)
+
+    def configure(self, servers: Mapping[str, LoginSettings]) -> None:
+        """Replaces the settings of all servers: at the start, and at a reload."""
+        self._scene.servers = dict(servers)
+        self._renewal.forget()
+
+    # ------------------------------------------------------------ tokens
+
+    def cached(self, server: str, whose: str) -> Bearer | None:
+        """A token that may be sent now; None where `bearer` has to be asked. Waits for nothing."""
+        return self._renewal.cached(server, whose)
+
+    async def bearer(self, server: str, whose: str) -> Bearer:
+        """Raises `LoginNeeded` and `LoginUnavailable`."""
+        with plainly(server):
+            return await self._renewal.bearer(self._scene.settings(server), whose)
+
+    async def rejected(
+        self, server: str, whose: str, used: Bearer | None, status: int, challenges: Sequence[str]
+    ) -> Bearer:
+        """What to send instead, once: the server answered 401, or 403 with insufficient_scope, to a request with `used`
+        (None: without a token). Raises `LoginNeeded` and `LoginUnavailable`."""
+        with plainly(server):
+            return await self._renewal.rejected(self._scene.settings(server), whose, used, status, challenges)
+
+    # ------------------------------------------------------------ a person logs in
+
+    async def begin(self, server: str, whose: str, redirect_uri: str, *, challenge: Sequence[str] = ()) -> Flow:
+        """Raises `LoginFailed` and `LoginUnavailable`."""
+        return await self._flows.begin(self._scene.settings(server), whose, redirect_uri, tuple(challenge))
+
+    async def finish(self, query: str, redirect_uri: str) -> LoginInfo:
+        """`query` is what the browser brought to `redirect_uri`. Raises `LoginFailed`."""
+        info = await self._flows.finish(query, redirect_uri)
+        self._renewal.forget((info.server, info.whose))
+        return info
+
+    async def wait(self, flow: Flow) -> LoginInfo | None:
+        """Until the flow has ended, in whichever process; None where its time is over. Raises `LoginFailed` and
+        `StoreFailed`."""
+        return await self._flows.wait(flow)
+
+    # ------------------------------------------------------------ what there is
+
+    async def logout(self, server: str, whose: str) -> bool | None:
+        """True: revoked there; False: deleted here, the revocation failed or is not offered; None: there was none.
+        Raises `StoreFailed`."""
+        await self._renewal.finish((server, whose))
+        key = key_of(LOGINS, server, whose)
+        while True:
+            raw, login = await self._records.login(server, whose)
+            if raw is None:
+                return None
+            left = self._records.write_login(replace(login, state="leaving")) if login else Write(key)
+            if await self._records.store.swap(key, raw, [left]):
+                break
+        self._renewal.forget((server, whose))
+        if login is None:
+            return False
+        is_revoked = await self._revoke(login)
+        await self._records.store.swap(key, left.value, [Write(key)])  # unless there is a new login already
+        self._scene.tell("logged_out", server, whose, login, reason="" if is_revoked else "not revoked")
+        return is_revoked
+
+    async def _revoke(self, login: Login) -> bool:
+        settings = self._scene.servers.get(login.server) or LoginSettings(login.server, "", _NOWHERE)
+        if not login.belongs_to(settings):  # what the config has now may belong to another authorization server
+            settings = replace(settings, client_secret=None, client_key=None)
+        return await self._scene.network.revoke(settings, login.at, login.client, login.access, login.refresh)
+
+    async def all(self) -> list[LoginInfo]:
+        """Raises `StoreFailed`."""
+        found = await self._records.logins()
+        now, servers = self._scene.clock(), self._scene.servers
+        return [
+            login.info(servers.get(server), now) if login is not None and (login.server, login.whose) == (server, whose)
+            else LoginInfo("", server, whose, "", "", (), None, "needed", 0, False)
+            for server, whose, login in found
+        ]  # fmt: skip
+
+    async def aclose(self) -> None:
+        """Waits for tokens that are on their way: those of before are spent."""
+        await self._renewal.finish()

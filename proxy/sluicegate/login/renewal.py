@@ -1,0 +1,279 @@
+"""The token for the next request: from memory, from the store, or renewed by one process for all.
+
+A refresh token that is rotated is good once. So one task of a process renews a login, and one process at a time: it
+has the lease. Tokens are on disk before anybody gets them. Only `invalid_grant` ends a login; whatever else goes wrong
+leaves it as it was.
+"""
+
+import asyncio
+import random
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import anyio
+
+from sluicegate.login.flows import with_tokens
+from sluicegate.login.lease import Lease, Leases
+from sluicegate.login.model import Bearer, LoginFailed, LoginNeeded, LoginSettings, LoginUnavailable
+from sluicegate.login.records import LOGINS, Login, is_soon, key_of
+from sluicegate.login.refusals import QUIET, Refusals, refuses_all
+from sluicegate.login.scene import Scene, plainly
+from sluicegate.oauth import challenges, clients, scopes, tokens
+from sluicegate.oauth.challenges import BearerChallenge
+from sluicegate.oauth.clients import OAuthClient
+from sluicegate.oauth.tokens import TokenAnswer
+from sluicegate.store import StoreFailed, Write
+
+CHECK_EVERY: Final = 4.0
+"""Seconds after which a token that is fresh is looked for in the store again: another process may have logged out."""
+RENEW_WITHIN: Final = 28.0
+KEEP_WITHIN: Final = 5.0
+PAUSE: Final = 10.0  # after an authorization server could not be asked
+_MAX_PLACES: Final = 10_000
+
+Place = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cached:
+    bearer: Bearer
+    since: float
+    until: float  # when the store is asked again
+
+
+@dataclass(frozen=True, slots=True)
+class _Unkept:
+    """New tokens that could not be written: those of before are spent, so they are not asked for again."""
+
+    before: Login
+    got: TokenAnswer
+
+
+class Renewal:
+    def __init__(self, scene: Scene) -> None:
+        self._scene, self._records = scene, scene.records
+        self._refusals, self._leases = Refusals(scene), Leases(scene.records, scene.clock)
+        self._cached: dict[Place, _Cached] = {}
+        self._unkept: dict[Place, _Unkept] = {}
+        self._tasks: dict[Place, asyncio.Task[Bearer]] = {}
+        self._quiet: dict[Place, tuple[float, LoginUnavailable]] = {}
+
+    def forget(self, place: Place | None = None) -> None:
+        """What is only remembered; it is in the store, too."""
+        for kept in (self._cached, self._quiet):
+            if place is None:
+                kept.clear()
+            else:
+                kept.pop(place, None)
+
+    async def finish(self, place: Place | None = None) -> None:
+        """Waits for what is under way."""
+        tasks = [task for one, task in self._tasks.items() if place in (None, one)]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------ asking
+
+    def cached(self, server: str, whose: str) -> Bearer | None:
+        known = self._cached.get((server, whose))
+        return known.bearer if known is not None and known.since <= self._scene.clock() < known.until else None
+
+    async def bearer(self, settings: LoginSettings, whose: str) -> Bearer:
+        known = self.cached(settings.server, whose)
+        if known is not None:
+            return known
+        _, login = await self._records.login(settings.server, whose)
+        if (bearer := self._usable(settings, whose, login)) is not None:
+            return bearer
+        try:
+            return await self._renewed(settings, whose, None, None)
+        except LoginUnavailable:
+            if login is None or login.state != "ok" or not login.belongs_to(settings):
+                raise
+            if login.expires_at is None or login.expires_at <= self._scene.clock():
+                raise
+            return self._adopt(settings, login)  # it is old, but good
+
+    async def rejected(
+        self, settings: LoginSettings, whose: str, used: Bearer | None, status: int, headers: Sequence[str]
+    ) -> Bearer:
+        self._cached.pop((settings.server, whose), None)
+        _, login = await self._records.login(settings.server, whose)
+        if used is None or login is None or _is_newer(login, used) or not login.belongs_to(settings):
+            return await self.bearer(settings, whose)
+        challenge = challenges.read(headers) or BearerChallenge()
+        if status != 403 or login.state in ("needed", "leaving"):
+            return await self._renewed(settings, whose, used, challenge)
+        if not challenge.wants_scopes:
+            raise LoginUnavailable(f"{settings.server} refuses this, and does not say which right it wants")
+        await self._refusals.step_up(settings, login, challenge)
+        return await self._renewed(settings, whose, used, None)
+
+    def _usable(self, settings: LoginSettings, whose: str, login: Login | None) -> Bearer | None:
+        """What is kept, if it can be sent as it is; None where it has to be renewed, which then is possible. Raises
+        `LoginNeeded` and `LoginUnavailable`."""
+        now, place = self._scene.clock(), (settings.server, whose)
+        if login is None or not login.belongs_to(settings) or login.state in ("leaving", "needed"):
+            self.forget(place)
+            if settings.is_machine:
+                return None
+            raise LoginNeeded(*place)
+        if login.state == "refused" and is_soon(login.quiet_until, now, QUIET):
+            raise refuses_all(settings)
+        bearer = self._adopt(settings, login)
+        if now < bearer.fresh_until:
+            return bearer
+        self._cached.pop(place, None)
+        if not settings.is_machine and not login.refresh:
+            raise LoginNeeded(*place)
+        return None
+
+    def _newer(self, settings: LoginSettings, whose: str, login: Login | None, used: Bearer | None) -> Bearer | None:
+        """What the store has instead of `used`, or at all, if it can be sent. Raises what `_usable` does."""
+        bearer = self._usable(settings, whose, login)
+        if bearer is None or login is None or used is None or _is_newer(login, used):
+            return bearer
+        self._cached.pop((settings.server, whose), None)
+        return None
+
+    def _adopt(self, settings: LoginSettings, login: Login) -> Bearer:
+        now, can_renew = self._scene.clock(), bool(login.refresh) or settings.is_machine
+        fresh = tokens.fresh_until(login.expires_at, login.life, random.random())
+        if not can_renew and login.expires_at is not None:
+            fresh = login.expires_at
+        bearer = Bearer(login.access, login.id, login.generation, login.at.issuer, fresh)
+        if len(self._cached) >= _MAX_PLACES:
+            self.forget()
+        self._cached[settings.server, login.whose] = _Cached(bearer, now, min(fresh, now + CHECK_EVERY))
+        return bearer
+
+    # ------------------------------------------------------------ renewing
+
+    async def _renewed(
+        self, settings: LoginSettings, whose: str, used: Bearer | None, challenge: BearerChallenge | None
+    ) -> Bearer:
+        """One task a login: whoever wants a newer token waits for it, and does not end it by going away. `challenge` is
+        set where the server refused `used`."""
+        place = settings.server, whose
+        while True:
+            until, error = self._quiet.get(place, (0.0, None))
+            if error is not None and is_soon(until, self._scene.clock(), PAUSE):
+                raise LoginUnavailable(error.text, error.host)
+            task = self._tasks.get(place)
+            if task is None:
+                task = asyncio.create_task(self._renew(settings, whose, used, challenge))
+                self._tasks[place] = task
+                task.add_done_callback(lambda done: self._done(place, done))
+            bearer = await asyncio.shield(task)
+            if used is None or bearer.login != used.login or bearer.generation > used.generation:
+                return bearer
+
+    def _done(self, place: Place, task: asyncio.Task[Bearer]) -> None:
+        self._tasks.pop(place, None)
+        if not task.cancelled() and isinstance(error := task.exception(), LoginUnavailable):
+            self._quiet[place] = self._scene.clock() + PAUSE, error
+
+    async def _renew(
+        self, settings: LoginSettings, whose: str, used: Bearer | None, challenge: BearerChallenge | None
+    ) -> Bearer:
+        async def look() -> Bearer | None:
+            _, login = await self._records.login(settings.server, whose)
+            return self._newer(settings, whose, login, used)
+
+        try:
+            with plainly(settings.server):
+                lease = await self._leases.take(settings.server, whose, look)
+                if isinstance(lease, Bearer):
+                    return lease
+                try:
+                    with anyio.fail_after(RENEW_WITHIN):
+                        return await self._with_lease(settings, whose, used, challenge, lease)
+                finally:
+                    await self._leases.give_back(lease)
+        except TimeoutError:
+            raise LoginUnavailable(f"the login at {settings.server} is not renewed in time") from None
+        except LoginFailed as error:
+            raise LoginUnavailable(error.text) from None
+        except LoginUnavailable as error:
+            if error.host:
+                self._scene.tell("refresh_failed", settings.server, whose, reason="unavailable")
+            raise
+
+    async def _with_lease(
+        self, settings: LoginSettings, whose: str, used: Bearer | None, challenge: BearerChallenge | None, lease: Lease
+    ) -> Bearer:
+        _, login = await self._records.login(settings.server, whose)  # once more: it may have changed before the lease
+        if (newer := self._newer(settings, whose, login, used)) is not None:
+            return newer
+        if login is None or not login.belongs_to(settings) or login.state in ("needed", "leaving"):
+            login = await _machine(self._scene, settings, whose)  # a person's is not usable: that was raised
+        elif challenge is not None:
+            await self._refusals.token_refused(settings, challenge, login)
+        unkept = self._unkept.pop((settings.server, whose), None)
+        if unkept is not None and (unkept.before.id, unkept.before.generation) == (login.id, login.generation):
+            return self._adopt(settings, await self._keep(settings, login, unkept.got, lease))
+        form = tokens.by_client(login.asked) if settings.is_machine else tokens.by_refresh(login.refresh)
+        got = await self._scene.network.tokens(settings, login.at, login.client, form, login.resource, again=True)
+        if isinstance(got, TokenAnswer):
+            return self._adopt(settings, await self._keep(settings, login, got, lease))
+        _, now = await self._records.login(settings.server, whose)
+        if now is None or (now.id, now.generation) == (login.id, login.generation):
+            await self._refusals.refresh_refused(settings, login, got, lease.is_stale)
+        if (bearer := self._usable(settings, whose, now)) is not None:
+            return bearer
+        raise LoginUnavailable(f"the login at {settings.server} changed while it was renewed")
+
+    async def _keep(self, settings: LoginSettings, before: Login, got: TokenAnswer, lease: Lease) -> Login:
+        """On disk first. Where the login went away meanwhile, its new tokens must not outlive it."""
+        place = before.server, before.whose
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(KEEP_WITHIN) as scope:
+                if (made := await self._written(before, got, lease)) is not None:
+                    self._scene.tell("refreshed" if before.generation else "login_done", *place, made)
+                    return made
+            if scope.cancelled_caught:
+                self._unkept[place] = _Unkept(before, got)
+                raise LoginUnavailable("what is kept of logins cannot be written")
+            _, now = await self._records.login(*place)
+            if now is not None and now.state == "ok":
+                return now  # a person has logged in meanwhile
+            await self._scene.network.revoke(settings, before.at, before.client, got.access, got.refresh)
+        raise LoginNeeded(*place)
+
+    async def _written(self, before: Login, got: TokenAnswer, lease: Lease) -> Login | None:
+        """The record with the new tokens; None where it is not that of `before` any more."""
+        while True:
+            try:
+                raw, now = await self._records.login(before.server, before.whose)
+                is_its = now is not None and now.id == before.id and now.state != "leaving"
+                if before.generation and not is_its:
+                    return None
+                base = now if now is not None and is_its else before
+                generation = (now.generation if now is not None else 0) + 1
+                made = replace(
+                    with_tokens(base, got, self._scene.clock()), generation=generation, pending=base.pending
+                )
+                key = key_of(LOGINS, before.server, before.whose)
+                if await self._records.store.swap(key, raw, [self._records.write_login(made), Write(lease.key)]):
+                    return made
+            except StoreFailed:
+                await anyio.sleep(0.5)
+
+
+async def _machine(scene: Scene, settings: LoginSettings, whose: str) -> Login:
+    """The first login of a server whose account is Sluice's own."""
+    if settings.client_id is None:
+        raise LoginFailed(f"servers.{settings.server}.login has no client_id")
+    challenge = await scene.discovery.provoke(settings)
+    found = await scene.discovery.find(settings, challenge, False)
+    challenged = challenge.scopes if challenge else ()
+    asked = scopes.first(settings.scopes, challenged, found.scopes, (), settings.max_scopes)
+    method = settings.auth or clients.method_of(found.at, settings.client_secret, settings.client_key)
+    client = OAuthClient(settings.client_id, method, "config")
+    return Login(f"lgn_{secrets.token_urlsafe(12)}", settings.server, whose, settings.identity, settings.chosen,
+                 found.resource, found.at, client, asked)  # fmt: skip
+
+
+def _is_newer(login: Login, used: Bearer) -> bool:
+    return login.id != used.login or login.generation > used.generation

@@ -1,0 +1,56 @@
+"""What the parts of `login` share: the settings in force, records, network, clock, and who is told."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from sluicegate.http.fetch import Fetcher
+from sluicegate.login.discovery import Discovery
+from sluicegate.login.model import EventWord, LoginEvent, LoginFailed, LoginSettings, LoginUnavailable
+from sluicegate.login.network import LoginNetwork
+from sluicegate.login.records import Login, Records, RecordTooLarge
+from sluicegate.oauth import Unfit
+from sluicegate.store import Store, StoreFailed
+from sluicegate.store.keys import Sealer
+
+
+class Scene:
+    def __init__(
+        self, store: Store, seal: Sealer, fetcher: Fetcher, tell: Callable[[LoginEvent], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self.records, self.clock, self._tell = Records(store, seal), clock, tell
+        self.network = LoginNetwork(fetcher, clock)
+        self.discovery = Discovery(self.network)
+        self.servers: Mapping[str, LoginSettings] = {}
+
+    def settings(self, server: str) -> LoginSettings:
+        """Raises `LoginUnavailable` for a server that a reload took away."""
+        found = self.servers.get(server)
+        if found is None:
+            raise LoginUnavailable(f"{server} has no login")
+        return found
+
+    def tell(
+        self, what: EventWord, server: str, whose: str, login: Login | None = None, *, issuer: str = "",
+        client_id: str = "", scopes: tuple[str, ...] = (), reason: str = "",
+    ) -> None:  # fmt: skip
+        if login is None:
+            event = LoginEvent(what, server, whose, "", issuer, client_id, scopes, reason)
+        else:
+            scopes = scopes or login.granted
+            event = LoginEvent(what, server, whose, login.id, login.at.issuer, login.client.id, scopes, reason)
+        self._tell(event)
+
+
+@contextmanager
+def plainly(server: str) -> Iterator[None]:
+    """Turns what went wrong inside into what callers of `Logins` know."""
+    try:
+        yield
+    except Unfit as error:
+        raise LoginFailed(f"{server}: {error}") from None
+    except RecordTooLarge as error:
+        raise LoginFailed(f"{server}: {error}") from None
+    except StoreFailed:
+        raise LoginUnavailable("what is kept of logins can be neither read nor written") from None

@@ -1,0 +1,48 @@
+"""Which classes `install` proposes: a name that destroys outweighs what a server says of itself."""
+
+import pytest
+
+from sluicegate.cli.proposed_classes import proposed
+
+READS, DESTROYS = {"readOnlyHint": True}, {"destructiveHint": True}
+
+
+@pytest.mark.parametrize(("name", "annotations", "class_"), [
+    ("get_issue", {}, "read"), ("listFiles", {}, "read"), ("search-code", {}, "read"), ("HTTPStatus", {}, ""),
+    ("whoami", {}, ""), ("whoami", READS, "read"), ("current_time", READS, "read"),
+    ("delete_repo", {}, "destroy"), ("repoDelete", READS, "destroy"), ("REMOVE_ALL", {}, "destroy"),
+    ("weird", DESTROYS, "destroy"), ("get_thing", DESTROYS, "destroy"), ("get_thing", READS | DESTROYS, ""),
+    ("create_issue", {}, ""), ("create_issue", READS, ""), ("get_or_create", {}, ""), ("search_and_replace", {}, ""),
+    ("write_file", {}, ""), ("run_query", READS, ""), ("updates", {}, ""), ("issue_list", {}, ""),
+    ("findAndModify", {}, ""), ("check_out", {}, ""), ("check_in", {}, ""), ("list_change_owner", {}, ""),
+    ("status_disable", {}, ""), ("get_deploy", {}, ""), ("read_transfer_funds", {}, ""), ("getIDdelete", {}, "destroy"),
+    ("getURLs", {}, "read"), ("getIDs", {}, "read"), ("find_grant_admin", {}, ""), ("getSQLexec", READS, ""),
+    ("deploy", READS, ""), ("pay", READS, ""), ("transfer", READS, ""), ("modify", READS, ""), ("shell", READS, ""),
+    ("eval", READS, ""), ("sql", READS, ""), ("runSQL", READS, ""), ("IDdelete", READS, "destroy"),
+    ("get_issue", {"readOnlyHint": "true"}, "read"), ("whoami", {"readOnlyHint": "true"}, ""), ("", {}, ""),
+])  # fmt: skip
+def test_a_class_is_proposed_by_words_and_annotations(name: str, annotations: dict[str, object], class_: str) -> None:
+    assert proposed([{"name": name, "annotations": annotations}]) == ({name: class_} if class_ else {})
+
+
+@pytest.mark.parametrize("kinds", ["rd", "dr", "rwd", "dwr"])
+def test_a_name_that_is_listed_twice_has_the_strictest_class(kinds: str) -> None:
+    about = {"r": READS, "w": {}, "d": DESTROYS}
+    assert proposed({"name": "whoami", "annotations": about[kind]} for kind in kinds) == {"whoami": "destroy"}
+    kinds = kinds.replace("d", "w")
+    assert proposed({"name": "whoami", "annotations": about[kind]} for kind in kinds) == {}
+
+
+def test_what_is_no_tool_has_no_class() -> None:
+    assert proposed([{}, {"name": 5}, {"name": "get_x", "annotations": "x"}]) == {"get_x": "read"}
+
+
+@pytest.mark.parametrize(
+    "name", ["*", "get_*", "get_?", "get_[a-z]", "!get", "get x", "get\n", "gét", "g" * 129, "{get}"]
+)
+def test_a_name_that_could_speak_for_other_tools_gets_no_class(name: str) -> None:
+    assert proposed([{"name": name, "annotations": READS}]) == {}
+
+
+def test_a_server_with_very_many_tools_does_not_fill_the_config() -> None:
+    assert len(proposed({"name": f"get_{number}"} for number in range(5_000))) == 1_000

@@ -1,0 +1,88 @@
+"""Servers that people log in to: each login has connections of its own, and hears of its own alone."""
+
+import anyio
+import pytest
+
+from sluicegate.downstream.accounts import AccountServers, inherit
+from sluicegate.downstream.server import DownstreamServer
+from sluicegate.downstream.settings import ServerSettings
+from sluicegate.protocol.jsonrpc import Notification
+from sluicegate.protocol.model import Client, Publish
+
+pytestmark = pytest.mark.anyio
+ANN, BOB, EVE = (Client(f"key:{name}") for name in ("ann", "bob", "eve"))
+CHANGED = Notification("notifications/tools/list_changed", {})
+
+
+class Site:
+    """The logins that there are, what each account's server may say, and what was heard."""
+
+    def __init__(self, **logins: str) -> None:
+        self.logins = {f"key:{name}": login for name, login in logins.items()}
+        self.says: dict[str, Publish] = {}
+        self.heard: list[tuple[str, str | None]] = []
+        self.moved: list[str] = []
+        self.servers = AccountServers(
+            self._make, lambda client: self.logins.get(client.principal, ""),
+            lambda key, scope, said: self.heard.append((key, scope)), self.moved.append, bool(logins),
+        )  # fmt: skip
+
+    def _make(self, login: str, publish: Publish) -> DownstreamServer:
+        self.says[login] = publish
+        settings = ServerSettings("mail", url="http://127.0.0.1:9/mcp", lazy=True)
+        return DownstreamServer(settings, publish=publish, client_info={"name": "sluice", "version": "0"})
+
+    def log_out(self, principal: str) -> None:
+        del self.logins[principal]
+        self.servers.take(set(self.logins.values()), ())
+
+
+async def test_each_login_has_a_server_of_its_own_and_all_others_share_one() -> None:
+    site = Site(ann="lgn_a", bob="lgn_b")
+    ann, bob, eve = (site.servers.of(client) for client in (ANN, BOB, EVE))
+    assert len({id(one) for one in (ann, bob, eve)}) == 3
+    assert site.servers.of(ANN) is ann and site.servers.of(Client("key:dan")) is eve
+    scopes = {site.servers.scope(client) for client in (ANN, BOB, EVE)}
+    assert len(scopes) == 3 and all("lgn" not in scope for scope in scopes if "eve" in scope)
+
+
+async def test_what_one_account_hears_of_is_told_to_nobody_else() -> None:
+    site = Site(ann="lgn_a", bob="lgn_b")
+    mine = site.servers.scope(ANN)
+    site.servers.scope(BOB)
+    site.says["lgn_a"]("mail", None, CHANGED)  # to all who share that connection
+    assert site.heard == [("mail", mine)]
+    site.says["lgn_a"]("mail", "one scope", CHANGED)
+    assert site.heard[1:] == [("mail", "lgn_a one scope")]
+
+
+@pytest.mark.parametrize("logins", [{}, {"ann": "lgn_a"}])
+async def test_what_is_heard_without_a_token_is_told_to_all(logins: dict[str, str]) -> None:
+    site = Site(**logins)
+    site.servers.scope(EVE)
+    site.says[""]("mail", None, CHANGED)
+    site.says[""]("mail", "one scope", CHANGED)
+    assert site.heard == [("mail", None), ("mail", "one scope")]
+
+
+async def test_after_a_logout_nothing_of_the_account_is_heard() -> None:
+    site = Site(ann="lgn_a")
+    async with anyio.create_task_group() as group:
+        group.start_soon(site.servers.run)
+        mine = site.servers.scope(ANN)
+        before = site.servers.of(ANN)
+        site.log_out("key:ann")
+        assert site.moved == ["mail"] and before.status == "down"
+        assert site.servers.of(ANN) is site.servers.of(EVE) and site.servers.scope(ANN) != mine
+        site.says["lgn_a"]("mail", None, CHANGED)
+        assert site.heard == []
+        await site.servers.aclose()
+
+
+async def test_a_replaced_server_begins_anew_for_each_account() -> None:
+    before, after = Site(ann="lgn_a"), Site(ann="lgn_a")
+    before.servers.scope(ANN)
+    inherit(after.servers, before.servers)
+    before.servers.retire("its configuration was changed")
+    assert after.servers.of(ANN) is not before.servers.of(ANN)
+    assert before.servers.status == "down" and after.servers.status == "starting"
