@@ -645,6 +645,24 @@ async def test_a_stored_definition_is_called_by_no_name_before_the_server_has_li
             assert found is not None and found.is_stored, method
 
 
+async def test_what_was_stored_takes_the_place_of_nothing_that_the_server_has_listed() -> None:
+    """The store is asked once more when a server comes up of which nothing is known, while its lists are on their way."""
+    server, store = Scripted("a", templates=["x:{y}"]), MemoryStore()
+    server.status, server.is_ready = "starting", anyio.Event()
+    async with Front(server, store=store) as front:
+        async with anyio.create_task_group() as group:
+            group.start_soon(front.lists.snapshot, "a", CLIENT)
+            await anyio.wait_all_tasks_blocked()
+            server.status = "up"
+            front.lists.moved("a")
+            server.is_ready.set()
+        with anyio.fail_after(5):
+            while await store.get(snapshot_store.alias(server, CLIENT)) is None:
+                await anyio.lowlevel.checkpoint()
+        found = await target(front, "completion/complete", ref={"type": "ref/resource", "uri": "a+x:{y}"})
+        assert found is not None and not found.is_stored
+
+
 async def test_transparent_mode_renames_nothing_and_forwards_unlisted_names_only_if_told() -> None:
     settings = {"prefixes": {"a": ""}, "transparent": True}
     async with Front(Scripted("a", tools=["x__y"]), **settings) as front:

@@ -381,7 +381,7 @@ class CatalogCache:
         server = catalog.server
         await self.starts.recall(server)
         stored = await self._stored.recall(self.namings[server.key], server, catalog.scope, client)
-        if stored is not None:
+        if stored is not None and catalog.whole is None:  # unless the server has listed meanwhile
             whole, era = stored
             self._speak(catalog, client, era)
             catalog.recalled = set(KINDS)
