@@ -646,7 +646,7 @@ async def test_a_stored_definition_is_called_by_no_name_before_the_server_has_li
 
 
 async def test_what_was_stored_takes_the_place_of_nothing_that_the_server_has_listed() -> None:
-    """The store is asked once more when a server comes up of which nothing is known, while its lists are on their way."""
+    """The store is asked once more when a server comes up of which nothing is known, while its lists are due."""
     server, store = Scripted("a", templates=["x:{y}"]), MemoryStore()
     server.status, server.is_ready = "starting", anyio.Event()
     async with Front(server, store=store) as front:

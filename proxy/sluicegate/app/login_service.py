@@ -2,7 +2,7 @@
 when a config has the first server that people can log in to."""
 
 from collections import Counter
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -103,8 +103,10 @@ class LoggedIn:
 
     has_token = True
 
-    def __init__(self, logins: Logins, server: str, whose: str, login: str) -> None:
+    def __init__(self, logins: Logins, server: str, whose: str, login: str, moved: Callable[[], None]) -> None:
+        """`moved` is told that there is another login than this one."""
         self._logins, self._server, self._whose, self._login = logins, server, whose, login
+        self._moved = moved
         self._last: Bearer | None = None
         self._header = b""
 
@@ -116,6 +118,7 @@ class LoggedIn:
 
     def _taken(self, bearer: Bearer) -> bytes:
         if self._login not in (bearer.login, MACHINE):
+            self._moved()
             raise LoginRequired(f"The login to {self._server} is another one now. Call again.")
         self._last, self._header = bearer, f"Bearer {bearer.token}".encode("ascii")
         return self._header

@@ -69,7 +69,7 @@ class LoginIndex:
         self._ids: dict[tuple[str, str], str] = {}
         self._generations: dict[str, int] = {}
         self._abouts: dict[tuple[str, str], Json] = {}
-        self._looked_at = -inf
+        self._looked_at, self._is_due = -inf, anyio.Event()
         self._states: Counter[tuple[str, str]] = Counter()
         self.on_change = Late[OnChange](lambda server, logins, new: None)
         self._links: Any = None
@@ -124,8 +124,12 @@ class LoginIndex:
         owner = GATEWAY if login == MACHINE else next(
             (whose for (key, whose), id in self._ids.items() if (key, id) == (server, login)), ""
         )
-        account: Account = import_module(SERVICE).LoggedIn(self._logins, server, owner, login)
+        account: Account = import_module(SERVICE).LoggedIn(self._logins, server, owner, login, self._look_soon)
         return account
+
+    def _look_soon(self) -> None:
+        """A login was replaced: the next call is not to wait until that is looked for."""
+        self._is_due.set()
 
     async def look(self) -> None:
         """Raises `StoreFailed`."""
@@ -173,7 +177,9 @@ class LoginIndex:
     async def run(self) -> None:
         async with anyio.create_task_group() as self._group:
             while True:
-                await anyio.sleep(LOOK_EVERY)
+                with anyio.move_on_after(LOOK_EVERY):
+                    await self._is_due.wait()
+                self._is_due = anyio.Event()
                 try:
                     await self.look()
                 except StoreFailed:  # the store has said why; what was known stays

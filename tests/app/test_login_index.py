@@ -1,0 +1,54 @@
+"""What Sluice knows of the logins in its store, and how soon."""
+
+from dataclasses import replace
+
+import anyio
+import pytest
+
+from sluicegate.app import logins as module
+from sluicegate.app.logins import LoginIndex
+from sluicegate.config import Config
+from sluicegate.downstream.failures import LoginRequired
+from sluicegate.login import Bearer, LoginInfo
+from sluicegate.protocol.model import Client
+
+pytestmark = pytest.mark.anyio
+ANN = Client("key:ann")
+CONFIG = Config.model_validate({
+    "version": 1, "servers": {"mail": {"url": "https://mail.example.test/mcp"}}, "policy": {"use": "personal"},
+})  # fmt: skip
+FIRST = LoginInfo("lgn_a", "mail", "key:ann", "https://as.example.test", "sluice", (), None, "ok", 1, True)
+
+
+class KnownLogins:
+    """What another process wrote into the store: one login."""
+
+    def __init__(self) -> None:
+        self.login = FIRST
+
+    def configure(self, servers: object) -> None: ...
+
+    async def all(self) -> list[LoginInfo]:
+        return [self.login]
+
+    def cached(self, server: str, whose: str) -> Bearer:
+        return Bearer("token", self.login.id, self.login.generation, self.login.issuer, float("inf"))
+
+
+async def test_a_login_that_was_replaced_is_known_at_the_first_call_that_meets_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LOOK_EVERY", 3600.0)
+    known = KnownLogins()
+    index = LoginIndex(lambda: known, CONFIG)
+    await index.look()
+    async with anyio.create_task_group() as group:
+        group.start_soon(index.run)
+        account = index.account("mail", "lgn_a")
+        assert account.header() == b"Bearer token"
+        known.login = replace(FIRST, id="lgn_b")
+        with pytest.raises(LoginRequired, match="Call again"):
+            account.header()
+        await anyio.wait_all_tasks_blocked()
+        assert index.find("mail", ANN) == "lgn_b"
+        group.cancel_scope.cancel()
