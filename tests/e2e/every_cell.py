@@ -28,7 +28,7 @@ Hook = Callable[[Any], Awaitable[None]]
 NAMES = {"Name?": "Ada", "First?": "Ada", "Last?": "Lovelace", "One?": "1", "Two?": "2", "Three?": "3"}
 ROOT = "file:///home/ada"
 MODEL_SAYS = "4"
-IN_TIME = 120.0  # whatever happens ends within that
+IN_TIME = 200.0  # whatever happens ends within that
 
 
 class Person:

@@ -30,8 +30,8 @@ SERVER_OF = {1: [str(MCP1 / "python"), str(HERE / "every1_server.py")],
              2: [str(MCP2 / "python"), str(HERE / "every2_server.py")]}  # fmt: skip
 CLIENT_OF = {1: [str(MCP1 / "python"), str(HERE / "every1_client.py")],
              2: [str(MCP2 / "python"), str(HERE / "every2_client.py")]}  # fmt: skip
-MAX_TIME = 15
-SECONDS = 300.0
+MAX_TIME = 30
+SECONDS = 420.0
 
 
 class Servers:
