@@ -1,6 +1,7 @@
 """What every test shares: asyncio is the event loop that Sluice runs on, and Hypothesis draws the same in every run."""
 
 import os
+import signal
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -55,7 +56,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Every Sluice that a test starts as a process writes its slow steps there."""
+    """What a shell starts in the background ignores Ctrl-C, and so would all that tests start. Every Sluice that a test
+    starts as a process writes its slow steps where `--slow-turns` reads them."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--slow-turns"):
         os.environ.setdefault("SLUICE_SLOW_TURNS", os.path.join(tempfile.mkdtemp(prefix="slow-turns-"), "turns"))
 
