@@ -1,20 +1,19 @@
 """Where a browser of this machine returns to from an authorization server: a port of loopback, open for one login.
 
-The address that has the code answers with a redirect to one that has none, so that the code stays in no history, and
-no page has a script (2025-11-25 basic/authorization#authorization-code-protection).
+The address that has the code answers with a redirect to one that has none, so that the code stays in no history.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from html import escape
 from typing import Final
 
 import anyio
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from sluicegate.app.login_pages_html import CLOSE, HEADERS, may, page, text
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.server import AddressServer, CannotListen
 from sluicegate.listen.settings import ConnectionLimits
@@ -25,15 +24,6 @@ LINGER: Final = 2.0
 """Seconds that the browser has for the last page."""
 _CONNECTIONS: Final = 16
 _MAX_QUERY: Final = 16 * 1024
-_HEADERS: Final = {
-    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
-    "cache-control": "no-store", "referrer-policy": "no-referrer", "x-content-type-options": "nosniff",
-}  # fmt: skip
-_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Sluice</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>:root{{color-scheme:light dark}}
-body{{font:1rem/1.5 system-ui;max-width:36rem;margin:4rem auto;padding:0 1rem}}</style>
-<h1>{title}</h1>{text}<p>You can close this page.</p></html>"""
 
 Finish = Callable[[str, str], Awaitable[LoginInfo]]
 """Takes the query of the callback, and the redirect URI."""
@@ -80,19 +70,17 @@ class CallbackPort:
     async def _take(self, request: Request) -> Response:
         query = request.url.query
         if not self._is_ours(request) or len(query) > _MAX_QUERY:
-            return HTMLResponse(_PAGE.format(title="No such page", text=""), 400, _HEADERS)
+            return page(400, "No such page", CLOSE)
         try:
             self._info = await self._finish(query, self.redirect_uri)
         except LoginFailed as error:
-            text = f"<p>{escape(error.text)}</p>"
-            return HTMLResponse(_PAGE.format(title="Nobody was logged in", text=text), 400, _HEADERS)
-        return RedirectResponse("/done", 303, _HEADERS)
+            return page(400, "Nobody was logged in", text(error.text), CLOSE)
+        return RedirectResponse("/done", 303, HEADERS)
 
     async def _done(self, request: Request) -> Response:
         info = self._info
         if info is None:
-            return HTMLResponse(_PAGE.format(title="No such page", text=""), 404, _HEADERS)
-        scopes = f" It may: {escape(' '.join(info.scopes))}." if info.scopes else ""
-        text = f"<p>Sluice is logged in to {escape(info.server)} by {escape(info.issuer)}.{scopes}</p>"
+            return page(404, "No such page", CLOSE)
         self._seen.set()
-        return HTMLResponse(_PAGE.format(title="Logged in", text=text), 200, _HEADERS)
+        said = f"Sluice is logged in to {info.server} by {info.issuer}.{may(info.scopes)}"
+        return page(200, "Logged in", text(said), CLOSE)

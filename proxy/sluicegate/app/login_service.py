@@ -52,7 +52,7 @@ def login_settings(config: Config) -> dict[str, LoginSettings]:
 
 def _settings(key: str, server: Any, config: Config) -> LoginSettings:
     login = server.login or DEFAULT
-    endpoints = login.endpoints
+    endpoints, document = login.endpoints, config.login.client_document or client_document(config)
     return LoginSettings(
         server=key, identity=server.identity, url=server.url, per=login.per, grant=login.grant,
         client_id=login.client_id,
@@ -64,9 +64,15 @@ def _settings(key: str, server: Any, config: Config) -> LoginSettings:
         revoke=endpoints.revoke if endpoints else None,
         scopes=login.scopes, max_scopes=login.max_scopes,
         resource="" if login.resource == _OMIT else login.resource,
-        pkce=login.pkce, params=dict(login.params), client_document=config.login.client_document,
+        pkce=login.pkce, params=dict(login.params), client_document=document,
         ca=str(server.ca) if server.ca else None, within=config.login.within,
     )  # fmt: skip
+
+
+def client_document(config: Config) -> str:
+    """Where a gateway serves its own client ID metadata document: only an https URL can be a client id."""
+    pages = config.listen.login_pages
+    return f"{pages}client.json" if pages.startswith("https:") else ""
 
 
 def note_login(audit: AuditLog | None, event: LoginEvent) -> None:
@@ -103,8 +109,11 @@ class LoggedIn:
 
     has_token = True
 
-    def __init__(self, logins: Logins, server: str, whose: str, login: str, moved: Callable[[], None]) -> None:
-        """`moved` is told that there is another login than this one."""
+    def __init__(
+        self, logins: Logins, server: str, whose: str, login: str, moved: Callable[[], None], pages: str
+    ) -> None:
+        """`moved` is told that there is another login than this one; `pages` is where people log in."""
+        self._pages = pages
         self._logins, self._server, self._whose, self._login = logins, server, whose, login
         self._moved = moved
         self._last: Bearer | None = None
@@ -137,7 +146,7 @@ class LoggedIn:
             return await asked
         except LoginNeeded as needed:
             per = GATEWAY if self._whose == GATEWAY else "client"
-            raise LoginRequired(sentence(self._server, per, needed.scopes), needed.scopes) from None
+            raise LoginRequired(sentence(self._server, per, self._pages, needed.scopes), needed.scopes) from None
         except LoginUnavailable as error:
             raise Lost(error.text, sent=False) from None
         except StoreFailed:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import import_module
 from math import inf
+from secrets import token_hex
 from typing import Any, Final
 
 import anyio
@@ -73,6 +74,7 @@ class LoginIndex:
         self._states: Counter[tuple[str, str]] = Counter()
         self.on_change = Late[OnChange](lambda server, logins, new: None)
         self._links: Any = None
+        self.page = Late[Callable[[str, Client], str]](lambda server, client: "")
         self._group: TaskGroup | None = None
         self.configure(config)
 
@@ -83,8 +85,9 @@ class LoginIndex:
         }  # fmt: skip
         able = {key: (server.login or DEFAULT) for key, server in config.servers.items()
                 if isinstance(server, HttpServer) and may_log_in(server)}  # fmt: skip
+        self._able = frozenset(able)
         self._machines = {key for key, login in able.items() if login.grant == "client_credentials"}
-        self._callback = config.login.callback
+        self._callback, self._pages = config.login.callback, config.listen.login_pages
         if able and self._logins is None:
             self._logins = self._open()
         if self._logins is not None:
@@ -103,6 +106,14 @@ class LoginIndex:
     def whose(self, server: str, client: Client) -> str:
         return whose(self._per.get(server, ""), client)
 
+    def logins(self) -> Any:
+        """The `Logins` of the login room. Only where a server has one."""
+        return self._logins
+
+    def servers(self) -> Collection[str]:
+        """The keys of the servers that a person can log in to."""
+        return self._able - self._machines
+
     def has_any(self, server: str) -> bool:
         return server in self._machines or any(key == server for key, _ in self._ids)
 
@@ -120,11 +131,12 @@ class LoginIndex:
 
     def account(self, server: str, login: str) -> Account:
         if not login:
-            return WithoutToken(server, self._per.get(server, ""))
+            return WithoutToken(server, self._per.get(server, ""), self._pages)
         owner = GATEWAY if login == MACHINE else next(
             (whose for (key, whose), id in self._ids.items() if (key, id) == (server, login)), ""
         )
-        account: Account = import_module(SERVICE).LoggedIn(self._logins, server, owner, login, self._look_soon)
+        made = import_module(SERVICE).LoggedIn
+        account: Account = made(self._logins, server, owner, login, self._look_soon, self._pages)
         return account
 
     def _look_soon(self) -> None:
@@ -159,9 +171,11 @@ class LoginIndex:
             yield "sluice_logins", (server, state), count
 
     async def begin_link(self, server: str, client: Client) -> LoginLink | None:
-        """A page on which the person at this machine logs in. Only `local` gets one: nobody else is known to sit here.
-        None where it cannot be had."""
+        """A page on which the client's person logs in. At this machine only `local` gets one: nobody else is known to
+        sit here. None where it cannot be had."""
         owner = self.whose(server, client)
+        if url := self.page()(server, client):
+            return LoginLink(token_hex(16), url)
         if client.principal != LOCAL or not owner or self._group is None or self._logins is None:
             return None
         if self._links is None:  # by name: what serves the page is not imported before somebody needs it
@@ -194,8 +208,8 @@ class WithoutToken:
 
     has_token = False
 
-    def __init__(self, server: str, per: str) -> None:
-        self._server, self._per = server, per
+    def __init__(self, server: str, per: str, pages: str = "") -> None:
+        self._server, self._per, self._pages = server, per, pages
 
     def header(self) -> bytes | None:
         return b""
@@ -204,14 +218,16 @@ class WithoutToken:
         return b""
 
     async def rejected(self, used: bytes, status: int, challenges: Sequence[str]) -> bytes:
-        raise LoginRequired(sentence(self._server, self._per))
+        raise LoginRequired(sentence(self._server, self._per, self._pages))
 
 
-def sentence(server: str, per: str, scopes: Sequence[str] = ()) -> str:
-    """What the caller is told. The server's scopes are words of RFC 6749 3.3, so that they can be shown."""
+def sentence(server: str, per: str, pages: str, scopes: Sequence[str] = ()) -> str:
+    """What the caller is told; `pages` is where people log in, if they can. The server's scopes are words of RFC 6749
+    3.3, so that they can be shown."""
     more = f" the further right {' '.join(scopes)}" if scopes else ""
     if per == GATEWAY:
         what = f"needs{more}" if more else "needs a login"
         return f"{server} {what}. Whoever runs Sluice types `sluice login {server}`; then call again."
     what = f"needs{more}" if more else "needs your login"
-    return f"{server} {what}. Run `sluice login {server}`, then call again."
+    how = f"Open {pages}{server} or run" if pages else "Run"
+    return f"{server} {what}. {how} `sluice login {server}`, then call again."

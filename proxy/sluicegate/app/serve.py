@@ -20,9 +20,13 @@ from sluicegate.admin.peers import front
 from sluicegate.app import settings
 from sluicegate.app.admin_app import admin_application, note_in, with_console
 from sluicegate.app.core import ME, Core, core
+from sluicegate.app.login_pages import LoginPages
+from sluicegate.app.login_sign_in import SignIn
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.config import Address, Config
 from sluicegate.downstream.accounts import AnyDownstream
+from sluicegate.http.fetch import Fetcher
+from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.listen import settings as listening
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.listener import Listener
@@ -87,10 +91,11 @@ async def running(
             await _catch_up(inner)
         identities = inner.services.identities
         refused = inner.services.audit.identity_failure if inner.services.audit is not None else None
+        pages = _login_pages(config, inner)
         handover = None if placement is None else WorkerHandoff(partition.index, placement.taking)
         listener = Listener(inner.handler, ME, identities.clients, settings.listening(config), inner.end_session,
                             refused, on_abandoned=inner.abandon, on_sweep=inner.keep, handover=handover,
-                            until_free=inner.until_free)  # fmt: skip
+                            until_free=inner.until_free, pages=pages)  # fmt: skip
         inner.behind.sessions.set(listener)
         inner.services.metrics.watch(partial(_open, listener))
         files = open_files.raise_limit()
@@ -129,6 +134,20 @@ async def running(
         stack.callback(listener.close)
         stack.callback(port.stop)
         yield RunningServer(url(config.listen.mcp, port.port) + "/mcp", admin_url, inner, partial(port.stop, now=True))
+
+
+def _login_pages(config: Config, inner: Core) -> LoginPages | None:
+    """Where people of a team log in to servers: beside the public URL, or nowhere."""
+    services = inner.services
+    if not config.listen.login_pages:
+        return None
+    pages = LoginPages(
+        config.listen.login_pages, lambda: services.judging.config, services.logins, services.identities.clients,
+        services.judging.judge, services.sealer, ForwardedHeaders(settings.names(config)),
+        SignIn(Fetcher(services.egress), services.sealer),
+    )  # fmt: skip
+    services.logins.page.set(pages.link)
+    return pages
 
 
 def _open(listener: Listener) -> Iterator[Sample]:

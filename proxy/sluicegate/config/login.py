@@ -89,6 +89,17 @@ class ServerLogin(Section):
     """Further parameters of the authorization request, such as access_type: offline."""
 
 
+class IdentityProvider(Section):
+    """Where people sign in whose clients show tokens of it, before they log in to servers on pages of Sluice."""
+
+    issuer: Endpoint
+    """Its issuer, as the tokens of clients have it."""
+    client_id: str
+    """The client that is registered there, with the redirect URI BASE/login/idp/callback of listen.public_url."""
+    client_secret: SecretStr | None = None
+    """Its secret, best as ${secret:NAME} or ${file:PATH}."""
+
+
 class LoginSection(Section):
     """What all logins to servers have in common."""
 
@@ -96,5 +107,9 @@ class LoginSection(Section):
     """Where a browser on this machine returns to. Its port is open only while somebody logs in."""
     client_document: Annotated[str, AfterValidator(lambda value: value and _endpoint(value))] = ""
     """URL of a client ID metadata document for this Sluice: its client id where an issuer takes such."""
+    idp: IdentityProvider | None = None
+    """Where people with tokens sign in on the login pages beside listen.public_url."""
+    key_page: bool = True
+    """Whether people with a client key may type it into the login pages. It is compared as a hash and not kept."""
     within: Timeout = written("10m")
     """How long a login may take."""

@@ -11,6 +11,7 @@ from hashlib import sha256
 from ipaddress import ip_network
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -135,6 +136,15 @@ class Listen(Section):
     """Host headers that are served besides the listener's own; loopback names always are on a loopback address."""
     allowed_origins: tuple[Origin, ...] = ()
     """Web origins that may call; they get CORS headers."""
+
+    @property
+    def login_pages(self) -> str:
+        """Where people log in to servers, beside `public_url`; empty where they cannot. What a person types there is
+        read by nobody on the way: it is https, or this machine."""
+        parts = urlsplit(self.public_url or "")
+        is_private = parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1", "::1")
+        path = parts.path.rpartition("/")[0]
+        return f"{parts.scheme}://{parts.netloc}{path}/login/" if is_private and parts.netloc else ""
 
 
 class Tools(Section):

@@ -209,6 +209,9 @@ def _logins_are_whole(config: Config) -> Iterator[Problem]:
 
 
 def _logins_are_somebodys(config: Config) -> Iterator[Problem]:
+    if config.login.idp is not None and not config.listen.login_pages:
+        message = "people sign in on pages beside listen.public_url, which has to be an https URL"
+        yield Problem(("login", "idp"), "missing-key", message, "set listen.public_url", at_key=True)
     for key, server in config.servers.items():
         if not isinstance(server, HttpServer) or server.login is None:
             continue

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count
 from math import ceil
 from secrets import token_hex
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 
@@ -61,6 +61,14 @@ def _new_id() -> str:
     return f"{_PROCESS}-{next(_numbers):x}"
 
 
+class Pages(Protocol):
+    """What is served to browsers beside MCP: it authenticates people itself."""
+
+    @property
+    def serve(self) -> Callable[[HttpRequest], Awaitable[None]]: ...
+    def is_at(self, path: str) -> bool: ...
+
+
 class Listener:
     """Serves requests. `run` belongs in a task beside it; `close` comes before the server stops accepting."""
 
@@ -78,8 +86,9 @@ class Listener:
         on_sweep: Callable[[frozenset[str]], None] = lambda current: None,
         handover: WorkerHandoff | None = None,
         until_free: UntilFree = lambda principal: 0.0,
+        pages: Pages | None = None,
     ) -> None:
-        """`handover`: other workers exist, and each serves the principals that are its own."""
+        """`handover`: other workers exist, and each serves the principals that are its own. `pages` are for people."""
         self._settings, self._identity, self._on_refused = settings, identity, on_refused
         self._policy = HostOriginPolicy(settings.names, MCP_PORT)
         large = LargeRequests(settings.limits, until_free)
@@ -87,7 +96,7 @@ class Listener:
             partial(large.handle, handler), server_info, lambda: Trail(new_id()), on_abandoned, settings,
             StreamSlots(settings.limits.streams), large,
         )  # fmt: skip
-        self._on_sweep, self._handover = on_sweep, handover
+        self._on_sweep, self._handover, self._pages = on_sweep, handover, pages
         self.sessions = Sessions(settings.sessions, self._context, on_session_end, clock)
         self._legacy = LegacyHttp(self._context, self.sessions)
         self._forwarded = ForwardedHeaders(settings.names)
@@ -175,6 +184,8 @@ class Listener:
         serve = self._routes.get(head.path)
         is_metadata = serve is None and self._resource.is_at(exchange)
         if serve is None and not is_metadata:
+            if self._pages is not None and self._pages.is_at(head.path):
+                return self._pages.serve(exchange.peer)  # without CORS: they are for nobody's script
             return exchange.error(404, "Not found")
         if head.method == "OPTIONS":
             asked = next((value for name, value in head.headers if name == b"access-control-request-headers"), None)

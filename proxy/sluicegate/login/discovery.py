@@ -68,7 +68,7 @@ class Discovery:
                 issuer, settings.token, settings.authorize or "", revoke=settings.revoke or "", has_s256=True
             )
         else:
-            at = await self._described(settings, issuer, old=own is None and settings.issuer is None)
+            at = await self.described(settings, issuer, old=own is None and settings.issuer is None)
             at = replace(at, revoke=settings.revoke) if settings.revoke else at
         if settings.is_machine:
             return at
@@ -78,7 +78,8 @@ class Discovery:
             raise Unfit("its authorization server does not say that it does PKCE with S256 (login.pkce)")
         return at
 
-    async def _described(self, settings: LoginSettings, issuer: str, old: bool) -> AuthorizationServer:
+    async def described(self, settings: LoginSettings, issuer: str, old: bool = False) -> AuthorizationServer:
+        """Raises `LoginFailed`, `LoginUnavailable` and `Unfit`."""
         places = metadata.server_urls(issuer)
         for url in places[:1] if old else places:
             document = await self._network.document(settings, url, [(_VERSION, _OLD.encode())] if old else None)

@@ -7,6 +7,8 @@ spent before its code is sent, so that no answer counts twice, in whichever proc
 import asyncio
 import secrets
 from dataclasses import asdict, replace
+from hashlib import sha256
+from hmac import compare_digest
 from typing import Final
 
 import anyio
@@ -58,14 +60,18 @@ class Flows:
 
     # ------------------------------------------------------------ begin
 
-    async def begin(self, settings: LoginSettings, whose: str, redirect_uri: str, given: tuple[str, ...]) -> Flow:
+    async def begin(
+        self, settings: LoginSettings, whose: str, redirect_uri: str, given: tuple[str, ...], browser: str
+    ) -> Flow:
         try:
             with anyio.fail_after(BEGIN_WITHIN), plainly(settings.server):
-                return await self._begin(settings, whose, redirect_uri, given)
+                return await self._begin(settings, whose, redirect_uri, given, browser)
         except TimeoutError:
             raise LoginUnavailable(f"{settings.server} and its authorization server answer too slowly") from None
 
-    async def _begin(self, settings: LoginSettings, whose: str, redirect_uri: str, given: tuple[str, ...]) -> Flow:
+    async def _begin(
+        self, settings: LoginSettings, whose: str, redirect_uri: str, given: tuple[str, ...], browser: str
+    ) -> Flow:
         scene, now = self._scene, self._scene.clock()
         if settings.is_machine:
             raise LoginFailed(f"{settings.server} has an account of Sluice's own: nobody logs in")
@@ -81,11 +87,11 @@ class Flows:
         kept = replace(client, secret="") if client.source == "config" else client
         record = FlowRecord(
             settings.server, whose, settings.identity, settings.chosen, redirect_uri, now + settings.within,
-            found.resource, found.at, kept, asked, is_step, verifier,
+            found.resource, found.at, kept, asked, is_step, verifier, _hash(browser),
         )  # fmt: skip
         await self._add(flow_id(state), record, settings.within)
         scene.tell("login_asked", settings.server, whose, issuer=found.at.issuer, client_id=client.id, scopes=asked)
-        return Flow(flow_id(state), settings.server, whose, url, record.expires)
+        return Flow(flow_id(state), settings.server, whose, url, record.expires, found.at.issuer, asked)
 
     async def _find(self, settings: LoginSettings, whose: str, challenge: BearerChallenge | None) -> Discovered:
         """What is found now, judged by what was found before: a server that had metadata is never taken for an older
@@ -175,7 +181,7 @@ class Flows:
 
     # ------------------------------------------------------------ finish
 
-    async def finish(self, query: str, redirect_uri: str) -> LoginInfo:
+    async def finish(self, query: str, redirect_uri: str, browser: str, whose: str | None) -> LoginInfo:
         try:
             with plainly("the login"):
                 answer = authorization.read(query)
@@ -185,6 +191,8 @@ class Flows:
                     raise LoginFailed("no login waits for this answer: it is unknown, too old, or was replaced")
                 if flow.redirect_uri != redirect_uri:
                     raise LoginFailed("the answer came to another address than that of its login")
+                if not compare_digest(flow.browser, _hash(browser)) or whose not in (None, flow.whose):
+                    raise LoginFailed("another browser or person began this login: it goes on only there")
                 spent = self._records.write(flow_key(id), asdict(flow.ended("spent")), _ENDED_FOR)
                 if flow.state != "waiting" or not await self._records.store.swap(flow_key(id), raw, [spent]):
                     raise LoginFailed("this answer was used already")
@@ -266,6 +274,10 @@ class Flows:
                 event.clear()
         finally:
             self._ended.pop(flow.id, None)
+
+
+def _hash(browser: str) -> str:
+    return sha256(browser.encode()).hexdigest() if browser else ""
 
 
 def _wanted(

@@ -52,15 +52,23 @@ class Logins:
 
     # ------------------------------------------------------------ a person logs in
 
-    async def begin(self, server: str, whose: str, redirect_uri: str, *, challenge: Sequence[str] = ()) -> Flow:
-        """Raises `LoginFailed` and `LoginUnavailable`."""
-        return await self._flows.begin(self._scene.settings(server), whose, redirect_uri, tuple(challenge))
+    async def begin(
+        self, server: str, whose: str, redirect_uri: str, *, challenge: Sequence[str] = (), browser: str = ""
+    ) -> Flow:
+        """`browser` is a secret that only the browser has in which the login goes on. Raises `LoginFailed` and
+        `LoginUnavailable`."""
+        return await self._flows.begin(self._scene.settings(server), whose, redirect_uri, tuple(challenge), browser)
 
-    async def finish(self, query: str, redirect_uri: str) -> LoginInfo:
-        """`query` is what the browser brought to `redirect_uri`. Raises `LoginFailed`."""
-        info = await self._flows.finish(query, redirect_uri)
+    async def finish(self, query: str, redirect_uri: str, *, browser: str = "", whose: str | None = None) -> LoginInfo:
+        """`query` is what the browser brought to `redirect_uri`. A login that began in another `browser`, or is not of
+        `whose`, still waits afterwards. Raises `LoginFailed`."""
+        info = await self._flows.finish(query, redirect_uri, browser, whose)
         self._renewal.forget((info.server, info.whose))
         return info
+
+    def refuse(self, server: str, whose: str, reason: str) -> None:
+        """Says that somebody could not begin a login: another one's link was opened."""
+        self._scene.tell("login_failed", server, whose, reason=reason)
 
     async def wait(self, flow: Flow) -> LoginInfo | None:
         """Until the flow has ended, in whichever process; None where its time is over. Raises `LoginFailed` and

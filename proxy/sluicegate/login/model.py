@@ -71,13 +71,15 @@ class Bearer:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A login that waits for a person; `url` is to be opened."""
+    """A login that waits for a person; `url` is to be opened. `scopes` are those that are asked for at `issuer`."""
 
     id: str
     server: str
     whose: str
     url: str = field(repr=False)
     expires: float
+    issuer: str
+    scopes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

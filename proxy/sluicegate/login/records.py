@@ -79,7 +79,8 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class FlowRecord:
-    """A login that waits for a person, or how it ended: then nothing secret is left in it."""
+    """A login that waits for a person, or how it ended: then nothing secret is left in it. `browser` is the SHA-256 of
+    what the browser that began it shows again, empty where it began in none."""
 
     server: str
     whose: str
@@ -93,6 +94,7 @@ class FlowRecord:
     asked: tuple[str, ...] = ()
     is_step: bool = False
     verifier: str = field(default="", repr=False)
+    browser: str = ""
     state: Literal["waiting", "spent", "done", "failed"] = "waiting"
     text: str = ""
 

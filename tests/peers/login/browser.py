@@ -27,13 +27,25 @@ class Browser:
         self.visited: list[str] = []
         self._user = user
         jar = CookieJar(DefaultCookiePolicy(secure_protocols=("http", "https")))
-        self._client = httpx.Client(cookies=jar, timeout=30, trust_env=False)
+        kept = httpx.Cookies(jar)
+
+        def add_cookies(request: httpx.Request) -> None:
+            """The client sends those of a jar that it makes for each request, with another policy."""
+            request.headers.pop("cookie", None)
+            kept.set_cookie_header(request)
+
+        self._client = httpx.Client(cookies=jar, timeout=30, trust_env=False, event_hooks={"request": [add_cookies]})
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._client.close()
+
+    @property
+    def headers(self) -> httpx.Headers:
+        """Sent with every request."""
+        return self._client.headers
 
     @property
     def cookies(self) -> httpx.Cookies:

@@ -1,0 +1,306 @@
+"""Pages on the port for clients where each person of a team logs in to a server, beside the public MCP endpoint.
+
+PKCE and `state` do not stop Alice from sending Bob her link, so that her account would become his. So whoever opens a
+page proves first who they are: by their Sluice key, or at `login.idp`. The link says for whom it was made, and a
+cookie ties the answer of the authorization server to the browser that asked (2025-11-25 client/elicitation#url-mode).
+"""
+
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from urllib.parse import parse_qs, quote, urlsplit
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from sluicegate.app.login_pages_html import CLOSE, HEADERS, key_form, link, may, page, text
+from sluicegate.app.login_sign_in import SignIn
+from sluicegate.app.logins import GATEWAY, LoginIndex
+from sluicegate.config import Config
+from sluicegate.http.forwarded_headers import ForwardedHeaders
+from sluicegate.listen.asgi import asgi
+from sluicegate.listen.auth import Identity, Principal
+from sluicegate.listen.http_request import HttpRequest
+from sluicegate.login import Flow, LoginFailed, LoginUnavailable
+from sluicegate.oauth import clients, urls
+from sluicegate.policy.judge import PolicyEngine
+from sluicegate.policy.rates import Windows
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Call, Client
+from sluicegate.store.keys import Sealer
+
+COOKIE: Final = "__Host-sluice-login"
+MAX_BODY: Final = 64 * 1024
+KEYS_A_MINUTE: Final = 5
+_PURPOSE: Final = "login link"
+_DONE: Final = "login done"
+_SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
+_LOOPBACK: Final = re.compile(r"http://127\.0\.0\.1:\d{1,5}/[A-Za-z0-9/_-]*")
+_OVER: Final = "This link is over, or was not made here. Call again for a new one."
+
+
+class LoginPages:
+    """`pages` is their own URL, with a slash at the end. `serve` answers what `is_at` says is here."""
+
+    def __init__(
+        self, pages: str, config: Callable[[], Config], index: LoginIndex, identity: Identity, judge: PolicyEngine,
+        sealer: Sealer, forwarded: ForwardedHeaders, sign_in: SignIn,
+    ) -> None:  # fmt: skip
+        self.base = pages
+        parts = urlsplit(pages)
+        self._origin = f"{parts.scheme}://{parts.netloc}"
+        self._config, self._index, self._identity, self._judge = config, index, identity, judge
+        self._sealer, self._forwarded, self._sign_in = sealer, forwarded, sign_in
+        self._attempts = Windows(KEYS_A_MINUTE, 60)
+        self._roots = tuple({"/login/", f"{forwarded.beside}/login/"})
+        self._app = Starlette(
+            routes=[
+                Route("/login/client.json", self._document, methods=["GET"]),
+                Route("/login/idp/callback", self._signed_in, methods=["GET"]),
+                Route("/login/callback/{server}", self._returned, methods=["GET"]),
+                Route("/login/done/{server}", self._done, methods=["GET"]),
+                Route("/login/api/{server}", self._begin_elsewhere, methods=["POST"]),
+                Route("/login/api/{server}/code", self._finish_elsewhere, methods=["POST"]),
+                Route("/login/{server}", self._ask, methods=["GET"]),
+                Route("/login/{server}", self._take_key, methods=["POST"]),
+            ]
+        )
+        self.serve: Callable[[HttpRequest], Awaitable[None]] = asgi(self._below_root)
+
+    def is_at(self, path: str) -> bool:
+        return path.startswith(self._roots)
+
+    async def _below_root(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A proxy may have taken the public prefix away, or left it."""
+        headers, path = dict(scope["headers"]), scope["path"]
+        length = headers.get(b"content-length", b"0" if scope["method"] == "GET" else b"")
+        if not length.isdigit() or int(length) > MAX_BODY:
+            refusal = page(413, "Too large", CLOSE) if length.isdigit() else page(411, "How long is it?", CLOSE)
+            await refusal(scope, receive, send)
+            return
+        root = next(root for root in self._roots if path.startswith(root) or f"{path}/" == root)
+        await self._app({**scope, "path": f"/login/{path[len(root):]}"}, receive, send)
+
+    def link(self, server: str, client: Client) -> str:
+        """The page on which this client's person logs in; empty where it cannot be known who opens it."""
+        whose = self._index.whose(server, client)
+        is_known = self._is_key(client.principal) or self._may_sign_in(client.principal)
+        if not whose or not is_known or (whose == GATEWAY and not self._may_lend(client)):
+            return ""
+        payload = {"principal": client.principal, "whose": whose, "until": self._sign_in.now() + self._within}
+        ticket = self._sealer.seal(_PURPOSE, payload, server)
+        return f"{self.base}{quote(server)}?t={ticket}"
+
+    @property
+    def _within(self) -> float:
+        return self._config().login.within
+
+    def _is_key(self, principal: str) -> bool:
+        return principal.startswith("key:") and self._config().login.key_page
+
+    def _may_sign_in(self, principal: str) -> bool:
+        idp = self._config().login.idp
+        return idp is not None and principal.startswith(f"jwt:{idp.issuer}#")
+
+    def _may_lend(self, client: Client) -> bool:
+        """Whoever may change logins logs in for all."""
+        return self._judge.may_administer(client, "logins", "write")
+
+    # ------------------------------------------------------------ who is it
+
+    async def _ask(self, request: Request) -> Response:
+        """Names no server before it is known who asks, except to whom has a link."""
+        server, ticket = request.path_params["server"], request.query_params.get("t", "")
+        made = self._opened(server, ticket)
+        if ticket and made is None:
+            return page(400, "Log in", text(_OVER))
+        config, principal = self._config(), made["principal"] if made else ""
+        blocks = [text(f"Sluice asks you to log in to {server}." if made else "Who are you?")]
+        if config.login.idp is not None and (not principal or self._may_sign_in(principal)):
+            secret = self._secret(request)
+            try:
+                url = await self._sign_in.begin(config, self.base, {"server": server, "t": ticket}, secret)
+            except (LoginFailed, LoginUnavailable) as error:
+                return page(502, "Log in", text(str(error)))
+            host = urls.host(config.login.idp.issuer)
+            return self._with_cookie(page(200, "Log in", *blocks, link(url, f"Sign in at {host}")), secret)
+        if not config.login.key_page or (principal and not self._is_key(principal)):
+            return page(404, "No such page", CLOSE)
+        return page(200, "Log in", *blocks, key_form(f"{self.base}{quote(server)}", ticket))
+
+    async def _take_key(self, request: Request) -> Response:
+        """The key is compared as a hash, counted, and not kept."""
+        if request.headers.get("origin") != self._origin:
+            return page(403, "Log in", text("This page was not sent by Sluice."))
+        fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=8)
+        server, ticket = request.path_params["server"], fields.get("t", [""])[-1]
+        made = self._opened(server, ticket)
+        if ticket and made is None:
+            return page(400, "Log in", text(_OVER))
+        if not self._config().login.key_page:
+            return page(404, "No such page", CLOSE)
+        address = self._forwarded.client(request.client.host if request.client else "", request.scope["headers"])
+        if self._attempts.hit(address) > 0 or (made and self._attempts.hit(made["principal"]) > 0):
+            return page(429, "Log in", text("Too many keys were typed. Try again in a minute."))
+        key = fields.get("key", [""])[-1].strip()
+        found = await self._identity.verify(b"Bearer " + key.encode("utf-8", "replace"))
+        if not isinstance(found, Principal) or not found.name.startswith("key:"):
+            return page(403, "Log in", text("This is no key of this Sluice."))
+        return await self._begin(request, server, found, made)
+
+    async def _signed_in(self, request: Request) -> Response:
+        """The answer of the identity provider: who the person at this browser is."""
+        config = self._config()
+        try:
+            subject, asked = await self._sign_in.finish(
+                config, self.base, request.url.query, request.cookies.get(COOKIE, "")
+            )
+        except (LoginFailed, LoginUnavailable) as error:
+            return page(400, "Nobody was signed in", text(str(error)), CLOSE)
+        server, ticket = asked["server"], asked["t"]
+        made = self._opened(server, ticket)
+        if ticket and made is None:
+            return page(400, "Log in", text(_OVER))
+        # The roles are those of a token that the person's client showed; the ID token is none for Sluice.
+        found = self._identity.find(subject) or Principal(subject)
+        return await self._begin(request, server, found, made)
+
+    # ------------------------------------------------------------ the login itself
+
+    async def _begin(self, request: Request, server: str, found: Principal, made: Json | None) -> Response:
+        client = _client(found)
+        whose = self._index.whose(server, client)
+        if made is not None and (made["principal"], made["whose"]) != (found.name, whose):
+            self._index.logins().refuse(server, made["whose"], f"its link was opened by {found.name}")
+            return page(403, "Log in", text("This link was made for somebody else. Ask for one of your own."), CLOSE)
+        if made is None and not self._is_there(server, client):
+            return page(404, "Log in", text(f"There is no server {server} for you to log in to."), CLOSE)
+        if not whose or (whose == GATEWAY and not self._may_lend(client)):
+            return page(403, "Log in", text(f"Whoever runs Sluice logs in to {server}."), CLOSE)
+        secret = self._secret(request)
+        try:
+            flow = await self._index.logins().begin(server, whose, self._callback(server), browser=secret)
+        except (LoginFailed, LoginUnavailable) as error:
+            return page(502, "Log in", text(str(error)), CLOSE)
+        asks = f"{server} is reached with an account at {flow.issuer}.{may(flow.scopes)}"
+        go_on = link(flow.url, f"Go on at {urls.host(flow.issuer)}")
+        return self._with_cookie(page(200, f"Log in to {server}", text(asks), go_on), secret)
+
+    async def _returned(self, request: Request) -> Response:
+        server = request.path_params["server"]
+        try:
+            info = await self._index.logins().finish(
+                request.url.query, self._callback(server), browser=request.cookies.get(COOKIE, "")
+            )
+        except LoginFailed as error:
+            return page(400, "Nobody was logged in", text(error.text), CLOSE)
+        said = self._sealer.seal(_DONE, {"issuer": info.issuer, "scopes": list(info.scopes)}, server)
+        return RedirectResponse(f"{self.base}done/{quote(server)}?t={said}", 303, HEADERS)
+
+    async def _done(self, request: Request) -> Response:
+        server = request.path_params["server"]
+        said = self._sealer.unseal(_DONE, request.query_params.get("t", ""), server)
+        if said is None:
+            return page(404, "No such page", CLOSE)
+        more = f"You are logged in to {server} by {said['issuer']}.{may(tuple(said['scopes']))}"
+        return page(200, "Logged in", text(more), CLOSE)
+
+    async def _document(self, request: Request) -> Response:
+        """Sluice as a client of any authorization server (draft-ietf-oauth-client-id-metadata-document)."""
+        config = self._config()
+        uris = [self._callback(key) for key in self._index.servers()]
+        about = clients.metadata(self._callback(""), "none", ())
+        about |= {"client_id": f"{self.base}client.json", "redirect_uris": [*uris, config.login.callback]}
+        return JSONResponse(about, headers={"cache-control": "max-age=300"})
+
+    # ------------------------------------------------------------ from a person's own machine
+
+    async def _begin_elsewhere(self, request: Request) -> Response:
+        """For `sluice login --url`: the browser returns to the machine of whoever shows the key."""
+        server = request.path_params["server"]
+        found = await self._caller(request, server)
+        if isinstance(found, Response):
+            return found
+        whose, body = found
+        redirect_uri = body.get("redirect_uri")
+        if not isinstance(redirect_uri, str) or not _LOOPBACK.fullmatch(redirect_uri):
+            return _error(400, "redirect_uri has to be one of loopback: http://127.0.0.1:PORT/PATH")
+        try:
+            flow: Flow = await self._index.logins().begin(server, whose, redirect_uri)
+        except LoginFailed as error:
+            return _error(409, error.text)
+        except LoginUnavailable as error:
+            return _error(502, error.text)
+        return JSONResponse({"url": flow.url, "login": flow.id}, headers=HEADERS)
+
+    async def _finish_elsewhere(self, request: Request) -> Response:
+        server = request.path_params["server"]
+        found = await self._caller(request, server)
+        if isinstance(found, Response):
+            return found
+        whose, body = found
+        query, redirect_uri = body.get("query"), body.get("redirect_uri")
+        if not isinstance(query, str) or not isinstance(redirect_uri, str):
+            return _error(400, "query and redirect_uri have to be texts")
+        try:
+            info = await self._index.logins().finish(query, redirect_uri, whose=whose)
+        except LoginFailed as error:
+            return _error(409, error.text)
+        about = {"server": info.server, "login": info.id, "issuer": info.issuer, "scopes": list(info.scopes),
+                 "state": info.state, "expires_at": info.expires_at}  # fmt: skip
+        return JSONResponse(about, headers=HEADERS)
+
+    async def _caller(self, request: Request, server: str) -> tuple[str, Json] | Response:
+        """Whose login it is about, and the body; or the refusal. Browsers have no business here."""
+        authorization = request.headers.get("authorization")
+        found = await self._identity.verify(authorization.encode("latin-1")) if authorization else None
+        if not isinstance(found, Principal) or request.headers.get("origin") is not None:
+            return _error(401, "Unauthorized")
+        client = _client(found)
+        whose = self._index.whose(server, client)
+        if not self._is_there(server, client):
+            return _error(404, f"there is no server {server} for you to log in to")
+        if not whose or (whose == GATEWAY and not self._may_lend(client)):
+            return _error(403, f"whoever runs Sluice logs in to {server}")
+        try:
+            body: Any = await request.json()
+        except ValueError:
+            body = None
+        return (whose, body) if isinstance(body, dict) else _error(400, "the body has to be a JSON object")
+
+    # ------------------------------------------------------------ small things
+
+    def _is_there(self, server: str, client: Client) -> bool:
+        """Of a server on which a client has no right, nothing is said."""
+        return server in self._index.servers() and self._judge.may_see(Call(client, "tools/list", {}), server)
+
+    def _callback(self, server: str) -> str:
+        """One of each server: an answer for one is none for another (RFC 9700 4.4, mix-up)."""
+        return f"{self.base}callback/{quote(server)}"
+
+    def _opened(self, server: str, ticket: str) -> Json | None:
+        """For whom that link was made; None for one that is over, altered, or of another server."""
+        made = self._sealer.unseal(_PURPOSE, ticket, server) if ticket else None
+        return made if made is not None and made["until"] > self._sign_in.now() else None
+
+    def _secret(self, request: Request) -> str:
+        """Of a browser that has one already, the same: it may log in to two servers at once."""
+        known = request.cookies.get(COOKIE, "")
+        return known if _SECRET.fullmatch(known) else secrets.token_urlsafe(32)
+
+    def _with_cookie(self, response: Response, secret: str) -> Response:
+        response.set_cookie(COOKIE, secret, max_age=int(self._within) + 60, path="/", secure=True, httponly=True,
+                            samesite="lax")  # fmt: skip
+        return response
+
+
+def _client(found: Principal) -> Client:
+    return Client(found.name, found.roles, found.owner, credential=found.credential)
+
+
+def _error(status: int, words: str) -> Response:
+    return JSONResponse({"error": words}, status, HEADERS)
