@@ -15,7 +15,7 @@ LAYERS = {
     0: {"protocol", "telemetry", "config", "deferred", "__init__"},
     1: {"catalog", "outcomes", "oauth"},
     2: {"policy", "approval", "audit", "hub", "store", "metrics", "tracing", "series", "http", "runtime"},
-    3: {"guards", "router", "catalog_cache", "listen", "downstream", "login", "admin", "console"},
+    3: {"guards", "router", "catalog_cache", "listen", "downstream", "login", "issuer", "admin", "console"},
     4: {"app", "cli", "desktop", "__main__", "demo"},
 }
 LAYER = {room: layer for layer, rooms in LAYERS.items() for room in rooms}

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from sluicegate.app.login_pages_html import CLOSE, HEADERS, key_form, link, may, page, text
-from sluicegate.app.login_sign_in import SignIn
+from sluicegate.app.login_sign_in import Provider, SignIn
 from sluicegate.app.logins import GATEWAY, LoginIndex
 from sluicegate.config import Config
 from sluicegate.http.forwarded_headers import ForwardedHeaders
@@ -123,7 +123,7 @@ class LoginPages:
         if config.login.idp is not None and (not principal or self._may_sign_in(principal)):
             secret = self._secret(request)
             try:
-                url = await self._sign_in.begin(config, self.base, {"server": server, "t": ticket}, secret)
+                url = await self._sign_in.begin(_provider(config), {"server": server, "t": ticket}, secret)
             except (LoginFailed, LoginUnavailable) as error:
                 return page(502, "Log in", text(str(error)))
             host = urls.host(config.login.idp.issuer)
@@ -156,8 +156,8 @@ class LoginPages:
         """The answer of the identity provider: who the person at this browser is."""
         config = self._config()
         try:
-            subject, asked = await self._sign_in.finish(
-                config, self.base, request.url.query, request.cookies.get(COOKIE, "")
+            person, asked = await self._sign_in.finish(
+                _provider(config), request.url.query, request.cookies.get(COOKIE, "")
             )
         except (LoginFailed, LoginUnavailable) as error:
             return page(400, "Nobody was signed in", text(str(error)), CLOSE)
@@ -166,7 +166,7 @@ class LoginPages:
         if ticket and made is None:
             return page(400, "Log in", text(_OVER))
         # The roles are those of a token that the person's client showed; the ID token is none for Sluice.
-        found = self._identity.find(subject) or Principal(subject)
+        found = self._identity.find(person.name) or Principal(person.name)
         return await self._begin(request, server, found, made)
 
     # ------------------------------------------------------------ the login itself
@@ -296,6 +296,14 @@ class LoginPages:
         response.set_cookie(COOKIE, secret, max_age=int(self._within) + 60, path="/", secure=True, httponly=True,
                             samesite="lax")  # fmt: skip
         return response
+
+
+def _provider(config: Config) -> Provider:
+    idp = config.login.idp
+    if idp is None:
+        raise LoginFailed("no identity provider is configured (login.idp)")
+    secret = idp.client_secret.get_secret_value() if idp.client_secret else None
+    return Provider("login.idp", idp.issuer, idp.client_id, secret)
 
 
 def _client(found: Principal) -> Client:

@@ -1,17 +1,17 @@
-"""Signing in at `login.idp`, so that it is known whose browser a login page is open in (OpenID Connect Core 3.1).
+"""Signing in at an identity provider, so that it is known whose browser a page is open in (OpenID Connect Core 3.1).
 
-Only who somebody is comes of it: `jwt:ISSUER#SUBJECT`, the principal that this person's client has, too. What is kept
-until the answer comes is in `state`, sealed and tied to the browser.
+Only who somebody is comes of it: `jwt:ISSUER#SUBJECT`, with groups. What is kept until the answer comes is in `state`,
+sealed and tied to the browser.
 """
 
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Final
 
-from sluicegate.config import Config
 from sluicegate.http.fetch import Fetcher, Unfetched
 from sluicegate.listen.auth import jws
 from sluicegate.listen.auth.issuers import KeySets, TokenIssuer
@@ -27,52 +27,79 @@ from sluicegate.oauth.metadata import AuthorizationServer
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.store.keys import Sealer
 
-NAME: Final = "login.idp"
 _PURPOSE: Final = "sign in"
+_FRESH: Final = 300.0
 _MAX_TOKEN: Final = 16 * 1024
 _ALGORITHMS: Final = ("RS256", "ES256", "EdDSA", "PS256")
 
 
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """An identity provider, and what Sluice is there. `name` is the key of the config that it stands under."""
+
+    name: str
+    issuer: str
+    client_id: str
+    client_secret: str | None = field(default=None, repr=False)
+    scopes: tuple[str, ...] = ("openid",)
+    roles_from: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> LoginSettings:
+        return LoginSettings(self.name, "", self.issuer, client_id=self.client_id, client_secret=self.client_secret,
+                             issuer=self.issuer)  # fmt: skip
+
+
 class SignIn:
-    def __init__(self, fetcher: Fetcher, sealer: Sealer, clock: Callable[[], float] = time.time) -> None:
+    """`callback` is where the provider sends the browser back to: a URL that is registered there."""
+
+    def __init__(
+        self, fetcher: Fetcher, sealer: Sealer, callback: str, within: Callable[[], float],
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
         self._network = LoginNetwork(fetcher, clock)
         self._discovery, self._sealer, self.now = Discovery(self._network), sealer, clock
-        self._keysets = KeySets(fetcher)
+        self._keysets, self._callback, self._within = KeySets(fetcher), callback, within
+        self._metadata: dict[str, tuple[float, AuthorizationServer]] = {}
 
-    async def begin(self, config: Config, base: str, asked: Json, browser: str) -> str:
+    async def begin(self, provider: Provider, asked: Json, browser: str) -> str:
         """Where the browser is sent; `asked` comes back with the answer. Raises `LoginFailed`, `LoginUnavailable`."""
-        settings = _settings(config)
-        with plainly(NAME):
-            at = await self._discovery.described(settings, settings.issuer or "")
+        with plainly(provider.name):
+            at = await self._described(provider)
             verifier, nonce = secrets.token_urlsafe(64), secrets.token_urlsafe(32)
             kept = {"verifier": verifier, "nonce": nonce, "asked": asked, "browser": _hash(browser),
-                    "until": self.now() + config.login.within}  # fmt: skip
-            state = self._sealer.seal(_PURPOSE, kept, base)
+                    "until": self.now() + self._within()}  # fmt: skip
+            state = self._sealer.seal(_PURPOSE, kept, self._callback)
             return authorization.url(
-                at.authorize, settings.client_id or "", _callback(base), state, verifier, ("openid",), "",
+                at.authorize, provider.client_id, self._callback, state, verifier, provider.scopes, "",
                 {"nonce": nonce},
             )  # fmt: skip
 
-    async def finish(self, config: Config, base: str, query: str, browser: str) -> tuple[str, Json]:
-        """Who signed in, as a principal, and what was asked. Raises `LoginFailed`, `LoginUnavailable`."""
-        settings = _settings(config)
-        with plainly(NAME):
+    async def finish(self, provider: Provider, query: str, browser: str) -> tuple[Principal, Json]:
+        """Who signed in, and what was asked. Raises `LoginFailed`, `LoginUnavailable`."""
+        with plainly(provider.name):
             answer = authorization.read(query)
-            kept = self._sealer.unseal(_PURPOSE, answer.state, base)
+            kept = self._sealer.unseal(_PURPOSE, answer.state, self._callback)
             if kept is None or kept["until"] <= self.now() or not compare_digest(kept["browser"], _hash(browser)):
                 raise LoginFailed("no sign-in of this browser waits for this answer")
-            at = await self._discovery.described(settings, settings.issuer or "")
+            at = await self._described(provider)
             if why := authorization.why_not(answer, at.issuer, at.names_itself):
                 raise LoginFailed(why)
-            token = await self._id_token(settings, at, answer.code, kept["verifier"], _callback(base))
-            return await self._subject(settings, token, kept["nonce"]), kept["asked"]
+            token = await self._id_token(provider.settings, at, answer.code, kept["verifier"])
+            return await self._subject(provider, token, kept["nonce"]), kept["asked"]
 
-    async def _id_token(
-        self, settings: LoginSettings, at: AuthorizationServer, code: str, verifier: str, redirect_uri: str
-    ) -> str:
+    async def _described(self, provider: Provider) -> AuthorizationServer:
+        """Anybody can begin a sign-in, so its provider is not asked for each."""
+        until, at = self._metadata.get(provider.issuer, (0.0, None))
+        if at is None or until <= self.now():
+            at = await self._discovery.described(provider.settings, provider.issuer)
+            self._metadata = {provider.issuer: (self.now() + _FRESH, at)}
+        return at
+
+    async def _id_token(self, settings: LoginSettings, at: AuthorizationServer, code: str, verifier: str) -> str:
         method = clients.method_of(at, settings.client_secret, None)
         client = OAuthClient(settings.client_id or "", method, "config", settings.client_secret or "")
-        form = tokens.by_code(code, verifier, redirect_uri)
+        form = tokens.by_code(code, verifier, self._callback)
         try:
             got = await self._network.form(settings, at.token, at, client, form)
         except Unfetched as error:
@@ -82,9 +109,11 @@ class SignIn:
             raise LoginFailed(f"the identity provider {urls.host(at.issuer)} gives no ID token")
         return token
 
-    async def _subject(self, settings: LoginSettings, token: str, nonce: str) -> str:
+    async def _subject(self, provider: Provider, token: str, nonce: str) -> Principal:
         """OpenID Connect Core 3.1.3.7: signature, issuer, audience, times and nonce."""
-        issuer = TokenIssuer(settings.issuer or "", settings.client_id or "", algorithms=_ALGORITHMS)
+        issuer = TokenIssuer(
+            provider.issuer, provider.client_id, roles_from=provider.roles_from, algorithms=_ALGORITHMS
+        )
         judge = Tokens(self._keysets, self.now)
         judge.replace(TokenSettings((issuer,)))
         found = await judge.verify(token.encode("ascii", "replace"), "")
@@ -95,19 +124,7 @@ class SignIn:
             raise LoginFailed("the ID token is the answer to another question")
         if read.claims.get("azp", issuer.audience) != issuer.audience:
             raise LoginFailed("the ID token is for another client")
-        return found.name
-
-
-def _settings(config: Config) -> LoginSettings:
-    idp = config.login.idp
-    if idp is None:
-        raise LoginFailed("no identity provider is configured (login.idp)")
-    secret = idp.client_secret.get_secret_value() if idp.client_secret else None
-    return LoginSettings(NAME, "", idp.issuer, client_id=idp.client_id, client_secret=secret, issuer=idp.issuer)
-
-
-def _callback(base: str) -> str:
-    return f"{base}idp/callback"
+        return found
 
 
 def _hash(browser: str) -> str:

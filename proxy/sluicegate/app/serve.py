@@ -20,16 +20,20 @@ from sluicegate.admin.peers import front
 from sluicegate.app import settings
 from sluicegate.app.admin_app import admin_application, note_in, with_console
 from sluicegate.app.core import ME, Core, core
+from sluicegate.app.issuer_pages import IssuerPages
 from sluicegate.app.login_pages import LoginPages
 from sluicegate.app.login_sign_in import SignIn
+from sluicegate.app.services import Services
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.config import Address, Config
 from sluicegate.downstream.accounts import AnyDownstream
 from sluicegate.http.fetch import Fetcher
 from sluicegate.http.forwarded_headers import ForwardedHeaders
+from sluicegate.issuer import ACCESS, ClientDirectory, Grants
 from sluicegate.listen import settings as listening
 from sluicegate.listen.asgi import asgi
-from sluicegate.listen.listener import Listener
+from sluicegate.listen.auth.issued import Issued
+from sluicegate.listen.listener import Listener, Pages
 from sluicegate.listen.server import AddressServer as Port
 from sluicegate.listen.server import on_unix_socket
 from sluicegate.listen.worker_handoff import WorkerHandoff
@@ -91,7 +95,7 @@ async def running(
             await _catch_up(inner)
         identities = inner.services.identities
         refused = inner.services.audit.identity_failure if inner.services.audit is not None else None
-        pages = _login_pages(config, inner)
+        pages = tuple(_pages(config, inner))
         handover = None if placement is None else WorkerHandoff(partition.index, placement.taking)
         listener = Listener(inner.handler, ME, identities.clients, settings.listening(config), inner.end_session,
                             refused, on_abandoned=inner.abandon, on_sweep=inner.keep, handover=handover,
@@ -119,6 +123,7 @@ async def running(
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         group.start_soon(telemetry.supervise, "sessions", listener.run)
+        group.start_soon(telemetry.supervise, "grants of clients", identities.clients.run)
         if placement is None:
             await group.start(backstage.run)
         else:
@@ -136,18 +141,52 @@ async def running(
         yield RunningServer(url(config.listen.mcp, port.port) + "/mcp", admin_url, inner, partial(port.stop, now=True))
 
 
-def _login_pages(config: Config, inner: Core) -> LoginPages | None:
-    """Where people of a team log in to servers: beside the public URL, or nowhere."""
-    services = inner.services
-    if not config.listen.login_pages:
-        return None
-    pages = LoginPages(
-        config.listen.login_pages, lambda: services.judging.config, services.logins, services.identities.clients,
-        services.judging.judge, services.sealer, ForwardedHeaders(settings.names(config)),
-        SignIn(Fetcher(services.egress), services.sealer),
+def _pages(config: Config, inner: Core) -> Iterator[Pages]:
+    """What people see beside the public URL: where they log in to servers, and where their clients log in."""
+    services, forwarded = inner.services, ForwardedHeaders(settings.names(config))
+    base = config.listen.login_pages
+    if not base:
+        return
+
+    def sign_in(callback: str) -> SignIn:
+        within = partial(_login_within, services)
+        return SignIn(Fetcher(services.egress), services.sealer, callback, within)
+
+    login_pages = LoginPages(
+        base, lambda: services.judging.config, services.logins, services.identities.clients, services.judging.judge,
+        services.sealer, forwarded, sign_in(f"{base}idp/callback"),
     )  # fmt: skip
-    services.logins.page.set(pages.link)
-    return pages
+    services.logins.page.set(login_pages.link)
+    yield login_pages
+    issuer, audit = settings.issuer(config), services.audit
+    grants = Grants(services.store, services.sealer, config.listen.public_url or "", partial(_lasts, services))
+    services.identities.clients.take_issued(Issued(ACCESS.encode(), partial(_issued, services, grants), grants.lives))
+    directory = ClientDirectory(services.sealer, Fetcher(services.egress), issuer)
+    yield IssuerPages(
+        issuer, lambda: services.judging.config, directory, grants, sign_in(f"{issuer}/oauth/callback"),
+        services.sealer, services.store, forwarded, audit.note if audit is not None else _unrecorded,
+    )  # fmt: skip
+
+
+def _unrecorded(what: str, fields: Json) -> None:
+    pass
+
+
+def _issued(services: Services, grants: Grants, token: str) -> tuple[str, tuple[str, ...], str, float] | None:
+    """Nobody's, where clients do not log in by themselves any more, or at another provider."""
+    login, found = services.judging.config.clients.login, grants.read(token)
+    if login is None or found is None or not found[0].principal.startswith(f"jwt:{login.issuer}#"):
+        return None
+    return found[0].principal, found[0].roles, found[1], found[2]
+
+
+def _lasts(services: Services) -> float:
+    login = services.judging.config.clients.login
+    return login.lasts if login is not None else 0.0
+
+
+def _login_within(services: Services) -> float:
+    return services.judging.config.login.within
 
 
 def _open(listener: Listener) -> Iterator[Sample]:

@@ -137,7 +137,13 @@ def identity(config: Config, *, admin: bool = False) -> IdentitySettings:
     )  # fmt: skip
     tokens = TokenSettings(_issuers(config, admin), config.clients.jwt.scopes)
     anonymous = None if admin else config.clients.anonymous
-    return IdentitySettings(keys, anonymous.roles if anonymous else None, tokens)
+    own = issuer(config) if config.clients.login and not admin else ""
+    return IdentitySettings(keys, anonymous.roles if anonymous else None, tokens, own)
+
+
+def issuer(config: Config) -> str:
+    """Sluice's own name as an authorization server for its clients."""
+    return config.listen.login_pages.removesuffix("/login/")
 
 
 def _issuers(config: Config, admin: bool) -> tuple[TokenIssuer, ...]:

@@ -3,11 +3,11 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SecretStr
 
 from sluicegate.config.names import KeyHash, KeyName, Roles
 from sluicegate.config.section import Section, written
-from sluicegate.config.units import Moment, problem
+from sluicegate.config.units import Moment, Timeout, problem
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 
@@ -86,6 +86,23 @@ class Jwt(Section):
     """What a token's `scope` (or `scp`) has to hold, all of them, at both ports. Clients are told to ask for them."""
 
 
+class ClientLogin(Section):
+    """Clients log in by themselves: Sluice is their authorization server, in front of one OpenID Connect provider."""
+
+    issuer: Annotated[str, AfterValidator(_issuer)]
+    """The provider's issuer. A person is jwt:ISSUER#SUBJECT, as with tokens of that issuer."""
+    client_id: Annotated[str, Field(min_length=1)]
+    """The client that is registered there, with the redirect URI BASE/oauth/callback of listen.public_url."""
+    client_secret: SecretStr | None = None
+    """Its secret, best as ${secret:NAME} or ${file:PATH}."""
+    scopes: tuple[Annotated[str, AfterValidator(_scope)], ...] = ("openid",)
+    """What is asked for at the provider; openid has to be among them."""
+    roles_from: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Claims of the ID token whose values become `group:VALUE`; a.b is b inside of a."""
+    lasts: Timeout = written("7d")
+    """After this time a person signs in again, whatever the client does."""
+
+
 class Clients(Section):
     local: LocalClient = LocalClient()
     """The client on stdin and stdout."""
@@ -95,3 +112,5 @@ class Clients(Section):
     """Clients that send `Authorization: Bearer KEY`."""
     jwt: Jwt = Jwt()
     """Clients that send a token of an OAuth authorization server."""
+    login: ClientLogin | None = None
+    """Clients that log in by themselves, where the identity provider knows none of them."""

@@ -208,10 +208,18 @@ def _logins_are_whole(config: Config) -> Iterator[Problem]:
             yield Problem((*path, "client_key"), "wrong-value", message, "remove one of them", at_key=True)
 
 
+def _people_can_sign_in(config: Config) -> Iterator[Problem]:
+    by_path: dict[TreePath, object] = {("login", "idp"): config.login.idp, ("clients", "login"): config.clients.login}
+    for path, section in by_path.items():
+        if section is not None and not config.listen.login_pages:
+            message = "people sign in on pages beside listen.public_url, which has to be an https URL"
+            yield Problem(path, "missing-key", message, "set listen.public_url", at_key=True)
+    if config.clients.login is not None and "openid" not in config.clients.login.scopes:
+        message = "without the scope openid the provider does not say who somebody is"
+        yield Problem(("clients", "login", "scopes"), "wrong-value", message, "add openid")
+
+
 def _logins_are_somebodys(config: Config) -> Iterator[Problem]:
-    if config.login.idp is not None and not config.listen.login_pages:
-        message = "people sign in on pages beside listen.public_url, which has to be an https URL"
-        yield Problem(("login", "idp"), "missing-key", message, "set listen.public_url", at_key=True)
     for key, server in config.servers.items():
         if not isinstance(server, HttpServer) or server.login is None:
             continue
@@ -354,5 +362,5 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _pins_need_a_list, _forwarding_outruns_denies,
     _timeouts_are_in_order, _named_files_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,
     _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _sessions_let_go_of_processes,
-    _the_extra_is_installed, _logins_are_whole, _logins_are_somebodys,
+    _the_extra_is_installed, _logins_are_whole, _logins_are_somebodys, _people_can_sign_in,
 )  # fmt: skip

@@ -6,7 +6,7 @@ given one Handler and knows nothing of what is behind it.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import count
 from math import ceil
@@ -86,7 +86,7 @@ class Listener:
         on_sweep: Callable[[frozenset[str]], None] = lambda current: None,
         handover: WorkerHandoff | None = None,
         until_free: UntilFree = lambda principal: 0.0,
-        pages: Pages | None = None,
+        pages: Sequence[Pages] = (),
     ) -> None:
         """`handover`: other workers exist, and each serves the principals that are its own. `pages` are for people."""
         self._settings, self._identity, self._on_refused = settings, identity, on_refused
@@ -184,8 +184,9 @@ class Listener:
         serve = self._routes.get(head.path)
         is_metadata = serve is None and self._resource.is_at(exchange)
         if serve is None and not is_metadata:
-            if self._pages is not None and self._pages.is_at(head.path):
-                return self._pages.serve(exchange.peer)  # without CORS: they are for nobody's script
+            for pages in self._pages:
+                if pages.is_at(head.path):
+                    return pages.serve(exchange.peer)  # without CORS: they are for nobody's script
             return exchange.error(404, "Not found")
         if head.method == "OPTIONS":
             asked = next((value for name, value in head.headers if name == b"access-control-request-headers"), None)

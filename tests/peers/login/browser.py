@@ -76,6 +76,11 @@ class Browser:
         self.visited.append(str(target))
         return self._follow(self._client.post(target, data=form.fields | fields))
 
+    def post(self, url: str, form: dict[str, str]) -> httpx.Response:
+        """One POST and no more."""
+        self.visited.append(url)
+        return self._client.post(url, data=form)
+
     def confirm_device(self, url: str) -> httpx.Response:
         """The code of the URL is sent by the page's own script; then the person says yes."""
         return self.press(self.press(self.open(url)))

@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import Final
 
 from sluicegate.http.hosts import is_loopback
+from sluicegate.listen.auth.issued import Issued
 from sluicegate.listen.auth.issuers import KeySets
 from sluicegate.listen.auth.principal import CredentialRefused, Principal, key_mark
 from sluicegate.listen.auth.tokens import Tokens, TokenSettings
@@ -42,6 +43,8 @@ class IdentitySettings:
     keys: tuple[ClientKey, ...] = ()
     anonymous: tuple[str, ...] | None = None
     tokens: TokenSettings = field(default_factory=TokenSettings)
+    issuer: str = ""
+    """Sluice's own, where it gives tokens to clients."""
 
 
 class Identity:
@@ -52,7 +55,17 @@ class Identity:
     ) -> None:
         self._clock = clock
         self._tokens = Tokens(keysets or KeySets(None), clock)
+        self._issued: Issued | None = None
         self.replace(settings)
+
+    async def run(self) -> None:
+        """Looks whether grants are still there, as long as it is not cancelled."""
+        if self._issued is not None:
+            await self._issued.run()
+
+    def take_issued(self, issued: Issued) -> None:
+        """From now on tokens that Sluice itself gave are taken, too."""
+        self._issued = issued
 
     def replace(self, settings: IdentitySettings) -> None:
         """Other credentials from now on; whoever is no longer known loses sessions and streams at the next sweep."""
@@ -66,7 +79,8 @@ class Identity:
         self._anonymous = None if anonymous is None else Principal("anonymous", anonymous)
         self._tokens.replace(settings.tokens)
         self.scopes = settings.tokens.scopes
-        self.issuers = tuple(dict.fromkeys(one.issuer for one in settings.tokens.issuers))
+        own = (settings.issuer,) if settings.issuer else ()
+        self.issuers = tuple(dict.fromkeys((*own, *(one.issuer for one in settings.tokens.issuers))))
 
     # ------------------------------------------------------------ who it is
 
@@ -89,6 +103,9 @@ class Identity:
         digest = sha256(token).hexdigest()
         found = self._keys.get(digest)
         if found is None:
+            issued = self._issued
+            if issued is not None and token.startswith(issued.prefix):
+                return issued.known(digest)
             return self._tokens.verified(digest)
         if len(self._verified) >= _MAX_KNOWN:  # the same key can be written in many ways
             self._verified.clear()
@@ -104,18 +121,21 @@ class Identity:
         found_key = self._keys.get(digest)
         if found_key is not None:
             return found_key if found_key.expires is None or self._clock() < found_key.expires else _EXPIRED
+        if self._issued is not None and token.startswith(self._issued.prefix):
+            return await self._issued.verify(token, digest)
         return await self._tokens.verify(token, digest)
 
     # ------------------------------------------------------------ who can still come in
 
     def find(self, name: str, roles: Iterable[str] | None = None) -> Principal | None:
         """Returns the principal of that name of which a valid token was seen: with these groups, if they are said."""
-        return self._tokens.find(name, roles)
+        roles = None if roles is None else tuple(roles)
+        return self._tokens.find(name, roles) or (self._issued.find(name, roles) if self._issued else None)
 
     def is_current(self, principal: Principal) -> bool:
         """Whether the credential with which it came in is still good, and gives what it gave."""
         if principal.name.startswith("jwt:"):
-            expires, found = principal.expires, self._tokens.find(principal.name, principal.roles)
+            expires, found = principal.expires, self.find(principal.name, principal.roles)
             return expires is not None and self._clock() < expires and found is not None
         now = self._anonymous if principal.name == "anonymous" else self._by_name.get(principal.name)
         return now == principal and (now.expires is None or self._clock() < now.expires)
@@ -124,7 +144,7 @@ class Identity:
         """Whether it still gets in: with this key, whatever roles that gives now, or with a token of the same subject.
         Another key of the same name is somebody else's."""
         if principal.name.startswith("jwt:"):
-            return self._tokens.find(principal.name) is not None
+            return self.find(principal.name) is not None
         now = self._anonymous if principal.name == "anonymous" else self._by_name.get(principal.name)
         is_same = now is not None and now.credential == principal.credential
         return is_same and now is not None and (now.expires is None or self._clock() < now.expires)
@@ -135,7 +155,7 @@ class Identity:
         names = {p.name for p in self._keys.values() if p.expires is None or now < p.expires}
         if self._anonymous is not None:
             names.add("anonymous")
-        return frozenset(names | self._tokens.current())
+        return frozenset(names | self._tokens.current() | (self._issued.current() if self._issued else set()))
 
 
 def _bearer(authorization: bytes) -> bytes | None:

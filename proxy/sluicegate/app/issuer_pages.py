@@ -1,0 +1,277 @@
+"""Where clients log in by themselves: Sluice's endpoints as their authorization server, in front of one provider.
+
+A person signs in at the provider, and then allows each client by name, at each login: a provider that remembers its own
+consent would otherwise hand a person's account to whatever client asks (2026-07-28 basic/security_best_practices,
+confused deputy). Nothing of the provider's tokens is kept, or reaches a client or a server.
+"""
+
+import json
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from hashlib import sha256
+from hmac import compare_digest
+from html import escape
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from sluicegate.app.login_pages_html import CLOSE, HEADERS, page, text
+from sluicegate.app.login_sign_in import Provider, SignIn
+from sluicegate.config import Config
+from sluicegate.http.forwarded_headers import ForwardedHeaders
+from sluicegate.issuer import ClientDirectory, GrantEnded, Grants, IssuedTokens, Subject
+from sluicegate.listen.asgi import asgi
+from sluicegate.listen.http_request import HttpRequest
+from sluicegate.login import LoginFailed, LoginUnavailable
+from sluicegate.oauth import Unfit, issuing
+from sluicegate.oauth.issuing import AuthorizationDenied, AuthorizationRequest
+from sluicegate.policy.rates import Windows
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.store import Store
+from sluicegate.store.keys import Sealer
+
+COOKIE: Final = "__Host-sluice-client-login"
+MAX_BODY: Final = 64 * 1024
+A_MINUTE: Final = 600  # requests of one address, which a whole office may share
+_WELL_KNOWN: Final = "/.well-known/oauth-authorization-server"
+_CONSENT: Final = "client consent"
+_NO_STORE: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+Note = Callable[[str, Json], None]
+"""Takes what happened and more, for the audit log."""
+
+
+class IssuerPages:
+    """`issuer` is the public URL less its last part, without a slash at the end; `resource` the public URL itself."""
+
+    def __init__(
+        self, issuer: str, config: Callable[[], Config], directory: ClientDirectory, grants: Grants, sign_in: SignIn,
+        sealer: Sealer, store: Store, forwarded: ForwardedHeaders, note: Note,
+    ) -> None:  # fmt: skip
+        parts = urlsplit(issuer)
+        self._issuer, self._origin = issuer, f"{parts.scheme}://{parts.netloc}"
+        self._config, self._directory, self._grants, self._sign_in = config, directory, grants, sign_in
+        self._sealer, self._store, self._forwarded, self._note = sealer, store, forwarded, note
+        self._rate = Windows(A_MINUTE, 60)
+        self._documents = {_WELL_KNOWN, f"{_WELL_KNOWN}{parts.path}", f"{parts.path}{_WELL_KNOWN}"}
+        self._roots = tuple({"/oauth/", f"{forwarded.beside}/oauth/"})
+        self._app = Starlette(
+            routes=[
+                Route("/metadata", self._metadata, methods=["GET"]),
+                Route("/authorize", self._authorize, methods=["GET"]),
+                Route("/callback", self._signed_in, methods=["GET"]),
+                Route("/consent", self._decide, methods=["POST"]),
+                Route("/register", self._register, methods=["POST"]),
+                Route("/token", self._token, methods=["POST"]),
+                Route("/revoke", self._revoke, methods=["POST"]),
+            ]
+        )
+        self.serve: Callable[[HttpRequest], Awaitable[None]] = asgi(self._below_root)
+
+    @property
+    def resource(self) -> str:
+        return self._config().listen.public_url or ""
+
+    def is_at(self, path: str) -> bool:
+        """Nothing is, where clients do not log in by themselves."""
+        is_ours = path in self._documents or path.startswith(self._roots)
+        return is_ours and self._config().clients.login is not None
+
+    async def _below_root(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A proxy may have taken the public prefix away, or left it."""
+        headers, path = dict(scope["headers"]), scope["path"]
+        length = headers.get(b"content-length", b"0" if scope["method"] == "GET" else b"")
+        if not length.isdigit() or int(length) > MAX_BODY:
+            await _error(413 if length.isdigit() else 411, "invalid_request", "too large")(scope, receive, send)
+            return
+        root = next((root for root in self._roots if path.startswith(root)), None)
+        below = "metadata" if root is None else path[len(root) :]
+        peer = scope["client"][0] if scope["client"] else ""
+        if below != "metadata" and self._rate.hit(self._forwarded.client(peer, scope["headers"])) > 0:
+            await _error(429, "temporarily_unavailable", "too many requests")(scope, receive, send)
+            return
+        await self._app({**scope, "path": f"/{below}"}, receive, send)
+
+    async def _metadata(self, request: Request) -> Response:
+        return JSONResponse(issuing.server_metadata(self._issuer), headers={"cache-control": "max-age=300"})
+
+    async def _register(self, request: Request) -> Response:
+        try:
+            return JSONResponse(self._directory.register(await _object(request)), 201, _NO_STORE)
+        except Unfit as error:
+            kind = "invalid_redirect_uri" if "redirect" in str(error) else "invalid_client_metadata"
+            return _error(400, kind, str(error))
+
+    # ------------------------------------------------------------ a person
+
+    async def _authorize(self, request: Request) -> Response:
+        """Nothing is sent to a redirect URI before client and URI are known to belong together."""
+        asked: dict[str, str] = {}
+        try:
+            asked = issuing.read_parameters(request.url.query)
+            client = await self._directory.find(asked.get("client_id", ""))
+            wanted = issuing.read_request(asked, client, self.resource)
+        except Unfit as error:
+            return page(400, "Log in", text(f"This client cannot log in: {error}."))
+        except AuthorizationDenied as refused:
+            return self._back(asked["redirect_uri"], asked.get("state", ""), error=refused.error,
+                              error_description=refused.description)  # fmt: skip
+        provider = _provider(self._config())
+        if provider is None:
+            return page(404, "No such page", CLOSE)
+        secret = secrets.token_urlsafe(32)
+        try:
+            url = await self._sign_in.begin(provider, asdict(wanted) | {"name": client.name}, secret)
+        except (LoginFailed, LoginUnavailable) as error:
+            return page(502, "Log in", text(str(error)))
+        return self._with_cookie(RedirectResponse(url, 303, HEADERS), secret)
+
+    async def _signed_in(self, request: Request) -> Response:
+        """Asks the person about this client, whatever was allowed before."""
+        provider, browser = _provider(self._config()), request.cookies.get(COOKIE, "")
+        if provider is None:
+            return page(404, "No such page", CLOSE)
+        try:
+            person, asked = await self._sign_in.finish(provider, request.url.query, browser)
+        except (LoginFailed, LoginUnavailable) as error:
+            return page(400, "Nobody was signed in", text(str(error)), CLOSE)
+        kept = {"asked": asked, "principal": person.name, "roles": list(person.roles), "browser": _hash(browser),
+                "id": secrets.token_hex(16), "until": self._sign_in.now() + self._config().login.within}  # fmt: skip
+        ticket = self._sealer.seal(_CONSENT, kept, self._issuer)
+        name, to = asked["name"] or "A client without a name", _shown_target(asked["redirect_uri"])
+        said = f"{name} wants to use Sluice as you, {person.name}. What it gets is sent to {to}."
+        warning = "Allow it only if you began this yourself, just now. Anybody can give a client this name."
+        buttons = "".join(f'<p><button name="answer" value="{word.lower()}">{word}</button></p>' for word in _ANSWERS)
+        hidden = f'<input type="hidden" name="ticket" value="{escape(ticket)}">'
+        form = f'<form method="post" action="{escape(self._issuer)}/oauth/consent">{hidden}{buttons}</form>'
+        answer = page(200, "Allow this client?", text(said), text(warning), form)
+        # A browser takes the policy of the page for the redirect that its form leads to, too.
+        policy = HEADERS["content-security-policy"].replace("form-action 'self'", f"form-action 'self' {_source(to)}")
+        answer.headers["content-security-policy"] = policy
+        return answer
+
+    async def _decide(self, request: Request) -> Response:
+        if request.headers.get("origin") != self._origin:
+            return page(403, "Log in", text("This page was not sent by Sluice."))
+        form = await _form(request)
+        kept = self._sealer.unseal(_CONSENT, form.get("ticket", ""), self._issuer)
+        browser = request.cookies.get(COOKIE, "")
+        if kept is None or kept["until"] <= self._sign_in.now() or not compare_digest(kept["browser"], _hash(browser)):
+            return page(400, "Log in", text("This question is over. Log in again from your client."))
+        if not await self._store.spend(f"issuer-consent/{kept['id']}", self._config().login.within):
+            return page(400, "Log in", text("This question was answered already."))
+        asked: Json = kept["asked"]
+        name = asked.pop("name")
+        wanted, subject = AuthorizationRequest(**asked), Subject(kept["principal"], tuple(kept["roles"]))
+        if form.get("answer") != "allow":
+            self._tell("client_refused", subject.principal, name)
+            return self._back(wanted.redirect_uri, wanted.state, error="access_denied")
+        self._tell("client_allowed", subject.principal, name)
+        return self._back(wanted.redirect_uri, wanted.state, code=self._grants.code(wanted, subject))
+
+    def _back(self, redirect_uri: str, state: str, **answer: str) -> Response:
+        """RFC 9207: who answers is said, so that a client of two servers mixes up nothing."""
+        more = answer | ({"state": state} if state else {}) | {"iss": self._issuer}
+        joint = "&" if "?" in redirect_uri else "?"
+        return RedirectResponse(f"{redirect_uri}{joint}{urlencode(more)}", 303, HEADERS)
+
+    def _with_cookie(self, response: Response, secret: str) -> Response:
+        """Lax: the browser comes back from the provider by a link."""
+        response.set_cookie(COOKIE, secret, max_age=int(self._config().login.within) + 60, path="/", secure=True,
+                            httponly=True, samesite="lax")  # fmt: skip
+        return response
+
+    # ------------------------------------------------------------ a client
+
+    async def _token(self, request: Request) -> Response:
+        form = await _form(request)
+        kind, client = form.get("grant_type", ""), form.get("client_id", "")
+        if form.get("resource", self.resource).rstrip("/") != self.resource.rstrip("/"):
+            return _error(400, "invalid_target", f"tokens are for {self.resource} alone")
+        try:
+            if kind == "authorization_code":
+                found = await self._grants.redeem(
+                    form.get("code", ""), client, form.get("redirect_uri", ""), form.get("code_verifier", "")
+                )
+                self._tell("client_logged_in", found.subject.principal, "", grant=found.grant)
+            elif kind == "refresh_token":
+                found = await self._grants.refresh(form.get("refresh_token", ""), client)
+            else:
+                return _error(400, "unsupported_grant_type", "authorization_code and refresh_token are here")
+        except GrantEnded as refused:
+            self._tell("client_login_failed", "", "", why=str(refused))
+            return _error(400, "invalid_grant", str(refused))
+        return JSONResponse(_token_answer(found), 200, _NO_STORE)
+
+    async def _revoke(self, request: Request) -> Response:
+        """RFC 7009 2.2: 200, whatever the token was."""
+        form = await _form(request)
+        subject = await self._grants.revoke(form.get("token", ""), form.get("client_id", ""))
+        if subject is not None:
+            self._tell("client_logged_out", subject.principal, "")
+        return Response(status_code=200, headers=_NO_STORE)
+
+    def _tell(self, what: str, principal: str, client: str, **more: str) -> None:
+        said = {"principal": principal, "client": client, **more}
+        self._note("identity", {"what": what} | {name: value for name, value in said.items() if value})
+
+
+_ANSWERS: Final = ("Allow", "Refuse")
+
+
+def _provider(config: Config) -> Provider | None:
+    login = config.clients.login
+    if login is None:
+        return None
+    secret = login.client_secret.get_secret_value() if login.client_secret else None
+    return Provider("clients.login", login.issuer, login.client_id, secret, login.scopes, login.roles_from)
+
+
+def _shown_target(redirect_uri: str) -> str:
+    parts = urlsplit(redirect_uri)
+    return f"{parts.scheme}://{parts.netloc}" if parts.scheme in ("http", "https") else f"{parts.scheme}:"
+
+
+def _source(target: str) -> str:
+    """As a source of a content security policy."""
+    return target.split(";")[0].split(",")[0].split(" ")[0]
+
+
+def _token_answer(found: IssuedTokens) -> Json:
+    return {
+        "access_token": found.access, "token_type": "Bearer", "expires_in": int(found.life),
+        "refresh_token": found.refresh,
+    }  # fmt: skip
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Empty for what says one thing twice, or is no form."""
+    try:
+        return issuing.read_parameters((await request.body()).decode("ascii"))
+    except (Unfit, UnicodeDecodeError):
+        return {}
+
+
+async def _object(request: Request) -> dict[str, Any]:
+    """Raises `Unfit`."""
+    try:
+        value = json.loads(await request.body())
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise Unfit("the body has to be a JSON object")
+    return value
+
+
+def _error(status: int, error: str, description: str) -> Response:
+    return JSONResponse({"error": error, "error_description": description}, status, _NO_STORE)
+
+
+def _hash(browser: str) -> str:
+    return sha256(browser.encode()).hexdigest()

@@ -1,0 +1,69 @@
+"""Who clients say they are: registered here (RFC 7591), or by a document at their own URL."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from sluicegate.http.fetch import Fetcher, Unfetched
+from sluicegate.oauth import Unfit, read_json, urls
+from sluicegate.oauth.issuing import RegisteredClient, read_client
+from sluicegate.store.keys import Sealer
+
+_PURPOSE: Final = "client registration"
+_FRESH: Final = 300.0
+_MAX_KNOWN: Final = 256
+MAX_ID: Final = 8192
+
+
+class ClientDirectory:
+    """`issuer` is whose clients these are: another one's ids are unknown."""
+
+    def __init__(
+        self, sealer: Sealer, fetcher: Fetcher, issuer: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._sealer, self._fetcher, self._issuer, self._clock = sealer, fetcher, issuer, clock
+        self._documents: dict[str, tuple[float, RegisteredClient]] = {}
+
+    def register(self, document: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a registration. Clients have no secrets here: whoever installs one could read it. Raises
+        `Unfit`."""
+        client = read_client(document, "")
+        kept = {"name": client.name, "redirect_uris": list(client.redirect_uris)}
+        id = self._sealer.seal(_PURPOSE, kept, self._issuer)
+        if len(id) > MAX_ID:
+            raise Unfit("the registration is too large")
+        return {
+            "client_id": id, "client_name": client.name, "redirect_uris": list(client.redirect_uris),
+            "grant_types": ["authorization_code", "refresh_token"], "response_types": ["code"],
+            "token_endpoint_auth_method": "none",
+        }  # fmt: skip
+
+    async def find(self, id: str) -> RegisteredClient:
+        """Raises `Unfit`, also where its document cannot be had."""
+        if not id or len(id) > MAX_ID:
+            raise Unfit("there is no such client")
+        if id.startswith("https://"):
+            return await self._described(id)
+        kept = self._sealer.unseal(_PURPOSE, id, self._issuer)
+        if kept is None:
+            raise Unfit("there is no such client")
+        return RegisteredClient(id, kept["name"], tuple(kept["redirect_uris"]))
+
+    async def _described(self, url: str) -> RegisteredClient:
+        """draft-ietf-oauth-client-id-metadata-document 3 and 4: an https URL with a path, and its own `client_id`."""
+        if urls.split(url).path in ("", "/"):
+            raise Unfit("a client ID URL has a path")
+        known = self._documents.get(url)
+        if known is not None and known[0] > self._clock():
+            return known[1]
+        try:
+            document = read_json(await self._fetcher.get(url, "", f"client {urls.host(url)}"))
+        except Unfetched as error:
+            raise Unfit(f"the document of this client cannot be had: {error}") from None
+        if document.get("client_id") != url or document.get("token_endpoint_auth_method", "none") != "none":
+            raise Unfit("the document of this client is another one's, or asks for a secret")
+        client = read_client(document, url)
+        if len(self._documents) >= _MAX_KNOWN:
+            self._documents.clear()
+        self._documents[url] = self._clock() + _FRESH, client
+        return client

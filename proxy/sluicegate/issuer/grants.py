@@ -1,0 +1,186 @@
+"""What a client got from a person: a grant, the tokens of it, and how it ends.
+
+An access token lasts for minutes, and is good only while its grant is there: each process looks for that every few
+seconds. A refresh token is good once. Who shows an old one ends the grant, except just after it was used: the answer
+may have been lost, and two windows of one client may ask at once (RFC 9700 4.14.2).
+"""
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from typing import Any, Final
+
+from sluicegate.oauth.issuing import AuthorizationRequest, proves
+from sluicegate.protocol.jsonrpc import Json, dump
+from sluicegate.store import Store, Write
+from sluicegate.store.keys import Sealer
+
+CODE_LIFE: Final = 60.0
+ACCESS_LIFE: Final = 600.0
+LOOK_EVERY: Final = 3.0
+GRACE: Final = 10.0
+MAX_GRANTS: Final = 50  # of one person
+ACCESS: Final = "slat_"
+_REFRESH: Final = "slrt_"
+_CODE: Final = "slac_"
+_GRANTS: Final = "issuer-grant"
+_LISTS: Final = "issuer-grants"
+_CODES: Final = "issuer-code"
+_ATTEMPTS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Who signed in: the principal, and the roles that the identity provider gives."""
+
+    principal: str
+    roles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedTokens:
+    access: str
+    refresh: str
+    life: float
+    subject: Subject
+    grant: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    principal: str
+    roles: tuple[str, ...]
+    client: str
+    until: float
+    generation: int = 0
+    turned: float = 0.0
+
+
+class GrantEnded(Exception):
+    """`invalid_grant`. The text is for the audit log."""
+
+
+class Grants:
+    """`resource` is what tokens are for: those of another Sluice, or for another URL, do not open."""
+
+    def __init__(
+        self, store: Store, sealer: Sealer, resource: str, lasts: Callable[[], float],
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._store, self._sealer, self._resource = store, sealer, resource
+        self._lasts, self._clock = lasts, clock
+
+    # ------------------------------------------------------------ code
+
+    def code(self, request: AuthorizationRequest, subject: Subject) -> str:
+        """What the client exchanges: for a minute, once, and only with the verifier that it has."""
+        return _CODE + self._sealer.seal(_CODE, {
+            "request": asdict(request), "principal": subject.principal, "roles": list(subject.roles),
+            "id": secrets.token_hex(16), "until": self._clock() + CODE_LIFE,
+        }, self._resource)  # fmt: skip
+
+    async def redeem(self, code: str, client: str, redirect_uri: str, verifier: str) -> IssuedTokens:
+        """Raises `GrantEnded`. A code that comes twice was stolen: its grant ends (RFC 6749 4.1.2)."""
+        made = self._open(_CODE, code)
+        request: Json = made["request"]
+        if made["until"] <= self._clock():
+            raise GrantEnded("the code is too old")
+        if (client, redirect_uri) != (request["client"], request["redirect_uri"]):
+            raise GrantEnded("the code is another client's")
+        if not proves(verifier, request["challenge"]):
+            raise GrantEnded("the verifier is not that of the code")
+        grant = sha256(made["id"].encode()).hexdigest()[:32]
+        if not await self._store.spend(f"{_CODES}/{made['id']}", 2 * CODE_LIFE):
+            await self._store.delete(f"{_GRANTS}/{grant}")
+            raise GrantEnded("the code was used before: its grant ended")
+        now = self._clock()
+        kept = _Grant(made["principal"], tuple(made["roles"]), client, now + self._lasts(), turned=now)
+        await self._add(grant, kept)
+        return self._tokens(grant, kept)
+
+    async def _add(self, grant: str, kept: _Grant) -> None:
+        """Beyond 50 of one person the oldest end."""
+        key = f"{_LISTS}/{sha256(kept.principal.encode()).hexdigest()}"
+        life = kept.until - self._clock()
+        for _ in range(_ATTEMPTS):
+            raw = await self._store.get(key)
+            before: list[str] = json.loads(raw) if raw else []
+            gone, left = before[: max(0, len(before) - MAX_GRANTS + 1)], before[-(MAX_GRANTS - 1) :]
+            writes = [Write(key, dump([*left, grant]), life), Write(f"{_GRANTS}/{grant}", dump(asdict(kept)), life)]
+            if await self._store.swap(key, raw, [*writes, *(Write(f"{_GRANTS}/{one}") for one in gone)]):
+                return
+        raise GrantEnded("too many logins begin at once")
+
+    # ------------------------------------------------------------ refresh and end
+
+    async def refresh(self, token: str, client: str) -> IssuedTokens:
+        """Raises `GrantEnded`."""
+        made = self._open(_REFRESH, token)
+        key, now = f"{_GRANTS}/{made['grant']}", self._clock()
+        for _ in range(_ATTEMPTS):
+            raw, kept = await self._read(key)
+            if kept is None or kept.until <= now:
+                raise GrantEnded("the grant has ended")
+            if kept.client != client:
+                raise GrantEnded("the refresh token is another client's")
+            if made["generation"] == kept.generation - 1 and now - kept.turned < GRACE:
+                return self._tokens(made["grant"], kept)
+            if made["generation"] != kept.generation:
+                await self._store.delete(key)
+                raise GrantEnded("the refresh token was used before: its grant ended")
+            turned = replace(kept, generation=kept.generation + 1, turned=now)
+            if await self._store.swap(key, raw, [Write(key, dump(asdict(turned)), kept.until - now)]):
+                return self._tokens(made["grant"], turned)
+        raise GrantEnded("the grant changes too often")
+
+    async def revoke(self, token: str, client: str) -> Subject | None:
+        """RFC 7009 2.1: whose grant ended; None for a token of nobody or of another client."""
+        for kind in (_REFRESH, ACCESS):
+            if token.startswith(kind) and (made := self._sealer.unseal(kind, token[len(kind) :], self._resource)):
+                key = f"{_GRANTS}/{made['grant']}"
+                _, kept = await self._read(key)
+                if kept is not None and kept.client == client:
+                    await self._store.delete(key)
+                    return Subject(kept.principal, kept.roles)
+        return None
+
+    # ------------------------------------------------------------ tokens
+
+    def read(self, token: str) -> tuple[Subject, str, float] | None:
+        """Whose access token it is, of which grant, and when it ends; None for what is no good one. Whether the grant
+        is still there `lives` says."""
+        made = self._sealer.unseal(ACCESS, token[len(ACCESS) :], self._resource) if token.startswith(ACCESS) else None
+        if made is None or made["until"] <= self._clock():
+            return None
+        return Subject(made["principal"], tuple(made["roles"])), made["grant"], made["until"]
+
+    async def lives(self, grant: str) -> bool:
+        """Raises `StoreFailed`."""
+        _, kept = await self._read(f"{_GRANTS}/{grant}")
+        return kept is not None and kept.until > self._clock()
+
+    def _tokens(self, grant: str, kept: _Grant) -> IssuedTokens:
+        life = min(ACCESS_LIFE, kept.until - self._clock())
+        made: Json = {
+            "grant": grant, "principal": kept.principal, "roles": list(kept.roles), "until": self._clock() + life
+        }
+        access = ACCESS + self._sealer.seal(ACCESS, made, self._resource)
+        turn = {"grant": grant, "generation": kept.generation}
+        refresh = _REFRESH + self._sealer.seal(_REFRESH, turn, self._resource)
+        return IssuedTokens(access, refresh, life, Subject(kept.principal, kept.roles), grant)
+
+    def _open(self, kind: str, token: str) -> Json:
+        made = self._sealer.unseal(kind, token[len(kind) :], self._resource) if token.startswith(kind) else None
+        if made is None:
+            raise GrantEnded("this was not made here")
+        return made
+
+    async def _read(self, key: str) -> tuple[bytes | None, _Grant | None]:
+        raw = await self._store.get(key)
+        if raw is None:
+            return None, None
+        value: Any = json.loads(raw)
+        return raw, _Grant(**(value | {"roles": tuple(value["roles"])}))
