@@ -25,7 +25,7 @@ from sluicegate.app.login_pages_html import CLOSE, HEADERS, page, text
 from sluicegate.app.login_sign_in import Provider, SignIn
 from sluicegate.config import Config
 from sluicegate.http.forwarded_headers import ForwardedHeaders
-from sluicegate.issuer import ClientDirectory, GrantEnded, Grants, IssuedTokens, Subject
+from sluicegate.issuer import ClientDirectory, ClientGrants, GrantEnded, IssuedTokens, Subject
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.http_request import HttpRequest
 from sluicegate.login import LoginFailed, LoginUnavailable
@@ -51,7 +51,7 @@ class IssuerPages:
     """`issuer` is the public URL less its last part, without a slash at the end; `resource` the public URL itself."""
 
     def __init__(
-        self, issuer: str, config: Callable[[], Config], directory: ClientDirectory, grants: Grants, sign_in: SignIn,
+        self, issuer: str, config: Callable[[], Config], directory: ClientDirectory, grants: ClientGrants, sign_in: SignIn,
         sealer: Sealer, store: Store, forwarded: ForwardedHeaders, note: Note,
     ) -> None:  # fmt: skip
         parts = urlsplit(issuer)

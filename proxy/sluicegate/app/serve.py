@@ -29,7 +29,7 @@ from sluicegate.config import Address, Config
 from sluicegate.downstream.accounts import AnyDownstream
 from sluicegate.http.fetch import Fetcher
 from sluicegate.http.forwarded_headers import ForwardedHeaders
-from sluicegate.issuer import ACCESS, ClientDirectory, Grants
+from sluicegate.issuer import ACCESS, ClientDirectory, ClientGrants
 from sluicegate.listen import settings as listening
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.auth.issued import Issued
@@ -159,7 +159,7 @@ def _pages(config: Config, inner: Core) -> Iterator[Pages]:
     services.logins.page.set(login_pages.link)
     yield login_pages
     issuer, audit = settings.issuer(config), services.audit
-    grants = Grants(services.store, services.sealer, config.listen.public_url or "", partial(_lasts, services))
+    grants = ClientGrants(services.store, services.sealer, config.listen.public_url or "", partial(_lasts, services))
     services.identities.clients.take_issued(Issued(ACCESS.encode(), partial(_issued, services, grants), grants.lives))
     directory = ClientDirectory(services.sealer, Fetcher(services.egress), issuer)
     yield IssuerPages(
@@ -172,7 +172,7 @@ def _unrecorded(what: str, fields: Json) -> None:
     pass
 
 
-def _issued(services: Services, grants: Grants, token: str) -> tuple[str, tuple[str, ...], str, float] | None:
+def _issued(services: Services, grants: ClientGrants, token: str) -> tuple[str, tuple[str, ...], str, float] | None:
     """Nobody's, where clients do not log in by themselves any more, or at another provider."""
     login, found = services.judging.config.clients.login, grants.read(token)
     if login is None or found is None or not found[0].principal.startswith(f"jwt:{login.issuer}#"):

@@ -63,7 +63,7 @@ class GrantEnded(Exception):
     """`invalid_grant`. The text is for the audit log."""
 
 
-class Grants:
+class ClientGrants:
     """`resource` is what tokens are for: those of another Sluice, or for another URL, do not open."""
 
     def __init__(
