@@ -51,8 +51,8 @@ class IssuerPages:
     """`issuer` is the public URL less its last part, without a slash at the end; `resource` the public URL itself."""
 
     def __init__(
-        self, issuer: str, config: Callable[[], Config], directory: ClientDirectory, grants: ClientGrants, sign_in: SignIn,
-        sealer: Sealer, store: Store, forwarded: ForwardedHeaders, note: Note,
+        self, issuer: str, config: Callable[[], Config], directory: ClientDirectory, grants: ClientGrants,
+        sign_in: SignIn, sealer: Sealer, store: Store, forwarded: ForwardedHeaders, note: Note,
     ) -> None:  # fmt: skip
         parts = urlsplit(issuer)
         self._issuer, self._origin = issuer, f"{parts.scheme}://{parts.netloc}"
