@@ -100,10 +100,15 @@ class Logins:
         found = await self._records.logins()
         now, servers = self._scene.clock(), self._scene.servers
         return [
-            login.info(servers.get(server), now) if login is not None and (login.server, login.whose) == (server, whose)
+            self._info(login, servers.get(server), now)
+            if login is not None and (login.server, login.whose) == (server, whose)
             else LoginInfo("", server, whose, "", "", (), None, "needed", 0, False)
             for server, whose, login in found
-        ]  # fmt: skip
+        ]
+
+    def _info(self, login: Login, settings: LoginSettings | None, now: float) -> LoginInfo:
+        info, problem = login.info(settings, now), self._renewal.problem(login.server, login.whose)
+        return replace(info, problem=problem) if problem else info
 
     async def aclose(self) -> None:
         """Waits for tokens that are on their way: those of before are spent."""

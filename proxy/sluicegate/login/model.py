@@ -92,6 +92,10 @@ class LoginInfo:
     state: LoginState
     generation: int
     can_refresh: bool
+    is_machine: bool = False
+    renewed_at: float | None = None
+    problem: str = ""
+    """Why its last renewal failed; empty once one went well."""
 
 
 @dataclass(frozen=True, slots=True)

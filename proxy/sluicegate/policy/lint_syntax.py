@@ -19,7 +19,7 @@ from sluicegate.policy.roles import ANYBODY, BUILT_IN, is_principal
 
 EFFECTS: Final = ("allow", "deny")
 ADMIN: Final = "admin:"
-_AREAS: Final = ("servers", "tools", "approvals", "grants", "pins", "audit", "secrets", "policy")
+_AREAS: Final = ("servers", "tools", "approvals", "grants", "pins", "audit", "secrets", "policy", "logins")
 AREAS: Final = tuple(ADMIN + area for area in _AREAS)
 _KINDS: Final = ("tool:", "prompt:", "res:")
 _SERVER = re.compile(r"[a-z0-9*?\[\]!-]{1,64}")
