@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sluicegate.http.fetch import Fetcher
+from sluicegate.login.device import DeviceFlows
 from sluicegate.login.flows import Flows
-from sluicegate.login.model import Bearer, Flow, LoginEvent, LoginInfo, LoginSettings
+from sluicegate.login.model import Bearer, DeviceFlow, Flow, LoginEvent, LoginInfo, LoginSettings
 from sluicegate.login.records import LOGINS, Login, key_of
 from sluicegate.login.renewal import Renewal
 from sluicegate.login.scene import Scene, plainly
@@ -24,6 +25,7 @@ class Logins:
         self._scene = Scene(store, seal, fetcher, tell, clock)
         self._records = self._scene.records
         self._flows = Flows(self._scene)
+        self._devices = DeviceFlows(self._scene, self._flows)
         self._renewal = Renewal(self._scene)
 
     def configure(self, servers: Mapping[str, LoginSettings]) -> None:
@@ -66,6 +68,16 @@ class Logins:
         """Until the flow has ended, in whichever process; None where its time is over. Raises `LoginFailed` and
         `StoreFailed`."""
         return await self._flows.wait(flow)
+
+    async def begin_device(self, server: str, whose: str) -> DeviceFlow:
+        """For a person whose browser is elsewhere. Raises `LoginFailed` and `LoginUnavailable`."""
+        return await self._devices.begin(self._scene.settings(server), whose)
+
+    async def finish_device(self, flow: DeviceFlow) -> LoginInfo:
+        """Once that person has agreed. Raises `LoginFailed`."""
+        info = await self._devices.finish(self._scene.settings(flow.server), flow)
+        self._renewal.forget((info.server, info.whose))
+        return info
 
     # ------------------------------------------------------------ what there is
 
