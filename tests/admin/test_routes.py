@@ -16,6 +16,7 @@ from sluicegate.admin.calls import CallsApi
 from sluicegate.admin.changes import AREAS as TOPICS
 from sluicegate.admin.changes import Changes
 from sluicegate.admin.endpoints import ENDPOINTS
+from sluicegate.admin.logins import LoginsApi
 from sluicegate.admin.pins import PinsApi
 from sluicegate.admin.response import AdminResponse
 from sluicegate.admin.routes import ACTIONS, API, MAX_BODY, ROUTES, ApiRoute, openapi, pattern, step_up_of
@@ -57,6 +58,14 @@ class Sources:
     async def explain(self, *words: object) -> dict[str, Any]:
         self.asked.append("explain")
         return {"verdict": "deny", "rule": "", "reason": CANARY, "principal": "key:a"}
+
+    async def logins(self) -> list[dict[str, Any]]:
+        self.asked.append("logins")
+        return [{"id": CANARY, "server": "gh", "principal": "key:a"}]
+
+    async def login(self, *_: object) -> tuple[int, dict[str, Any]]:
+        self.asked.append("login")
+        return 200, {"url": CANARY}
 
     def output(self, *words: str) -> dict[str, Any]:
         self.asked.append("output")
@@ -136,7 +145,7 @@ def asker(
         list_prompts=made.tools, list_resources=made.resources, output=made.output,
         audit=cast(Any, made), calls=cast(CallsApi, made), verification=cast(Verification, made),
         facts=made.facts, explain=made.explain, status=made.status, preview=made.preview,
-        changes=Changes(dict, lambda: True),
+        logins=LoginsApi(made.logins, made.login, made.login), changes=Changes(dict, lambda: True),
         page=cast(Page, OpenedPage(made)),
     )  # fmt: skip
     transport = httpx.ASGITransport(app=application(AdminSettings("token"), sources), client=(peer, 5000))
@@ -146,6 +155,7 @@ def asker(
 BODIES = {
     "accept_pins": {"server": "gh", "accept": []},
     "explain": {"as": "a", "method": "tools/call", "target": "t"},
+    "begin_login": {"server": "gh"},
     "preview": {"method": "resources/read", "target": "t"},
 }  # fmt: skip
 
@@ -315,6 +325,7 @@ def test_what_shows_a_secret_or_is_hard_to_undo_needs_step_up() -> None:
         ("POST", f"{API}approvals/apr_1/reveal"): "always",
         ("POST", f"{API}servers/gh/restart"): "required", ("POST", f"{API}servers/gh/disable"): "required",
         ("POST", f"{API}pins"): "many",
+        ("POST", f"{API}logins"): "always", ("DELETE", f"{API}logins/apr_1"): "always",
     }  # fmt: skip
     assert not step_up_of("GET", f"{API}approvals/apr_1/reveal") and not step_up_of("POST", "/nothing")
 

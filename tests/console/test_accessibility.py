@@ -42,7 +42,7 @@ PAGES = {
     "decided": "/approvals/{decided}?tab=decided", "activity": "/activity", "call": "/activity/{denied}",
     "servers": "/servers", "server": "/servers/bank", "catalog": "/catalog", "tool": "/catalog?of=tool%20bank__wire",
     "policy": "/policy?as=key:ann&method=tools/call&target=bank/close_account", "health": "/health",
-    "audit": "/audit",
+    "audit": "/audit", "logins": "/logins",
     "none": "/no-such-page",
 }  # fmt: skip
 __all__ = ["peers"]

@@ -81,3 +81,21 @@ async def test_a_login_a_step_up_a_renewal_and_a_logout(
     assert [event.what for event in events] == [
         "login_asked", "login_done", "login_asked", "scopes_added", "refreshed", "logged_out",
     ]  # fmt: skip
+
+
+async def test_a_login_on_another_device(authority: Authority, tmp_path: Path) -> None:
+    seal, fetcher = Sealer(KeyRing.load(tmp_path / "keys", "login")), Fetcher(Egress(["127.0.0.1", "localhost"]))
+    logins = Logins(MemoryStore(), seal, fetcher, lambda event: None)
+    with anyio.fail_after(120), guarded_server(tmp_path, authority.issuer) as guarded:
+        logins.configure({"srv": LoginSettings("srv", guarded.url, guarded.url)})
+        flow = await logins.begin_device("srv", "local")
+
+        def agree() -> str:
+            with Browser() as browser:
+                return browser.confirm_device(flow.complete).text
+
+        assert "logged in" in await asyncio.to_thread(agree)
+        info = await logins.finish_device(flow)
+        assert info.issuer == authority.issuer and info.can_refresh
+        assert (await call(guarded, await logins.bearer("srv", "local"), "echo")).status_code == 400
+        assert await logins.logout("srv", "local") is True

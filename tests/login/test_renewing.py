@@ -566,3 +566,25 @@ async def test_a_hot_token_costs_no_store(bench: Bench, monkeypatch: pytest.Monk
     for _ in range(100):
         assert await bench.logins.bearer("srv", "local") is bearer
     assert isinstance(bench.logins, Logins) and replace(bearer) == bearer
+
+
+async def test_why_the_last_renewal_failed_is_told_until_one_goes_well(bench: Bench) -> None:
+    await bench.log_in()
+    (first,) = await bench.logins.all()
+    assert first.problem == "" and first.renewed_at is not None
+    bench.clock.added += 3590
+    bench.at.pages["/token"] = reply({}, 503)
+    await bench.logins.bearer("srv", "local")  # it is old, but good
+    (info,) = await bench.logins.all()
+    assert info.state == "ok" and info.problem.endswith("answers HTTP 503") and info.renewed_at == first.renewed_at
+    bench.clock.added += renewal.PAUSE + 1
+    bench.at.pages.clear()
+    await bench.logins.bearer("srv", "local")
+    (info,) = await bench.logins.all()
+    assert info.problem == "" and (info.renewed_at or 0) > first.renewed_at
+    bench.at.dead.update(bench.at.families.values())
+    bench.clock.added += 3600
+    with pytest.raises(LoginNeeded):
+        await bench.logins.bearer("srv", "local")
+    for logins in (bench.logins, bench.make()):
+        assert ["has ended" in one.problem for one in await logins.all()] == [True]

@@ -125,3 +125,14 @@ def test_what_a_person_accepted_is_asked_once_for_each_definition() -> None:
     memory.forget()
     assert memory(first) and len(asked) == 3
     assert not memory(GIT) and len(asked) == 3
+
+
+@pytest.mark.parametrize("area", ["policy", "logins"])
+def test_a_wildcard_lets_nobody_write_what_a_row_has_to_name_but_the_owner_of_the_machine(area: str) -> None:
+    judge = judge_of("p, *, sluice, admin:*, *, allow")
+    assert judge.may_administer(ALICE, area, "read") and not judge.may_administer(ALICE, area, "write")
+    assert judge.may_administer(ALICE, "pins", "write") and judge.may_administer(Client("local"), area, "write")
+    judge = judge_of(f"p, *, sluice, admin:*, *, allow\np, key:alice, sluice, admin:{area}, write, allow")
+    assert judge.may_administer(ALICE, area, "write") and not judge.may_administer(Client("key:bob"), area, "write")
+    judge = judge_of(f"p, *, sluice, admin:{area}, *, allow\np, *, sluice, admin:*, write, deny")
+    assert not judge.may_administer(ALICE, area, "write") and not judge.may_administer(Client("local"), area, "write")

@@ -93,7 +93,8 @@ def find(text: str, known: KnownNames = KNOWN) -> list[PolicyFinding]:
           " out; no wildcard reaches it (write sluice)"]),
         ("p, role:dev, sluice, *, *, allow",
          ['1:22 unknown-object "*" is no right on Sluice (admin:servers, admin:tools,'
-          " admin:approvals, admin:grants, admin:pins, admin:audit, admin:secrets, admin:policy or admin:*)"]),
+          " admin:approvals, admin:grants, admin:pins, admin:audit, admin:secrets, admin:policy,"
+          " admin:logins or admin:*)"]),
         ("p, role:dev, sluice, admin:pin, *, allow",
          ['1:22 unknown-object "admin:pin" is no right on Sluice (did you mean "admin:pins"?)']),
         ("g, *, role:dev",

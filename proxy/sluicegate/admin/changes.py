@@ -14,7 +14,8 @@ from typing import Any, Final
 import anyio
 
 AREAS: Final[Mapping[str, str]] = {
-    "approval": "approvals", "server": "servers", "call": "audit", "pin": "pins", "policy": "policy",
+    "approval": "approvals", "server": "servers", "call": "audit", "pin": "pins", "login": "logins",
+    "policy": "policy",
 }  # fmt: skip
 """Which right, `admin:AREA` read, each topic needs."""
 RING: Final = 1_000

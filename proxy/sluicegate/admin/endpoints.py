@@ -15,6 +15,9 @@ from sluicegate.admin.calls import CallsApi
 from sluicegate.admin.changes import AREAS as TOPICS
 from sluicegate.admin.changes import Changes, read_topics
 from sluicegate.admin.credentials import header
+from sluicegate.admin.logins import LoginsApi
+from sluicegate.admin.logins import begin as begin_one
+from sluicegate.admin.logins import show as show_logins
 from sluicegate.admin.peers import CHANNEL
 from sluicegate.admin.pins import PinsApi, accept, show
 from sluicegate.admin.response import AdminResponse, EventStreamResponse, error_response, json_response
@@ -68,6 +71,7 @@ class AdminDeps:
     """The decision for client, method, target and arguments, with its rows; or why there is none."""
     preview: Callable[[Client, str, Json], Awaitable[Json | str]]
     """A call of whoever asks, by its method and parameters: what came of it, or why it was not made."""
+    logins: LoginsApi
     changes: Changes = field(default_factory=lambda: Changes(dict))
     status: Callable[[], Json] = dict  # the version of Sluice, and which policy is in force
     notes: Callable[[], list[str]] = list  # what an operator should know although Sluice is ready
@@ -179,6 +183,18 @@ async def list_pins(sources: AdminDeps, asked: ApiRequest) -> Answer:
 
 async def accept_pins(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return json_response(*await accept(sources.pins, asked.body, asked.who))
+
+
+async def list_logins(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    return json_response(*await show_logins(sources.logins, asked.query))
+
+
+async def begin_login(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    return json_response(*await begin_one(sources.logins, asked.body, asked.client))
+
+
+async def end_login(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    return json_response(*await sources.logins.end(asked.parts[1], asked.who))
 
 
 async def find_facts(sources: AdminDeps, asked: ApiRequest) -> Answer:
@@ -309,6 +325,9 @@ ENDPOINTS: Final[Mapping[str, Callable[[AdminDeps, ApiRequest], Awaitable[Answer
     "list_resources": list_resources,
     "list_pins": list_pins,
     "accept_pins": accept_pins,
+    "list_logins": list_logins,
+    "begin_login": begin_login,
+    "end_login": end_login,
     "find_facts": find_facts,
     "explain": explain,
     "preview": preview,

@@ -52,6 +52,12 @@ _GRANT: Final = _object(
     id=_STRING, principal=_STRING, server=_STRING, tool=_STRING, made_at=_STRING, expires_at=_STRING
 )
 _PIN: Final = _object(server=_STRING, kind=_STRING, name=_STRING, state=_STRING, withheld=_FLAG)
+_LOGIN: Final = _object(
+    **dict.fromkeys(("id", "server", "principal", "issuer", "client_id"), _STRING),
+    expires_at=_STRING, renewed_at=_STRING, last_error=_STRING, scopes=_list(_STRING),
+    kind={"enum": ["client", "owner", "gateway", "machine"]}, can_refresh=_FLAG,
+    state={"enum": ["ok", "expired", "needed", "refused", "leaving"]},
+)  # fmt: skip
 _JUDGED: Final = _object(
     **dict.fromkeys(("name", "server", "own", "class", "class_source", "pin", "rule"), _STRING),
     given=_FLAG, verdict={"enum": ["allow", "ask", "deny"]},
@@ -187,6 +193,17 @@ ROUTES: Final = (
              workers="every", step_up="many", summary="accept definitions",
              request=_exactly(server=_STRING, accept=_list(_ACCEPTED)),
              response=_object(pins=_list(_PIN))),
+    ApiRoute(method="GET", path=API + "logins", operation="list_logins", area="logins",
+             query={"server": "its key", **_PAGE_QUERY}, summary="who is logged in to which server; never a token",
+             response=_object({"next": _STRING}, logins=_list(_LOGIN), total=_COUNT)),
+    ApiRoute(method="POST", path=API + "logins", operation="begin_login", area="logins", act="write",
+             audit="admin", step_up="always", request=_exactly({"as": _STRING}, server=_STRING),
+             summary="begin a login, for whoever asks or for `as`: the link is for a browser where Sluice runs",
+             response=_object(server=_STRING, principal=_STRING, login=_STRING, url=_STRING)),
+    ApiRoute(method="DELETE", path=API + "logins/{id}", operation="end_login", area="logins", act="write",
+             audit="admin", step_up="always",
+             summary="log out: the tokens are revoked where it can be done, and deleted in any case",
+             response=_object(id=_STRING, server=_STRING, principal=_STRING, revoked=_FLAG)),
     ApiRoute(method="GET", path=API + "policy/facts", operation="find_facts", area="policy", response=_ROW,
              workers="named", query={"as": "the client", "method": "of MCP", "target": "its name or URI"},
              summary="what `sluice explain` has to know"),
@@ -218,7 +235,7 @@ ROUTES: Final = (
              response=_object(call=_CALL, records=_list(_ROW), partial=_FLAG,
                               proof=_object(state=_PROOF, records=_list(_object(state=_PROOF))))),
     ApiRoute(method="GET", path=API + "events", operation="follow_changes", workers="stream", media="text/event-stream",
-             query={"topics": "of approval, server, call, pin, policy; all where there is none"},
+             query={"topics": "of approval, server, call, pin, login, policy; all where there is none"},
              summary="which topics changed, as server-sent events; each topic needs the right to its list"),
     ApiRoute(method="GET", path=API + "approvals", operation="list_approvals", workers="joined", area="approvals",
              query={"state": "one state, or `decided`", "server": "its key",

@@ -19,6 +19,7 @@ from sluicegate.app import explain_facts, settings
 from sluicegate.app.approvals_api import people
 from sluicegate.app.core import Core
 from sluicegate.app.judged_tools import judged_tools
+from sluicegate.app.logins_api import logins_api
 from sluicegate.app.preview import Previews
 from sluicegate.audit.log import AuditLog
 from sluicegate.config import Config
@@ -79,6 +80,7 @@ def admin_application(
             list_resources=list_resources,
             output=inner.output,
             pins=inner.behind.pins,
+            logins=logins_api(inner.services.logins, judges.client_of, inner.services.notes.act_durably),
             approvals=ApprovalsApi(inner.queue, people(judges, history), inner.queue.book.store),
             page=page,
             facts=partial(explain_facts.running, inner),
@@ -117,6 +119,7 @@ def _state(inner: Core) -> dict[str, Any]:
     revision = services.judging.judge.revision()
     return {
         "server": (states, control.disabled), "call": written, "pin": services.notes.pin_changes, "policy": revision,
+        "login": services.logins.state(),
     }  # fmt: skip
 
 

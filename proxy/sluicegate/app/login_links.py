@@ -6,6 +6,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from sluicegate.app.login_callback import CallbackPort
+from sluicegate.app.logins import NoLogin
 from sluicegate.guards.login import LoginLink
 from sluicegate.listen.server import CannotListen
 from sluicegate.login import Flow, LoginFailed, Logins, LoginUnavailable
@@ -23,8 +24,8 @@ class LoginLinks:
         self._lock = anyio.Lock()
         self._redirect_uri, self._idle = "", anyio.Event()
 
-    async def begin(self, server: str, whose: str, callback: str) -> LoginLink | None:
-        """The link of a login that waits already is given again. None where none can be begun."""
+    async def begin(self, server: str, whose: str, callback: str) -> LoginLink:
+        """The link of a login that waits already is given again. Raises `NoLogin`."""
         async with self._lock:
             flow = self._flows.get((server, whose))
             if flow is None:
@@ -33,9 +34,8 @@ class LoginLinks:
                         self._redirect_uri = await self._group.start(self._serve, callback)
                     flow = await self._logins.begin(server, whose, self._redirect_uri)
                 except (LoginFailed, LoginUnavailable, CannotListen) as error:
-                    log.warning("no login can be begun", extra={"server": server, "why": str(error)})
                     self._rest()
-                    return None
+                    raise NoLogin(str(error), isinstance(error, LoginFailed)) from None
                 self._flows[server, whose] = flow
                 self._group.start_soon(self._wait, (server, whose), flow)
             return LoginLink(flow.id, flow.url)

@@ -158,5 +158,5 @@ def shown(info: LoginInfo) -> Mapping[str, Any]:
     return {
         "server": info.server, "login": info.id, "whose": principal_of(info.whose), "issuer": info.issuer,
         "client_id": info.client_id, "scopes": list(info.scopes), "expires_at": info.expires_at, "state": info.state,
-        "can_refresh": info.can_refresh,
+        "can_refresh": info.can_refresh, "renewed_at": info.renewed_at, "last_error": info.problem,
     }  # fmt: skip

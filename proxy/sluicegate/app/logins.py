@@ -2,6 +2,7 @@
 
 The login room itself is imported when a config has the first server that people can log in to."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import import_module
@@ -33,6 +34,8 @@ _GOOD: Final = ("ok", "expired", "refused")  # of the last, that no token is tak
 SERVICE: Final = "sluicegate.app.login_service"
 DEFAULT: Final = ServerLogin()
 
+log = logging.getLogger(__name__)
+
 OnChange = Callable[[str, Collection[str], Collection[str]], None]
 """Takes the key of a server whose logins are others now, all their ids, and those that are new or were renewed."""
 
@@ -58,6 +61,20 @@ def whose(per: str, client: Client) -> str:
 def principal_of(whose: str) -> str:
     """Whom a person knows it by."""
     return whose.partition(" ")[0]
+
+
+def kind_of(info: Any) -> str:
+    """Whose login a `LoginInfo` is of, in one word."""
+    kind = info.whose.partition(":")[0]
+    return MACHINE if info.is_machine else kind if kind in (GATEWAY, "owner") else "client"
+
+
+class NoLogin(Exception):
+    """None can be begun; `is_final`: nor later, as things are configured."""
+
+    def __init__(self, text: str, is_final: bool) -> None:
+        super().__init__(text)
+        self.is_final = is_final
 
 
 class LoginIndex:
@@ -102,6 +119,21 @@ class LoginIndex:
             if self.find(server, client) or anyio.current_time() >= until:
                 return bool(self.find(server, client))
             await anyio.sleep(_LOOK_AGAIN)
+
+    @property
+    def able(self) -> frozenset[str]:
+        """The servers that people can log in to."""
+        return self._able
+
+    def objection(self, server: str, client: Client) -> str:
+        """Why a client can have no login to a server; empty where it can."""
+        if server not in self._able:
+            return f"there is no server {server} that one can log in to"
+        if server in self._machines:
+            return f"{server} has an account of Sluice's own: nobody logs in"
+        if not self.whose(server, client):
+            return f"{client.principal} can have no login to {server}: write login: {{per: gateway}} for one of all"
+        return ""
 
     def whose(self, server: str, client: Client) -> str:
         return whose(self._per.get(server, ""), client)
@@ -173,16 +205,39 @@ class LoginIndex:
     async def begin_link(self, server: str, client: Client) -> LoginLink | None:
         """A page on which the client's person logs in. At this machine only `local` gets one: nobody else is known to
         sit here. None where it cannot be had."""
-        owner = self.whose(server, client)
         if url := self.page()(server, client):
             return LoginLink(token_hex(16), url)
-        if client.principal != LOCAL or not owner or self._group is None or self._logins is None:
+        if client.principal != LOCAL or self.objection(server, client):
             return None
+        try:
+            return await self.open_link(server, client)
+        except NoLogin as error:
+            log.warning("no login can be begun", extra={"server": server, "why": str(error)})
+            return None
+
+    async def open_link(self, server: str, client: Client) -> LoginLink:
+        """The same for a client that an operator names. Raises `NoLogin`."""
+        if self._group is None or self._logins is None:
+            raise NoLogin("Sluice is stopping", is_final=False)
         if self._links is None:  # by name: what serves the page is not imported before somebody needs it
             module = import_module("sluicegate.app.login_links")
             self._links = module.LoginLinks(self._logins, self._group)
-        link: LoginLink | None = await self._links.begin(server, owner, self._callback)
+        link: LoginLink = await self._links.begin(server, self.whose(server, client), self._callback)
         return link
+
+    async def all(self) -> list[Any]:
+        """A `LoginInfo` of each. Raises `StoreFailed`."""
+        return [] if self._logins is None else list(await self._logins.all())
+
+    async def logout(self, server: str, whose: str) -> bool | None:
+        """True: revoked there; False: deleted here alone; None: there was none. Raises `StoreFailed`."""
+        ended: bool | None = None if self._logins is None else await self._logins.logout(server, whose)
+        await self.look()
+        return ended
+
+    def state(self) -> object:
+        """Differs where logins do."""
+        return self._states, self._generations
 
     async def aclose(self) -> None:
         if self._logins is not None:

@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
+import httpx
 import typer
 
 from sluicegate import config
@@ -20,6 +21,7 @@ from sluicegate.app.browser import open_link
 from sluicegate.app.login_callback import CallbackPort
 from sluicegate.app.services import open_audit, open_egress
 from sluicegate.app.settings import DATABASE, client_of
+from sluicegate.cli.admin import Admin, answer, key_of, reasons
 from sluicegate.cli.output import AsJson, Code, ConfigFile, give, info, load, print_out, printable, stop, table
 from sluicegate.config import Config
 from sluicegate.listen.server import CannotListen
@@ -29,6 +31,7 @@ from sluicegate.store import StoreFailed
 from sluicegate.store.sqlite import SqliteStore
 
 _TOKEN: Final = "jwt:"
+_BEGIN_WITHIN: Final = 60.0  # a server and its authorization server may be slow
 
 ServerName = Annotated[
     str, typer.Argument(metavar="SERVER", help="Its key in the config file.", show_default=False)
@@ -48,15 +51,30 @@ def login(
         bool, typer.Option("--paste", help="Where no browser of this machine is at hand: paste the address to which "
                                            "yours was sent.")
     ] = False,
+    device: Annotated[
+        bool, typer.Option("--device", help="Agree on another device: type the code that is printed at the address "
+                                            "that is printed. Where the authorization server can do that.")
+    ] = False,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Print the address and end, with exit code 10: the Sluice that runs "
+                                             "finishes the login.")
+    ] = False,
     no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Log in to a server. Opens its authorization server in a browser, and waits until you have agreed there. With
     --json, the address is one line of JSON, and the result another one."""
+    if paste + device + no_wait > 1:
+        stop(Code.USAGE, "--paste, --device and --no-wait exclude one another")
     loaded, whose = _whose(config_file, server, as_)
+    if no_wait:
+        _hand_over(config_file, server, as_, as_json)
     show = partial(_show, state=Path(loaded.state.dir), as_json=as_json, opens=not (no_open or paste))
-    info_ = _run(loaded, partial(_log_in, loaded, server, whose, show, paste))
+    log_in = partial(_by_device, server, whose, as_json) if device else partial(
+        _log_in, loaded, server, whose, show, paste
+    )
+    info_ = _run(loaded, log_in)
     more = f" It may: {printable(' '.join(info_.scopes))}." if info_.scopes else ""
     if as_json:
         print_out(json.dumps(login_service.shown(info_)))
@@ -187,6 +205,33 @@ async def _by_paste(
     info("Agree there. Your browser then fails to open an address of this machine: paste that address here.")
     address = (await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)).strip()
     return await logins.finish(urlsplit(address).query, callback)
+
+
+async def _by_device(server: str, whose: str, as_json: bool, logins: Logins) -> LoginInfo:
+    flow = await logins.begin_device(server, whose)
+    if as_json:
+        print_out(json.dumps({"url": flow.url, "user_code": flow.user_code, "url_complete": flow.complete}))
+    else:
+        info(f"Open this address in any browser, and type {flow.user_code}:\n{flow.url}")
+    return await logins.finish_device(flow)
+
+
+def _hand_over(config_file: Path | None, server: str, as_: str | None, as_json: bool) -> NoReturn:
+    """The Sluice that runs begins the login, and waits for its end."""
+    admin = Admin(config_file, key_of(None, None))
+    with admin.client() as http:
+        try:
+            body = {"server": server} | ({} if as_ is None else {"as": as_})
+            response = http.post("logins", json=body, timeout=_BEGIN_WITHIN)
+        except httpx.HTTPError as error:
+            raise admin.unanswered(http, error) from None
+    admin.check(response)
+    if response.status_code in (409, 503):
+        stop(Code.NEGATIVE if response.status_code == 409 else Code.UNREACHABLE, *reasons(response))
+    begun = answer(response)
+    info("Open this address in a browser of this machine. The Sluice that runs finishes the login.")
+    print_out(json.dumps({"url": begun["url"], "login": begun["login"]}) if as_json else printable(begun["url"]))
+    raise typer.Exit(Code.ASK)
 
 
 def _show(flow: Flow, state: Path, as_json: bool, opens: bool) -> None:

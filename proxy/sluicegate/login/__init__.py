@@ -6,6 +6,7 @@
 from sluicegate.login.logins import Logins
 from sluicegate.login.model import (
     Bearer,
+    DeviceFlow,
     Flow,
     LoginEvent,
     LoginFailed,
@@ -16,6 +17,6 @@ from sluicegate.login.model import (
 )
 
 __all__ = [
-    "Bearer", "Flow", "LoginEvent", "LoginFailed", "LoginInfo", "LoginNeeded", "LoginSettings", "LoginUnavailable",
-    "Logins",
+    "Bearer", "DeviceFlow", "Flow", "LoginEvent", "LoginFailed", "LoginInfo", "LoginNeeded", "LoginSettings",
+    "LoginUnavailable", "Logins",
 ]  # fmt: skip

@@ -40,14 +40,17 @@ class Discovery:
 
     # ------------------------------------------------------------ documents
 
-    async def find(self, settings: LoginSettings, challenge: BearerChallenge | None, had_metadata: bool) -> Discovered:
-        """`challenge` is None where the server asked for nothing. Raises `LoginFailed`, `LoginUnavailable`, `Unfit`."""
+    async def find(
+        self, settings: LoginSettings, challenge: BearerChallenge | None, had_metadata: bool, by_device: bool = False
+    ) -> Discovered:
+        """`challenge` is None where the server asked for nothing. `by_device`: nobody is sent from here. Raises
+        `LoginFailed`, `LoginUnavailable`, `Unfit`."""
         own = await self.resource(settings, challenge)
         if own is None and had_metadata:
             raise LoginFailed(f"{settings.server} no longer says which authorization server is its own")
         if own is None and challenge is None and not (settings.issuer or settings.token):
             raise LoginFailed(f"{settings.server} asks for no login")
-        at = await self._server(settings, own)
+        at = await self._server(settings, own, by_device)
         resource = settings.resource if settings.resource is not None else own.resource if own else ""
         return Discovered(at, resource, own.scopes if own else (), own is not None)
 
@@ -61,7 +64,9 @@ class Discovery:
             raise LoginFailed(f"{settings.server} names metadata that is not there")
         return None
 
-    async def _server(self, settings: LoginSettings, own: ResourceMetadata | None) -> AuthorizationServer:
+    async def _server(
+        self, settings: LoginSettings, own: ResourceMetadata | None, by_device: bool
+    ) -> AuthorizationServer:
         issuer = _issuer(settings, own)
         if settings.token:
             at = AuthorizationServer(
@@ -70,7 +75,9 @@ class Discovery:
         else:
             at = await self.described(settings, issuer, old=own is None and settings.issuer is None)
             at = replace(at, revoke=settings.revoke) if settings.revoke else at
-        if settings.is_machine:
+        if by_device and not at.device:
+            raise Unfit("its authorization server has no device flow: see --paste")
+        if settings.is_machine or by_device:
             return at
         if not at.authorize:
             raise Unfit("its authorization server has no authorization endpoint")

@@ -6,7 +6,7 @@ spent before its code is sent, so that no answer counts twice, in whichever proc
 
 import asyncio
 import secrets
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Final
@@ -69,38 +69,46 @@ class Flows:
         except TimeoutError:
             raise LoginUnavailable(f"{settings.server} and its authorization server answer too slowly") from None
 
+    async def prepare(
+        self, settings: LoginSettings, whose: str, redirect_uri: str, given: tuple[str, ...]
+    ) -> "Prepared":
+        """What is found and registered before a person is asked; without a redirect URI, for the device flow."""
+        if settings.is_machine:
+            raise LoginFailed(f"{settings.server} has an account of Sluice's own: nobody logs in")
+        challenge = challenges.read(given) or await self._scene.discovery.provoke(settings)
+        _, old = await self._records.login(settings.server, whose)
+        found = await self._find(settings, whose, challenge, by_device=not redirect_uri)
+        asked, is_step = _wanted(settings, challenge, found, old)
+        return Prepared(found, await self._client(settings, found, redirect_uri, asked), asked, is_step)
+
     async def _begin(
         self, settings: LoginSettings, whose: str, redirect_uri: str, given: tuple[str, ...], browser: str
     ) -> Flow:
         scene, now = self._scene, self._scene.clock()
-        if settings.is_machine:
-            raise LoginFailed(f"{settings.server} has an account of Sluice's own: nobody logs in")
-        challenge = challenges.read(given) or await scene.discovery.provoke(settings)
-        _, old = await self._records.login(settings.server, whose)
-        found = await self._find(settings, whose, challenge)
-        asked, is_step = _wanted(settings, challenge, found, old)
-        client = await self._client(settings, found, redirect_uri, asked)
+        ready = await self.prepare(settings, whose, redirect_uri, given)
+        found, client, asked = ready.found, ready.client, ready.asked
         state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(64)
         url = authorization.url(
             found.at.authorize, client.id, redirect_uri, state, verifier, asked, found.resource, settings.params
         )
-        kept = replace(client, secret="") if client.source == "config" else client
         record = FlowRecord(
             settings.server, whose, settings.identity, settings.chosen, redirect_uri, now + settings.within,
-            found.resource, found.at, kept, asked, is_step, verifier, _hash(browser),
+            found.resource, found.at, ready.kept, asked, ready.is_step, verifier, _hash(browser),
         )  # fmt: skip
         await self._add(flow_id(state), record, settings.within)
         scene.tell("login_asked", settings.server, whose, issuer=found.at.issuer, client_id=client.id, scopes=asked)
         return Flow(flow_id(state), settings.server, whose, url, record.expires, found.at.issuer, asked)
 
-    async def _find(self, settings: LoginSettings, whose: str, challenge: BearerChallenge | None) -> Discovered:
+    async def _find(
+        self, settings: LoginSettings, whose: str, challenge: BearerChallenge | None, by_device: bool
+    ) -> Discovered:
         """What is found now, judged by what was found before: a server that had metadata is never taken for an older
         one, and a client id of the config goes to no second authorization server."""
         key = key_of(SERVERS, settings.server)
         _, seen = await self._records.read(key)
         if seen is None or seen.get("identity") != settings.identity:
             seen = {}
-        found = await self._scene.discovery.find(settings, challenge, seen.get("has_metadata") is True)
+        found = await self._scene.discovery.find(settings, challenge, seen.get("has_metadata") is True, by_device)
         before, issuer = seen.get("issuer"), found.at.issuer
         if before not in (None, issuer):
             self._scene.tell("issuer_changed", settings.server, whose, issuer=issuer, reason=f"before: {before}")
@@ -144,8 +152,9 @@ class Flows:
     async def _register(
         self, settings: LoginSettings, found: Discovered, redirect_uri: str, asked: tuple[str, ...]
     ) -> OAuthClient:
+        what = f"with the redirect URI {redirect_uri}" if redirect_uri else "for the device flow"
         by_hand = (
-            f"register a client with the redirect URI {redirect_uri} at {urls.host(found.at.issuer)}, and set "
+            f"register a client {what} at {urls.host(found.at.issuer)}, and set "
             f"servers.{settings.server}.login.client_id"
         )
         if not found.at.register:
@@ -203,8 +212,7 @@ class Flows:
     async def _complete(self, id: str, flow: FlowRecord, answer: AuthorizationAnswer) -> LoginInfo:
         try:
             with plainly(flow.server):
-                login = await self._exchange(flow, answer)
-                login = await self._keep(flow, login)
+                login = await self.keep(*await self._exchange(flow, answer), flow.is_step)
         except (LoginFailed, LoginUnavailable) as error:
             await self._end(id, flow.ended("failed", error.text))
             self._scene.tell(
@@ -216,7 +224,7 @@ class Flows:
         self._scene.tell("scopes_added" if flow.is_step else "login_done", flow.server, flow.whose, login)
         return login.info(self._scene.settings(flow.server), self._scene.clock())
 
-    async def _exchange(self, flow: FlowRecord, answer: AuthorizationAnswer) -> Login:
+    async def _exchange(self, flow: FlowRecord, answer: AuthorizationAnswer) -> tuple[Login, TokenAnswer]:
         """The code goes to the token endpoint that was recorded when the login began. Raises `LoginFailed`."""
         if why := authorization.why_not(answer, flow.at.issuer, flow.at.names_itself):
             raise LoginFailed(why)
@@ -230,18 +238,27 @@ class Flows:
                 await self._records.store.delete(key_of(CLIENTS, flow.at.issuer, flow.redirect_uri))
             raise LoginFailed(f"its authorization server gives no tokens: {shown(got.error)}")
         login = Login(
-            f"lgn_{secrets.token_urlsafe(12)}", flow.server, flow.whose, flow.identity, flow.chosen, flow.resource,
-            flow.at, flow.client, flow.asked,
+            _new_id(), flow.server, flow.whose, flow.identity, flow.chosen, flow.resource, flow.at, flow.client,
+            flow.asked,
         )  # fmt: skip
-        return with_tokens(login, got, self._scene.clock())
+        return login, got
 
-    async def _keep(self, flow: FlowRecord, login: Login) -> Login:
-        key, now = key_of(LOGINS, flow.server, flow.whose), self._scene.clock()
+    def login_of(self, settings: LoginSettings, whose: str, ready: "Prepared") -> Login:
+        """What it becomes once there are tokens."""
+        found = ready.found
+        return Login(
+            _new_id(), settings.server, whose, settings.identity, settings.chosen, found.resource, found.at, ready.kept,
+            ready.asked,
+        )  # fmt: skip
+
+    async def keep(self, login: Login, got: TokenAnswer, is_step: bool) -> Login:
+        key, now = key_of(LOGINS, login.server, login.whose), self._scene.clock()
+        login = with_tokens(login, got, now)
         for _ in range(_ATTEMPTS):
-            raw, old = await self._records.login(flow.server, flow.whose)
+            raw, old = await self._records.login(login.server, login.whose)
             steps = tuple(one for one in old.steps if 0 <= now - one < 3600.0) if old else ()
             made = replace(
-                login, generation=(old.generation if old else 0) + 1, steps=(*steps, now) if flow.is_step else steps
+                login, generation=(old.generation if old else 0) + 1, steps=(*steps, now) if is_step else steps
             )
             if await self._records.store.swap(key, raw, [self._records.write_login(made)]):
                 return made
@@ -276,6 +293,24 @@ class Flows:
             self._ended.pop(flow.id, None)
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """`kept` is the client as records have it: a secret of the config stays there alone."""
+
+    found: Discovered
+    client: OAuthClient
+    asked: tuple[str, ...]
+    is_step: bool
+
+    @property
+    def kept(self) -> OAuthClient:
+        return replace(self.client, secret="") if self.client.source == "config" else self.client
+
+
+def _new_id() -> str:
+    return f"lgn_{secrets.token_urlsafe(12)}"
+
+
 def _hash(browser: str) -> str:
     return sha256(browser.encode()).hexdigest() if browser else ""
 
@@ -299,6 +334,6 @@ def with_tokens(login: Login, got: TokenAnswer, now: float) -> Login:
     """An answer without a refresh token or scopes keeps those of before (RFC 6749 5.1 and 6)."""
     return replace(
         login, access=got.access, refresh=got.refresh or login.refresh, obtained=now, life=got.life,
-        expires_at=None if got.life is None else now + got.life, state="ok", quiet_until=0.0, pending=(),
+        expires_at=None if got.life is None else now + got.life, state="ok", quiet_until=0.0, pending=(), problem="",
         granted=got.scopes if got.scopes is not None else login.granted or login.asked,
     )  # fmt: skip

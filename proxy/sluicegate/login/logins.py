@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sluicegate.http.fetch import Fetcher
+from sluicegate.login.device import DeviceFlows
 from sluicegate.login.flows import Flows
-from sluicegate.login.model import Bearer, Flow, LoginEvent, LoginInfo, LoginSettings
+from sluicegate.login.model import Bearer, DeviceFlow, Flow, LoginEvent, LoginInfo, LoginSettings
 from sluicegate.login.records import LOGINS, Login, key_of
 from sluicegate.login.renewal import Renewal
 from sluicegate.login.scene import Scene, plainly
@@ -24,6 +25,7 @@ class Logins:
         self._scene = Scene(store, seal, fetcher, tell, clock)
         self._records = self._scene.records
         self._flows = Flows(self._scene)
+        self._devices = DeviceFlows(self._scene, self._flows)
         self._renewal = Renewal(self._scene)
 
     def configure(self, servers: Mapping[str, LoginSettings]) -> None:
@@ -75,6 +77,16 @@ class Logins:
         `StoreFailed`."""
         return await self._flows.wait(flow)
 
+    async def begin_device(self, server: str, whose: str) -> DeviceFlow:
+        """For a person whose browser is elsewhere. Raises `LoginFailed` and `LoginUnavailable`."""
+        return await self._devices.begin(self._scene.settings(server), whose)
+
+    async def finish_device(self, flow: DeviceFlow) -> LoginInfo:
+        """Once that person has agreed. Raises `LoginFailed`."""
+        info = await self._devices.finish(self._scene.settings(flow.server), flow)
+        self._renewal.forget((info.server, info.whose))
+        return info
+
     # ------------------------------------------------------------ what there is
 
     async def logout(self, server: str, whose: str) -> bool | None:
@@ -108,10 +120,15 @@ class Logins:
         found = await self._records.logins()
         now, servers = self._scene.clock(), self._scene.servers
         return [
-            login.info(servers.get(server), now) if login is not None and (login.server, login.whose) == (server, whose)
+            self._info(login, servers.get(server), now)
+            if login is not None and (login.server, login.whose) == (server, whose)
             else LoginInfo("", server, whose, "", "", (), None, "needed", 0, False)
             for server, whose, login in found
-        ]  # fmt: skip
+        ]
+
+    def _info(self, login: Login, settings: LoginSettings | None, now: float) -> LoginInfo:
+        info, problem = login.info(settings, now), self._renewal.problem(login.server, login.whose)
+        return replace(info, problem=problem) if problem else info
 
     async def aclose(self) -> None:
         """Waits for tokens that are on their way: those of before are spent."""

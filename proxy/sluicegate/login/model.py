@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from sluicegate.oauth.clients import Method
 
@@ -83,6 +83,23 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceFlow:
+    """A login that waits for a person at another device: there `user_code` is typed at `url`, or `complete` opened.
+    `login` is what it becomes; its type is for `login` alone."""
+
+    server: str
+    whose: str
+    url: str
+    complete: str = field(repr=False)
+    user_code: str = field(repr=False)
+    expires: float
+    code: str = field(repr=False)
+    interval: float
+    login: Any = field(repr=False)
+    is_step: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LoginInfo:
     id: str
     server: str
@@ -94,6 +111,10 @@ class LoginInfo:
     state: LoginState
     generation: int
     can_refresh: bool
+    is_machine: bool = False
+    renewed_at: float | None = None
+    problem: str = ""
+    """Why its last renewal failed; empty once one went well."""
 
 
 @dataclass(frozen=True, slots=True)

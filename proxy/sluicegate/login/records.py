@@ -36,7 +36,8 @@ class RecordTooLarge(ValueError):
 @dataclass(frozen=True, slots=True)
 class Login:
     """`at` and `client` are as they were when a person logged in. `life` is that of the token in seconds, `pending` are
-    the scopes of a step-up that a person has not made yet, `steps` the times of those that were made."""
+    the scopes of a step-up that a person has not made yet, `steps` the times of those that were made, `problem` why
+    the last renewal failed."""
 
     id: str
     server: str
@@ -58,6 +59,7 @@ class Login:
     quiet_until: float = 0.0
     pending: tuple[str, ...] = ()
     steps: tuple[float, ...] = ()
+    problem: str = ""
 
     def belongs_to(self, settings: LoginSettings) -> bool:
         """Whether its tokens may be sent to the server as it is configured now."""
@@ -74,7 +76,8 @@ class Login:
         if state == "ok" and not can_refresh and self.expires_at is not None and self.expires_at <= now:
             state = "expired"
         return LoginInfo(self.id, self.server, self.whose, self.at.issuer, self.client.id, self.granted,
-                         self.expires_at, state, self.generation, can_refresh)  # fmt: skip
+                         self.expires_at, state, self.generation, can_refresh,
+                         self.chosen[:1] == ("client_credentials",), self.obtained or None, self.problem)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,13 @@ QUIET: Final = 60.0  # after a server refused a token that had just been made
 STEPS, STEPS_IN = 2, 3600.0
 _LOOK_WITHIN: Final = 4.0  # at metadata: a renewal that follows must have its time
 _ATTEMPTS: Final = 20
+_REFUSED: Final = "the server refuses every token"
+_ENDED: Final = {
+    "lost": "a new token was lost when Sluice ended, and the old one is spent",
+    "invalid_grant": "the authorization server says that the login has ended",
+    "issuer_changed": "the server names another authorization server",
+    "refused": "the server refuses the token, and nothing renews it",
+}
 
 
 class Refusals:
@@ -50,11 +57,12 @@ class Refusals:
         if not await self._is_its_issuer(settings, challenge, login):
             await self.end(login, "issuer_changed")
         if 0 <= now - login.obtained < YOUNG:
-            await self._change(login, lambda one: replace(one, state="refused", quiet_until=now + QUIET))
+            quiet = now + QUIET
+            await self._change(login, lambda one: replace(one, state="refused", quiet_until=quiet, problem=_REFUSED))
             self._scene.tell("refresh_failed", *place, login, reason="refused")
             raise refuses_all(settings)
         if not settings.is_machine and not login.refresh:
-            await self._change(login, lambda one: replace(one, state="needed"))
+            await self._change(login, lambda one: replace(one, state="needed", problem=_ENDED["refused"]))
             raise LoginNeeded(*place)
 
     async def refresh_refused(self, settings: LoginSettings, login: Login, got: TokenRefusal, was_lost: bool) -> None:
@@ -68,7 +76,10 @@ class Refusals:
 
     async def end(self, login: Login, why: Literal["lost", "invalid_grant", "issuer_changed"]) -> None:
         """A person has to log in again. Raises."""
-        await self._change(login, lambda one: replace(one, state="needed", access="", refresh="", expires_at=None))
+        def ended(one: Login) -> Login:
+            return replace(one, state="needed", access="", refresh="", expires_at=None, problem=_ENDED[why])
+
+        await self._change(login, ended)
         what: EventWord = "issuer_changed" if why == "issuer_changed" else "refresh_failed"
         self._scene.tell(what, login.server, login.whose, login, reason=why)
         raise LoginNeeded(login.server, login.whose)

@@ -59,14 +59,20 @@ class Renewal:
         self._unkept: dict[Place, _Unkept] = {}
         self._tasks: dict[Place, asyncio.Task[Bearer]] = {}
         self._quiet: dict[Place, tuple[float, LoginUnavailable]] = {}
+        self._problems: dict[Place, str] = {}
 
     def forget(self, place: Place | None = None) -> None:
         """What is only remembered; it is in the store, too."""
-        for kept in (self._cached, self._quiet):
+        for kept in (self._cached, self._quiet, self._problems):
             if place is None:
                 kept.clear()
             else:
                 kept.pop(place, None)
+
+    def problem(self, server: str, whose: str) -> str:
+        """Why this process could not renew a login when it last tried. No record is written for that: the login is as
+        it was."""
+        return self._problems.get((server, whose), "")
 
     async def finish(self, place: Place | None = None) -> None:
         """Waits for what is under way."""
@@ -171,8 +177,10 @@ class Renewal:
 
     def _done(self, place: Place, task: asyncio.Task[Bearer]) -> None:
         self._tasks.pop(place, None)
+        self._problems.pop(place, None)
         if not task.cancelled() and isinstance(error := task.exception(), LoginUnavailable):
             self._quiet[place] = self._scene.clock() + PAUSE, error
+            self._problems[place] = error.text
 
     async def _renew(
         self, settings: LoginSettings, whose: str, used: Bearer | None, challenge: BearerChallenge | None

@@ -20,6 +20,7 @@ METHODS: Final[Mapping[str, Method]] = {
     "private_key_jwt": "private_key_jwt",
 }  # fmt: skip
 ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+DEVICE_CODE: Final = "urn:ietf:params:oauth:grant-type:device_code"
 MAX_SECRET: Final = 4096
 
 Form = dict[str, str]
@@ -49,14 +50,16 @@ def method_of(server: AuthorizationServer, secret: str | None, key: str | None) 
 
 
 def metadata(redirect_uri: str, method: Method, scopes: tuple[str, ...]) -> dict[str, Any]:
-    """What a registration says of Sluice (RFC 7591 2; `application_type`: OpenID Connect Registration 2)."""
+    """What a registration says of Sluice (RFC 7591 2; `application_type`: OpenID Connect Registration 2). Without a
+    redirect URI it is a client of the device flow."""
+    is_device = not redirect_uri
     made: dict[str, Any] = {
         "client_name": "Sluice",
-        "redirect_uris": [redirect_uri],
-        "grant_types": ["authorization_code", "refresh_token"],
-        "response_types": ["code"],
+        "redirect_uris": [] if is_device else [redirect_uri],
+        "grant_types": [DEVICE_CODE if is_device else "authorization_code", "refresh_token"],
+        "response_types": [] if is_device else ["code"],
         "token_endpoint_auth_method": method,
-        "application_type": "native" if split(redirect_uri).hostname in LOOPBACK else "web",
+        "application_type": "native" if is_device or split(redirect_uri).hostname in LOOPBACK else "web",
     }
     return made | ({"scope": " ".join(scopes)} if scopes else {})
 

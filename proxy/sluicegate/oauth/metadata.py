@@ -33,6 +33,7 @@ class AuthorizationServer:
     authorize: str = ""
     register: str = ""
     revoke: str = ""
+    device: str = ""
     scopes: tuple[str, ...] | None = None
     methods: tuple[str, ...] = _DEFAULT_METHODS
     algorithms: tuple[str, ...] = ()
@@ -83,6 +84,7 @@ def read_server(document: dict[str, Any], issuer: str, *, old: bool = False) -> 
         authorize=openable(authorize) if authorize else "",
         register=_optional(document, "registration_endpoint"),
         revoke=_optional(document, "revocation_endpoint"),
+        device=_optional(document, "device_authorization_endpoint"),
         scopes=listed,
         methods=methods or _DEFAULT_METHODS,
         algorithms=texts_of(document, "token_endpoint_auth_signing_alg_values_supported") or (),

@@ -17,6 +17,8 @@ from sluicegate.policy.finding import PolicyFinding
 from sluicegate.policy.globs import matches
 
 RESERVED: Final = "sluice"
+# Rights to write that `admin:*` gives to nobody but `local`: a row has to name them.
+NAMED: Final = frozenset({"policy", "logins"})
 """The server key that stands for Sluice itself: a right on it is written out, no wildcard gives it."""
 
 # What this room explains and lints is these definitions; another model would decide what nobody can explain.

@@ -12,7 +12,7 @@ from typing import Final
 from sluicegate.catalog.uris import MAX_URI, literal_prefix, readings
 from sluicegate.policy import roles
 from sluicegate.policy.csv_rows import Row
-from sluicegate.policy.engine import RESERVED, Engine, reaches
+from sluicegate.policy.engine import NAMED, RESERVED, Engine, reaches
 from sluicegate.policy.globs import covers, escape, is_glob, matcher, matches_folded, meets
 from sluicegate.policy.memo import Memo
 from sluicegate.policy.profiles import ApprovalProfile, find_need
@@ -106,6 +106,7 @@ class Matches:
         return bool(self.allows) and not self.denies
 
 
+_LOCAL: Final = "local"
 _OTHER_URI: Final = "a row is about another spelling of this URI"
 
 
@@ -183,8 +184,14 @@ class PolicyRules:
 
     def decide_admin(self, client: Client, area: str, act: str) -> Ruling:
         """A right on Sluice itself: `area` is one of `words.AREAS`. Never in shadow."""
-        held = self.held(client)
-        return self._judge(held, RESERVED, f"admin:{area}", act)
+        held, obj = self.held(client), f"admin:{area}"
+        ruling = self._judge(held, RESERVED, obj, act)
+        if ruling.verdict is Verdict.DENY or act != "write" or area not in NAMED or client.principal == _LOCAL:
+            return ruling
+        rules = self._shards_of(held, RESERVED)[0].about(obj)
+        if any(rule.effect == "allow" and rule.obj == obj and rule.act in ("*", act) for rule in rules):
+            return ruling
+        return Ruling(Verdict.DENY, DEFAULT_RULE, f"no row names {obj}, and {ruling.rule} does not reach it", act)
 
     def may_see(self, client: Client, server: str) -> bool:
         """Whether a client has any right on a server: on one without, not even its name is shown."""

@@ -9,6 +9,7 @@ import { Approvals, waiting, yours } from "./approvals.mjs";
 import { Overview } from "./overview.mjs";
 import { Activity } from "./activity.mjs";
 import { Servers } from "./servers.mjs";
+import { Logins } from "./logins.mjs";
 import { Catalog } from "./catalog.mjs";
 import { Policy } from "./policy.mjs";
 import { Audit } from "./audit.mjs";
@@ -16,14 +17,14 @@ import { Health } from "./health.mjs";
 
 const PAGES = {
   overview: ["Overview", Overview, "o"], approvals: ["Approvals", Approvals, "a"], activity: ["Activity", Activity, "y"],
-  servers: ["Servers", Servers, "s"],
+  servers: ["Servers", Servers, "s"], logins: ["Logins", Logins, "l"],
   catalog: ["Catalog", Catalog, "c"], policy: ["Policy", Policy, "p"],
   audit: ["Audit", Audit, "u"], health: ["Health", Health, "h"],
 };
 const ON_A_PHONE = 3; // as many fit below; the others are behind "More"
 const ICONS = {
   overview: "M3 12h4l3-8 4 16 3-8h4", approvals: "M4 5h16v14H4zM8 12l3 3 5-6", activity: "M4 20V10M10 20V4M16 20v-7M22 20H2",
-  servers: "M4 4h16v6H4zM4 14h16v6H4zM8 7h.01M8 17h.01",
+  logins: "M9 11V7a3 3 0 0 1 6 0v4M5 11h14v10H5zM12 15v2", servers: "M4 4h16v6H4zM4 14h16v6H4zM8 7h.01M8 17h.01",
   catalog: "M4 4h6v6H4zM14 4h6v6h-6zM4 14h6v6H4zM14 14h6v6h-6z", policy: "M12 3l8 3v6c0 5-3.5 8-8 9-4.5-1-8-4-8-9V6zM9 12l2 2 4-4", health: "M12 20s-8-5-8-11a4.5 4.5 0 0 1 8-2.8A4.5 4.5 0 0 1 20 9c0 6-8 11-8 11z",
   audit: "M6 3h9l4 4v14H6zM9 12h6M9 16h6", more: "M5 12h.01M12 12h.01M19 12h.01",
 };

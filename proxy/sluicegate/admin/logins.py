@@ -1,0 +1,56 @@
+"""`/api/v1/logins`: who is logged in to which server. One begins with a link, and ends with its tokens. Knows no token.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sluicegate.admin import paging
+from sluicegate.protocol.jsonrpc import Json, Malformed, decode
+from sluicegate.protocol.model import Client
+
+StatusAndBody = tuple[int, Json]
+
+_SHAPE: Final = 'the body is {"server": KEY} or {"server": KEY, "as": ID}'
+
+
+@dataclass(frozen=True, slots=True)
+class LoginsApi:
+    """`every` gives a row for each login. `begin` takes a server, for whom the login is, and who asks. `end` takes the
+    id of a login, and who asks."""
+
+    every: Callable[[], Awaitable[list[Json]]]
+    begin: Callable[[str, str | None, Client], Awaitable[StatusAndBody]]
+    end: Callable[[str, str], Awaitable[StatusAndBody]]
+
+
+async def show(logins: LoginsApi, query: Mapping[str, Sequence[str]]) -> StatusAndBody:
+    asked = paging.read_page_request(query)
+    if asked is None or set(query) - {"server", *paging.PAGE_QUERY}:
+        return 400, {"error": f"the query is server=KEY, {paging.SHAPE}, each at most once"}
+    server = query.get("server", [""])[0]
+    rows = [row for row in await logins.every() if server in ("", row["server"])]
+
+    async def same(row: Json) -> Json:
+        return row
+
+    page = await paging.page_of(rows, _place, asked, same)
+    return 200, {"logins": page.pop("rows"), **page}
+
+
+def _place(row: Json) -> str:
+    """Names and an id, which a renewal does not change: a list is read in the same order all the time."""
+    return f"{row['server']} {row['principal']} {row['id']}"
+
+
+async def begin(logins: LoginsApi, body: bytes, client: Client) -> StatusAndBody:
+    try:
+        value = decode(body)
+    except Malformed as problem:
+        return 400, {"error": problem.text}
+    match value:
+        case {"server": str() as server, "as": str() as whom, **rest} if not rest:
+            return await logins.begin(server, whom, client)
+        case {"server": str() as server, **rest} if not rest:
+            return await logins.begin(server, None, client)
+    return 400, {"error": _SHAPE}
