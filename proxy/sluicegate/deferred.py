@@ -68,6 +68,7 @@ def defer_methods() -> None:
 def _deferred(name: str, compiled: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
     def method(self: Any, *others: Any, **named: Any) -> Any:
         made = compiled()
+        made.__qualname__ = method.__qualname__
         for owner in type(self).__mro__:
             if vars(owner).get(name) is method:
                 setattr(owner, name, made)
