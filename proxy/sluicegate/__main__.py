@@ -3,8 +3,9 @@
 import gc
 import os
 import sys
+from types import ModuleType
 
-from sluicegate.deferred import defer
+from sluicegate.deferred import defer, defer_methods
 
 gc.disable()  # walking all that imports make takes a tenth of a start; `main` enables it again
 
@@ -13,13 +14,22 @@ gc.disable()  # walking all that imports make takes a tenth of a start; `main` e
 for name in ("rich", "pygments", "greenlet"):
     sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None: cannot be imported
 
-# Nobody extends the checks of the config, and looking for plugins reads the metadata of every installed package.
+# Nobody extends the checks of the config, and looking for plugins reads the metadata of every installed package. The
+# module that would look imports readers of mail and of zip files for it, also where it is told not to.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+vars(no_plugins := ModuleType("pydantic.plugin._loader"))["get_plugins"] = tuple
+sys.modules.setdefault(no_plugins.__name__, no_plugins)
 
-# Needed by who has servers with a URL, by who has rules for arguments, by texts that are long, and by a matcher of
-# casbin that no policy here uses.
-for name in ("httpx", "httpx_sse", "jsonschema_rs", "regex", "wcmatch.glob"):
+# Needed by who has servers with a URL, by who has rules for arguments, by texts that are long, by a matcher of casbin
+# that no policy here uses, and by its log. Packages, whose modules are imported one by one: their own files import
+# servers of HTTP, enforcers that nobody asks, and ciphers that nothing is sealed with.
+for name in (
+    "httpx", "httpx_sse", "jsonschema_rs", "logging.config", "regex", "wcmatch.glob",
+    "casbin", "prometheus_client", "cryptography.hazmat.primitives", "cryptography.hazmat.primitives.asymmetric",
+    "cryptography.hazmat.primitives.ciphers",
+):  # fmt: skip
     defer(name)
+defer_methods()
 
 from sluicegate.cli import main  # noqa: E402 - after the lines above, which decide what it imports
 

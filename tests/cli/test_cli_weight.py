@@ -8,7 +8,8 @@ import pytest
 # Each takes 1 to 4 MiB. What is deferred stands in `sys.modules`, but has none of its own modules.
 HEAVY = (
     "rich", "pygments", "greenlet", "jwt", "opentelemetry", "requests", "httpx._client", "idna", "sluicegate.demo",
-    "jsonschema_rs.jsonschema_rs", "regex._regex_core", "wcmatch._wcparse",
+    "jsonschema_rs.jsonschema_rs", "regex._regex_core", "wcmatch._wcparse", "http.server", "importlib.metadata",
+    "casbin.async_enforcer", "cryptography.hazmat.primitives.ciphers.base",
 )  # fmt: skip
 OVER_HTTP = (
     "sluicegate.admin", "sluicegate.console", "starlette", "uvicorn", "multiprocessing", "sluicegate.app.serve",
@@ -16,7 +17,10 @@ OVER_HTTP = (
     "sluicegate.listen.listener", "sluicegate.listen.http1", "sluicegate.listen.server",
 )  # fmt: skip
 # What serves takes half a second to import: nobody who asks a Sluice that runs waits for it.
-SERVING = ("sluicegate.app.core", "sluicegate.policy.engine", "sluicegate.listen.server", "uvicorn", "casbin")
+SERVING = (
+    "sluicegate.app.core", "sluicegate.policy.engine", "sluicegate.listen.server", "uvicorn",
+    "casbin.core_enforcer",
+)  # fmt: skip
 ASKING = ("servers", "logs", "call", "console", "resources")
 
 

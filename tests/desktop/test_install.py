@@ -281,7 +281,7 @@ def test_one_broken_file_is_named_and_the_other_clients_are_uninstalled(home: Pa
     assert (
         done.returncode == 1 and f"cursor: Sluice cannot edit {paths['cursor']}: it cannot be read: 1:17" in done.stderr
     )
-    assert done.stdout.count("byte for byte") == 2 and paths["cursor"].read_text() == '{"mcpServers": {'
+    assert done.stdout.count("is as it was, byte for byte") == 2 and paths["cursor"].read_text() == '{"mcpServers": {'
     for client in ("claude-desktop", "gemini"):
         assert paths[client].read_text() == text_of(client)
 
@@ -357,6 +357,40 @@ def test_uninstall_names_the_mistake_in_a_config_that_was_broken_since(home: Pat
     assert re.search(r"^cursor +installed ", sluice(home, "status").stdout, re.MULTILINE)
     config.write_text(right)
     assert sluice(home, "uninstall", "cursor", "--yes").returncode == 0 and path.read_text() == text_of("cursor")
+
+
+# ---------------------------------------------------------------- what will change
+
+
+def test_install_shows_each_entry_that_comes_or_goes_before_it_is_written_and_no_secret(home: Path) -> None:
+    path = CLIENTS["cursor"].file()
+    path.parent.mkdir(parents=True)
+    path.write_text(text_of("cursor"))
+    done = sluice(home, "install", "cursor", "--dry-run")
+    lines = done.stdout.splitlines()
+    assert re.fullmatch(r'  \+ sluice: \{"command": ".*", "args": \["stdio", "-c", ".*sluice.yaml"\]\}', lines[1])
+    assert lines[2:4] == ["  - one: moves to sluice.yaml as one", "  - two: moves to sluice.yaml as two"]
+    assert lines[5:8] == ["  + one:", '  +   command: "/bin/sh"', '  +   args: ["-c", a]']
+    assert SECRET not in done.stdout + done.stderr and "A_TOKEN: " in done.stdout
+    assert path.read_text() == text_of("cursor")
+
+
+def test_uninstall_shows_what_becomes_of_each_file_before_it_asks(home: Path) -> None:
+    for client in ("cursor", "gemini", "zed"):
+        path = CLIENTS[client].file()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if client != "zed":
+            path.write_text(text_of(client))
+    assert sluice(home, "install", "cursor", "gemini", "zed", "--yes").returncode == 0
+    edited_since = CLIENTS["gemini"].file()
+    edited_since.write_text(edited_since.read_text().replace("dark {", "light"))
+    shown = sluice(home, "uninstall", "--dry-run", "cursor", "gemini", "zed", "codex").stdout.splitlines()[1::2]
+    assert shown == [
+        "  becomes what it was before, byte for byte",
+        "  was edited since: sluice goes, your edits stay, these come back: one, two",
+        "  is removed, as it was not there before",
+        "  Sluice is not installed: nothing to do",
+    ]
 
 
 # ---------------------------------------------------------------- classes of tools

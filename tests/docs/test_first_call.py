@@ -60,18 +60,25 @@ def client_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_commands_of_the_desktop_tutorial_print_what_is_shown(client_file: Path, tmp_path: Path) -> None:
     tutorial = (ROOT / "docs" / "tutorials" / "desktop.md").read_text("utf-8")
-    dry, install, status, doctor = (line for lines in blocks(tutorial, "sh") for line in lines.splitlines())
+    lines = [line for lines in blocks(tutorial, "sh") for line in lines.splitlines()]
+    dry, install, status, servers, tools, approvals, approve, doctor = (line.partition("  ")[0] for line in lines)
     assert blocks(README, "sh")[1].splitlines()[1:] == [install, status] and dry == f"{install} --dry-run"
     shown, note = (text.replace("/home/ann", str(tmp_path)) for text in blocks(tutorial, "text"))
     before = client_file.read_bytes()
     done = run(tmp_path, *dry.split()[1:])
-    assert (done.returncode, done.stdout, done.stderr) == (0, shown, note) and client_file.read_bytes() == before
-    done = run(tmp_path, *install.split()[1:], "--yes")
-    assert (done.returncode, done.stdout) == (0, shown)
+    assert (done.returncode, done.stderr) == (0, note) and client_file.read_bytes() == before
+    again = run(tmp_path, *install.split()[1:], "--yes")
+    assert (again.returncode, again.stdout) == (0, done.stdout)
     (entry,) = json.loads(client_file.read_text())["mcpServers"].values()
-    (in_tutorial,) = json.loads(blocks(tutorial, "json")[0].replace("/home/ann", str(tmp_path)))["mcpServers"].values()
-    assert entry.keys() == in_tutorial.keys() and entry["args"][-3:] == in_tutorial["args"]
+    ours, in_tutorial = (text.splitlines().pop(1) for text in (done.stdout, shown))  # tests start it another way
+    assert done.stdout.replace(ours, in_tutorial) == shown
+    assert ours.startswith("  + sluice: ") and json.loads(ours.partition(": ")[2]) == entry
+    said = json.loads(in_tutorial.partition(": ")[2])
+    assert said.keys() == entry.keys() and said["args"] == entry["args"][-3:]
     assert re.search(r"^claude-desktop +installed ", run(tmp_path, *status.split()[1:]).stdout, re.MULTILINE)
+    for command in (servers, tools, approvals, approve):  # nothing has started it yet
+        asked = run(tmp_path, *command.split()[1:])
+        assert asked.returncode == 4 and "no Sluice runs with" in asked.stderr
     found = run(tmp_path, *doctor.split()[1:])
     assert found.returncode == 1 and "failed   servers: time: the server's process ended with status 0" in found.stdout
     for command in (tutorial, README):

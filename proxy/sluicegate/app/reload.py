@@ -94,6 +94,7 @@ class Reload:
     async def renew(self) -> None:
         """Returns when the files have been read as they are now, or after ten seconds."""
         with anyio.move_on_after(_PATIENCE):
+            self.ask()
             await self.looked.wait()
             done = self._done
             self.ask()
@@ -102,16 +103,20 @@ class Reload:
     async def run(self) -> None:
         if self.file is None:
             return
+        await self._pause()  # the client that started us waits for its first answer
         marks = await self._reload(self.file)  # what changed since the start was read is not missed
         self.looked.set()
         while True:
-            with anyio.move_on_after(POLL):
-                await self._asked.wait()
+            await self._pause()
             asked, self._asked = self._asked.is_set(), anyio.Event()
             done, self._done = self._done, anyio.Event()
             if asked or (self.config.policy.watch and await _quieted(marks)):
                 marks = await self._reload(self.file)
             done.set()
+
+    async def _pause(self) -> None:
+        with anyio.move_on_after(POLL):
+            await self._asked.wait()
 
     async def _reload(self, file: Path) -> Marks:
         try:

@@ -1,5 +1,6 @@
 """`install`, `uninstall` and `status`: Sluice in the files of desktop clients, and out of them again."""
 
+import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,8 @@ from sluicegate.cli.output import AsJson, Code, ConfigFile, count, info, print_j
 from sluicegate.cli.programs import make_absolute
 from sluicegate.cli.proposed_classes import Proposals, propose, set_classes, show_classes
 from sluicegate.cli.secret import FOLDER, MovedSecrets
-from sluicegate.cli.template import new_file, with_servers
+from sluicegate.cli.template import new_file, server_lines, with_servers
+from sluicegate.cli.terminal import coloured
 from sluicegate.config import NO_VALUE, ConfigFinding
 from sluicegate.desktop import changes
 from sluicegate.desktop.changes import Changed, FileChange, Journal
@@ -47,6 +49,7 @@ class _Plan:
     client: str
     path: Path
     change: FileChange | None = None
+    ours: dict[str, Any] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -149,7 +152,7 @@ def _planned(client: str, path: Path, taken: dict[str, Any], keep: bool, secrets
         gone[changes.NAME] = replaced
         plan.notes.append(f"another entry, {changes.NAME}, is replaced; sluice uninstall puts it back")
     plan.change = FileChange(str(plan.path), about.root, data, after, changes.mode_of(plan.path), gone)
-    plan.moved = names
+    plan.moved, plan.ours = names, ours
     return plan
 
 
@@ -195,10 +198,11 @@ def _show(
         if plan.change is None:
             print_out(f"{plan.client}  {plan.path}\n  Sluice is installed: nothing to do")
             continue
-        print_out(f"{plan.client}  {plan.path}\n  + {changes.NAME}")
+        print_out(f"{plan.client}  {plan.path}")
+        _show_line("+", f"{changes.NAME}: {json.dumps(plan.ours, ensure_ascii=False)}")
         for name, key in plan.moved.items():
             is_new = "" if key in added else ", which is there already"
-            print_out(f"  - {printable(name)}: moves to {path.name} as {key}{is_new}")
+            _show_line("-", f"{name}: moves to {path.name} as {key}{is_new}")
         for note in plan.notes:
             info(f"  note  {printable(note)}")
         if pids := changes.running(CLIENTS[plan.client].processes):
@@ -208,7 +212,14 @@ def _show(
     for note in [*secrets.notes(), *problems]:
         info(f"note  {note}")
     print_out(f"config  {path}: {count(len(added), 'new server')}")
+    for line in filter(None, server_lines(added)):  # secrets are gone from it: it names where they are
+        _show_line("+", line.removeprefix("  "))
     show_classes(classes)
+
+
+def _show_line(sign: str, text: str) -> None:
+    """One that comes or goes."""
+    print_out(coloured(f"  {sign} {printable(text)}", like="added" if sign == "+" else "removed"))
 
 
 def _ask(yes: bool) -> None:
@@ -243,11 +254,14 @@ def uninstall(
     journals = {client: Journal(state_folder(path), client) for client in chosen}
     problems: list[str] = []
     rows = [_row(client, journals[client], problems) for client in chosen]
-    if dry_run or not any(row["installed"] for row in rows):
-        _show_rows(rows, as_json, "Sluice would be taken out")
-        stop(Code.NEGATIVE if problems else Code.OK, *problems)
+    will_change = any(row["installed"] for row in rows)
     if not as_json:
-        _show_rows(rows, as_json, "Sluice is installed")
+        for row in rows:
+            print_out(f"{row['client']}  {row['file']}\n  {row.get('done') or row['plan']}")
+    if dry_run or not will_change:
+        if as_json:
+            print_json({"clients": rows})
+        stop(Code.NEGATIVE if problems else Code.OK, *problems)
     _ask(yes)
     for row in rows:
         if row["installed"]:
@@ -255,7 +269,11 @@ def uninstall(
                 row["done"] = _removed(row["client"], journals[row["client"]])
             except (OSError, Changed, CannotEdit, NotAClientConfig) as error:
                 problems.append(_cannot_edit(row["client"], error))
-    _show_rows(rows, as_json, "is left as it is")
+    if as_json:
+        print_json({"clients": rows})
+    for row in () if as_json else rows:
+        if row["installed"]:
+            print_out(f"{row['client']}: {row.get('done') or 'is left as it is'}")
     stop(Code.NEGATIVE if problems else Code.OK, *problems)
 
 
@@ -263,16 +281,18 @@ def _row(client: str, journal: Journal, problems: list[str]) -> dict[str, Any]:
     """What cannot be read counts as not installed, unless the journal has it. It is left alone, and is a problem."""
     about = CLIENTS[client]
     path = about.file()
-    is_installed = False
+    plan = "Sluice is not installed: nothing to do"
     try:
-        is_installed = bool(journal.changes())
+        if is_installed := bool(steps := journal.changes()):
+            plan = changes.plan_of(steps)
         found = changes.contents(path)
         entry = changes.entry(found, path.suffix.lower(), about.root) if found and not is_installed else None
-        is_installed = is_installed or changes.is_sluice(entry)
+        if changes.is_sluice(entry):
+            is_installed, plan = True, f"{changes.NAME} goes; no servers come back, for nothing is known of it here"
     except (OSError, Changed, NotAClientConfig) as error:
         problems.append(_cannot_edit(client, error))
         return {"client": client, "file": str(path), "installed": False, "done": "cannot be read"}
-    return {"client": client, "file": str(path), "installed": is_installed}
+    return {"client": client, "file": str(path), "installed": is_installed, "plan": plan}
 
 
 def _removed(client: str, journal: Journal) -> str:
@@ -287,16 +307,6 @@ def _removed(client: str, journal: Journal) -> str:
     if changes.take_out(about.file(), about.root):
         done = f"{about.file()}: Sluice is taken out"
     return done
-
-
-def _show_rows(rows: list[dict[str, Any]], as_json: bool, otherwise: str) -> None:
-    if as_json:
-        print_json({"clients": rows})
-        return
-    for row in rows:
-        print_out(
-            f"{row['client']}: {row.get('done') or (otherwise if row['installed'] else 'Sluice is not installed')}"
-        )
 
 
 def status(config_file: ConfigFile = None, as_json: AsJson = False) -> None:

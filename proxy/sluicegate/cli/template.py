@@ -163,7 +163,7 @@ def new_file(servers: Mapping[str, Mapping[str, Any]] | None = None, use: str = 
     head = HEAD if use == "open" else _WARNING.sub("", HEAD).replace("use: open ", f"use: {use} ")
     if not servers:
         return head + EXAMPLE + REST
-    return head + "\n".join(["servers:", *_sections(servers), ""]) + REST
+    return head + "\n".join(["servers:", *server_lines(servers), ""]) + REST
 
 
 def with_servers(text: str, servers: Mapping[str, Mapping[str, Any]]) -> str:
@@ -174,7 +174,7 @@ def with_servers(text: str, servers: Mapping[str, Mapping[str, Any]]) -> str:
         return text
     own = _FIRST.match(text, head.end()) if head else None
     indent = own[1] if own else "  "
-    lines = [f"{indent}{line[2:]}" if line else line for line in _sections(servers)]
+    lines = [f"{indent}{line[2:]}" if line else line for line in server_lines(servers)]
     if head is None:
         return newline.join([*([text.rstrip("\r\n"), ""] if text.strip() else []), "servers:", *lines])
     start = _EMPTY.sub(":", head[0].rstrip("\r"), count=1)
@@ -189,7 +189,7 @@ def with_server_last(text: str, key: str, server: Mapping[str, Any]) -> str:
         return with_servers(text, {key: server})
     lines, indent, _, end = own
     newline = "\r\n" if "\r\n" in text else "\n"
-    section = [f"{indent}{line[2:]}" for line in _sections({key: server}) if line]
+    section = [f"{indent}{line[2:]}" for line in server_lines({key: server}) if line]
     above = "".join(lines[:end])
     return newline.join([above.rstrip("\r\n"), *section, ""]) + "".join(lines[end:])
 
@@ -231,7 +231,8 @@ def _end_of(lines: list[str], start: int, indent: str) -> int:
     return end
 
 
-def _sections(servers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def server_lines(servers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The servers as they are written below `servers:`, an empty line behind each."""
     return [line for key, server in servers.items() for line in (f"  {key}:", *_section(server), "")]
 
 

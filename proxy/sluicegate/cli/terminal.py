@@ -13,9 +13,10 @@ from typing import Final, TextIO
 
 _GREEN, _RED, _YELLOW, _GREY = 32, 31, 33, 90
 COLOURS: Final[Mapping[str, int]] = dict.fromkeys(
-    ("ok", "up", "good", "approved", "accepted", "consumed", "installed", "allow", "fixed"), _GREEN
+    ("ok", "up", "good", "approved", "accepted", "consumed", "installed", "allow", "fixed", "added"), _GREEN
 ) | dict.fromkeys(
-    ("bad", "down", "denied", "deny", "error", "failed", "revoked", "tool_error", "protocol_error", "changed"), _RED
+    ("bad", "down", "denied", "deny", "error", "failed", "revoked", "tool_error", "protocol_error", "changed",
+     "removed"), _RED
 ) | dict.fromkeys(
     ("starting", "pending", "partially_approved", "ask", "warning", "new", "returned", "outcome_unknown"), _YELLOW
 ) | dict.fromkeys(("disabled", "expired", "cancelled", "superseded", "absent"), _GREY)  # fmt: skip

@@ -11,7 +11,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -119,6 +119,19 @@ def make(change: FileChange, journal: Journal) -> None:
     journal.write([*journal.changes(), change])
     path.parent.mkdir(parents=True, exist_ok=True)
     replace(path, change.after, change.mode)
+
+
+def plan_of(steps: Sequence[FileChange]) -> str:
+    """What undoing them all will do to the file, in words."""
+    found = contents(Path(steps[-1].path))
+    if found is None:
+        return "is gone: nothing is written"
+    for step in reversed(steps):
+        if found not in (step.after, step.before):
+            back = ", ".join(dict.fromkeys(name for one in steps for name in one.moved))
+            return f"was edited since: {NAME} goes, your edits stay{f', these come back: {back}' if back else ''}"
+        found = step.before
+    return "is removed, as it was not there before" if found is None else "becomes what it was before, byte for byte"
 
 
 def undo(change: FileChange) -> str:

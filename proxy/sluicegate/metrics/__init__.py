@@ -13,15 +13,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final, TypeVar
 
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Gauge,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
-)
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+import prometheus_client  # its own file imports servers and clients of HTTP: only who renders names it
+from prometheus_client.metrics import Gauge, disable_created_metrics
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import CollectorRegistry
 from prometheus_client.utils import floatToGoString
 
 from sluicegate import telemetry
@@ -369,7 +365,7 @@ class Metrics:
         return self._render
 
     def _render(self) -> tuple[bytes, str]:
-        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+        return prometheus_client.generate_latest(self.registry), prometheus_client.CONTENT_TYPE_LATEST
 
 
 def _keep(cache: dict[K, V], key: K, value: V) -> V:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import Metric
+import prometheus_client  # its own file imports servers and clients of HTTP: only who renders names it
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import CollectorRegistry
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
 """Name of a sample, and its labels."""
@@ -79,7 +80,7 @@ class Merged:
         """The text, and its content type."""
         registry = CollectorRegistry()
         registry.register(_Whole(list(_merge([*self._reported.values(), self._over]))))
-        return generate_latest(registry), CONTENT_TYPE_LATEST
+        return prometheus_client.generate_latest(registry), prometheus_client.CONTENT_TYPE_LATEST
 
 
 class _Whole:

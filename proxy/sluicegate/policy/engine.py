@@ -5,13 +5,15 @@ rows that can matter (the same functions that the matcher calls have picked them
 its model at each decision. Rows come in through its API, never through its CSV reader.
 """
 
+import inspect
 import logging
 from collections.abc import Iterable, Sequence
-from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 from typing import Any, Final
 
-import casbin  # type: ignore[import-untyped]  # it has no types
+# Not `import casbin`, which brings the enforcers that watch, synchronise and await, too.
 from casbin.core_enforcer import EnforceContext  # type: ignore[import-untyped]  # it has no types
+from casbin.enforcer import Enforcer  # type: ignore[import-untyped]  # it has no types
 
 from sluicegate.policy.finding import PolicyFinding
 from sluicegate.policy.globs import matches
@@ -50,7 +52,7 @@ def _in_role(held: frozenset[str], subject: str) -> bool:
     return subject in held
 
 
-class _Enforcer(casbin.Enforcer):  # type: ignore[misc]  # a class without types
+class _Enforcer(Enforcer):  # type: ignore[misc]  # a class without types
     """casbin, reading its matchers once instead of at every decision (that is five sixths of a decision's time)."""
 
     def _get_expression(self, text: str, functions: Any = None) -> Any:
@@ -87,16 +89,14 @@ class Engine:
 
 
 def _parse(model: str) -> Any:
-    return casbin.Enforcer.new_model(text=model)
+    return Enforcer.new_model(text=model)
 
 
 def _check_install() -> None:
     """Both distributions write the same package over one another; the frozen one explains wrongly."""
-    try:
-        distribution("casbin")
-    except PackageNotFoundError:
-        return
-    raise RuntimeError("the package `casbin` is installed beside `pycasbin`: uninstall both, install pycasbin")
+    folder = Path(inspect.getfile(Enforcer)).parent.parent
+    if any(folder.glob("casbin-*.dist-info")):
+        raise RuntimeError("the package `casbin` is installed beside `pycasbin`: uninstall both, install pycasbin")
 
 
 def check_model(text: str, file: str) -> list[PolicyFinding]:

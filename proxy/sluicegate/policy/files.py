@@ -229,7 +229,9 @@ class _Reader:
     def _items(self, path: Path) -> list[tuple[int, Any]]:
         text = self.text(path)
         try:
-            tree, lines = YAML(typ="safe", pure=True).load(text), YAML(typ="rt").load(text)
+            yaml = YAML(typ="safe", pure=True)
+            node = yaml.compose(text)
+            tree = None if node is None else yaml.constructor.construct_document(node)
         except YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
@@ -240,4 +242,4 @@ class _Reader:
         if not isinstance(tree, list):
             self._wrong(path, "bad-test", "tests are a list", "- {as: {id: alice}, call: server/tool, expect: allow}")
             return []
-        return [(lines.lc.item(number)[0] + 1, item) for number, item in enumerate(tree)]
+        return [(part.start_mark.line + 1, item) for part, item in zip(node.value, tree, strict=True)]

@@ -10,6 +10,8 @@ import re
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any, Final, Literal
 
+from sluicegate.deferred import deferred_pattern
+
 Kind = Literal["terminal", "tags", "bidi", "invisible"]
 
 FLAGS: Final = "dev.sluice/flags"
@@ -52,14 +54,14 @@ _CONTROLS: Final = bytes(code for code in (*range(0x20), 0x7F) if code not in b"
 _SUSPECT: Final = re.compile(
     f"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{_BIDI}{_NO_WIDTH}{_JOINERS}{_IN_RUNS}{_MONGOLIAN}\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
 )
-_TERMINAL: Final = re.compile(_ORDERS)
-_HIDDEN: Final = re.compile(_TAGS)
-_FLAG: Final = re.compile(f"({_BLACK_FLAG}(?:{_SPELLED})\U000e007f)")
+_TERMINAL: Final = deferred_pattern(_ORDERS)
+_HIDDEN: Final = deferred_pattern(_TAGS)
+_FLAG: Final = deferred_pattern(f"({_BLACK_FLAG}(?:{_SPELLED})\U000e007f)")
 _NAMED: Final[tuple[tuple[Kind, re.Pattern[str]], ...]] = (
-    ("bidi", re.compile(f"[{_BIDI}]")),
+    ("bidi", deferred_pattern(f"[{_BIDI}]")),
     (
         "invisible",
-        re.compile(
+        deferred_pattern(
             f"[{_NO_WIDTH}]|(?<=[\x00-\U0010ffff])\ufeff|[\ufe00-\ufe0f]{{2}}"
             f"|[{_IN_RUNS}]{{2}}|(?<![\u1820-\u18aa])[{_MONGOLIAN}]"
             f"|(?<!{_JOINED})[{_JOINERS}]|[{_JOINERS}](?!{_JOINED})"
