@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from console.browser import browser, page
-from console.test_operator_pages import logged_in
+from console.test_operator_pages import answer, logged_in
 from peers.fleet import peers
 from playwright.sync_api import Browser, Page, expect
 from policy_bed import Bed, bearer, bed, client_keys, recorder
@@ -115,3 +115,109 @@ def test_a_browser_whose_clock_is_wrong_shows_how_long_there_is(town: Bed, chrom
         assert found, shown
         assert 0 <= ends - (int(found[1]) * 60 + int(found[2])) < 60
         assert tab.evaluate("window.said") == []
+
+
+def test_that_time_runs_out_is_said_once_and_also_when_the_second_was_missed(
+    town: Bed, chrome: Browser, lead: Json
+) -> None:
+    id = asked(town, amount=2)
+    with page(chrome, storage_state=lead) as tab:
+        row = httpx.get(f"{town.process.admin}/api/v1/approvals/{id}", headers=bearer("lea")).json()
+        row["expires_at"] = ahead(100)
+        answer(tab, f"/api/v1/approvals/{id}", row)
+        answer(tab, "/api/v1/approvals?*", {"approvals": [row], "total": 1})
+        tab.add_init_script(SAID)
+        open_card(tab, town, id)
+        expect(tab.locator(".countdown")).to_have_count(2)
+        row["expires_at"] = ahead(50)
+        expect(tab.locator(".countdown.soon")).to_have_count(2)
+        tab.wait_for_function("window.said.length > 0")
+        (said,) = tab.evaluate("window.said")
+        assert re.fullmatch(r"bank wire: [345]\d seconds left", said)
+
+
+def test_the_state_of_the_connection_is_read_on_a_phone(town: Bed, chrome: Browser, lead: Json) -> None:
+    with page(chrome, storage_state=lead, viewport={"width": 320, "height": 640}) as tab:
+        tab.goto(f"{town.process.admin}/console")
+        word = tab.locator(".status")
+        expect(word).to_contain_text("live")
+        box = word.bounding_box()
+        assert box and box["width"] >= 20 and box["height"] >= 10
+        assert float(word.evaluate("one => parseFloat(getComputedStyle(one).fontSize)")) >= 11
+        tab.context.set_offline(True)
+        expect(word).to_contain_text("stale since")
+        box, nav = word.bounding_box(), tab.locator(".side nav").bounding_box()
+        assert box and nav and box["x"] >= nav["x"] + nav["width"] and box["x"] + box["width"] <= 320
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_focus_stays_at_the_decision_that_somebody_else_makes(town: Bed, chrome: Browser, lead: Json) -> None:
+    id = asked(town, amount=3)
+    with page(chrome, storage_state=lead) as tab:
+        open_card(tab, town, id)
+        tab.get_by_placeholder("Comment").click()
+        decide(town, id)
+        expect(tab.locator(".over")).to_contain_text("key:leo")
+        expect(tab.locator(".over")).to_be_focused()
+
+
+def test_focus_stays_at_the_decision_that_one_makes_by_key(town: Bed, chrome: Browser, lead: Json) -> None:
+    id = asked(town, amount=4)
+    with page(chrome, storage_state=lead) as tab:
+        open_card(tab, town, id)
+        tab.get_by_role("button", name="Deny").focus()
+        tab.keyboard.press("Enter")
+        expect(tab.locator(".over")).to_contain_text("denied")
+        expect(tab.locator(".over")).to_be_focused()
+
+
+@pytest.mark.parametrize("what", ["decided", "changed"])
+def test_why_a_decision_was_not_taken_is_said_as_it_is(town: Bed, chrome: Browser, lead: Json, what: str) -> None:
+    id = asked(town, amount=5, what=what)
+    with page(chrome, storage_state=lead) as tab:
+        row = httpx.get(f"{town.process.admin}/api/v1/approvals/{id}", headers=bearer("lea")).json()
+        if what == "changed":
+            row["digest"] = "another"
+        is_sent: list[str] = []
+        tab.route(f"**/api/v1/approvals/{id}", lambda route: route.continue_() if is_sent else route.fulfill(json=row))
+        tab.on("request", lambda one: is_sent.append(one.url) if one.url.endswith("/decisions") else None)
+        open_card(tab, town, id)
+        if what == "decided":
+            decide(town, id, "deny", comment="no")
+        tab.get_by_role("button", name="Approve once").click()
+        tab.get_by_role("button", name=re.compile("Confirm")).and_(tab.locator("[aria-disabled=false]")).click()
+        if what == "decided":
+            expect(tab.locator("article").get_by_role("alert")).to_have_text(
+                "Your decision was not taken: it is denied already."
+            )
+        expect(tab.get_by_text("changed while you looked at it")).to_have_count(int(what == "changed"))
+
+
+def test_what_a_worker_cannot_tell_is_said(town: Bed, chrome: Browser, lead: Json) -> None:
+    with page(chrome, storage_state=lead) as tab:
+        listed = {"approvals": [], "total": 0, "incomplete": ["worker 3 does not answer"]}
+        answer(tab, "/api/v1/approvals?*", listed)
+        tab.goto(f"{town.process.admin}/console/approvals")
+        expect(tab.locator(".list .note")).to_have_text("Incomplete: worker 3 does not answer.")
+
+
+def test_a_server_says_what_it_needs_and_how_it_ended(town: Bed, chrome: Browser, lead: Json) -> None:
+    common = {"transport": "stdio", "in_flight": 0, "restarts": 0}
+    rows = [
+        {"key": "linear", "status": "down", "needs_login": True, "last_error": "it wants a login", **common},
+        {"key": "loud", "status": "down", "exit": "exit status 3", "noise": "Starting\u202e!", **common},
+    ]
+    with page(chrome, storage_state=lead) as tab:
+        answer(tab, "/api/v1/servers", {"servers": rows})
+        tab.goto(f"{town.process.admin}/console")
+        expect(tab.get_by_label("What needs you")).to_contain_text("1 server to log in to: linear")
+        expect(tab.get_by_label("What needs you")).to_contain_text("1 server not up: loud")
+        expect(tab.locator(".row").filter(has_text="linear")).to_contain_text("sluice login linear")
+        tab.goto(f"{town.process.admin}/console/servers/linear")
+        card = tab.locator("article")
+        expect(card.locator(".verdict").first).to_contain_text("login needed")
+        expect(card).to_contain_text("sluice login linear")
+        tab.goto(f"{town.process.admin}/console/servers/loud")
+        expect(card).to_contain_text("exit status 3")
+        expect(card.get_by_label("On stdout")).to_have_text("Starting⟨U+202E⟩!")
+        expect(card).to_contain_text("sluice doctor")
