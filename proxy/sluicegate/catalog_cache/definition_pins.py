@@ -215,7 +215,7 @@ class DefinitionPins:
             "flags": flags_in(newest), "replaced_at": book.replaced_at,
         }  # fmt: skip
         texts = {"accepted_text": pin.text if pin else None, "waiting_text": held.text if held else None}
-        return {**row, **texts} if definitions else row
+        return {**row, **texts, "deny_row": pins.denying_row(server, key)} if definitions else row
 
     async def accept(self, server: str, wanted: Iterable[Wanted], by: str) -> list[Json] | str:
         """All of it or nothing: the rows as they are then, or what is wrong in a sentence."""
