@@ -221,3 +221,24 @@ def test_a_server_says_what_it_needs_and_how_it_ended(town: Bed, chrome: Browser
         expect(card).to_contain_text("exit status 3")
         expect(card.get_by_label("On stdout")).to_have_text("Starting⟨U+202E⟩!")
         expect(card).to_contain_text("sluice doctor")
+
+
+def test_a_card_says_who_accepted_the_definition_and_the_question_what_it_aims_at(
+    town: Bed, chrome: Browser, lead: Json
+) -> None:
+    with httpx.Client(base_url=town.process.admin, headers=bearer("lea")) as ask:
+        town.until(lambda: town.names("ann") == ["bank__wire"] and ask.get("/api/v1/pins").json()["pins"] != [])
+        (pin,) = [row for row in ask.get("/api/v1/pins").json()["pins"] if row["name"] == "wire"]
+        accepted = [{"kind": "tool", "name": "wire", "fingerprint": pin["current"]}]
+        assert ask.post("/api/v1/pins", json={"server": "bank", "accept": accepted}).status_code == 200
+    id = asked(town, amount=6, to="acme")
+    with page(chrome, storage_state=lead) as tab:
+        open_card(tab, town, id)
+        expect(tab.locator(f".row[href*={id}]")).to_contain_text("one-of-leads")
+        tab.get_by_role("button", name="Approve once").click()
+        confirm = tab.get_by_role("button", name=re.compile("Confirm"))
+        expect(confirm).to_have_accessible_description(re.compile("It aims at .*amount 6.*to acme"))
+        expect(tab.locator("article")).to_contain_text("accepted by key:lea")
+        tab.get_by_role("link", name="its pin").click()
+        expect(tab.locator("article h2")).to_have_text("wire")
+        expect(tab.locator("article")).to_contain_text("Accepted by key:lea")

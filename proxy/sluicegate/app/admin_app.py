@@ -79,7 +79,7 @@ def admin_application(
             list_resources=list_resources,
             output=inner.output,
             pins=inner.behind.pins,
-            approvals=ApprovalsApi(inner.queue, people(judges, history), inner.queue.book.store),
+            approvals=ApprovalsApi(inner.queue, people(judges, history, inner.behind.pins), inner.queue.book.store),
             page=page,
             facts=partial(explain_facts.running, inner),
             explain=partial(explain_facts.explain, inner),

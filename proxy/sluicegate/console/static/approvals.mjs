@@ -15,6 +15,7 @@ import { Grants } from "./grants.mjs";
 export const waiting = new Resource("/api/v1/approvals?state=pending&for=approver&limit=200", "approvals");
 const asked = new Resource("/api/v1/approvals?state=pending&for=requester&limit=200", "approvals");
 const decided = new Resource("/api/v1/approvals?state=decided&limit=200", "approvals");
+const PINNED = { "tools/call": "tool", "prompts/get": "prompt", "resources/read": "template" };
 const WAITING = ["pending", "partially_approved"];
 const LIVE_AFTER = 700; // a key that is held down must not confirm what it asked for
 const SHOWN = 40; // lines; more are shown on request, and have to be before a yes
@@ -73,7 +74,7 @@ function Row({ one, tab, isChosen }) {
   return html`<li><a class="row" href=${`/console/approvals/${one.id}?tab=${tab}`} aria-current=${isChosen ? "true" : undefined}>
     <span class="row-top"><span class="name"><${Peer} text=${one.server} /><span class="slash">/</span><b><${Peer} text=${one.tool} /></b></span>
       ${WAITING.includes(one.state) ? html`<${Countdown} id=${one.id} until=${one.expires_at} label=${nameOf(one)} />` : html`<span class="dim">${ago(one.ended_at ?? one.created_at)}</span>`}</span>
-    <span class="row-sub"><${ToolClass} word=${one.class} /><span>for <${Peer} text=${one.principal} /></span>
+    <span class="row-sub"><${ToolClass} word=${one.class} /><span>for <${Peer} text=${one.principal} /></span><span><${Peer} text=${one.profile} /></span>
       ${WAITING.includes(one.state) ? one.quorum > 1 && html`<span>${one.votes.length} of ${one.quorum} votes</span>` : html`<${Verdict} word=${one.state} />`}</span>
   </a></li>`;
 }
@@ -143,7 +144,8 @@ function Whole({ one, resource }) {
       <dt>Asked by</dt><dd><${Peer} text=${one.asked_by_row?.rule} class="strong" /> <code><${Peer} text=${one.asked_by_row?.row} /></code></dd>
       <dt>Needs</dt><dd>${one.tier === "self" ? "confirmation by whoever asked" : html`${plural(one.quorum, "vote")} of <${Peer} text=${(one.approvers ?? []).join(" or ")} />`}
         <span class="dim">, profile <${Peer} text=${one.profile} /></span></dd>
-      <dt>Definition</dt><dd><${Peer} text=${one.definition?.review?.replaceAll("_", " ") || "not pinned"} /></dd>
+      <dt>Definition</dt><dd><${Peer} text=${one.definition?.review?.replaceAll("_", " ") || "not pinned"} />${one.definition?.by && html` by <${Peer} text=${one.definition.by} class="strong" />,
+        ${" "}<time datetime=${one.definition.at} title=${one.definition.at}>${ago(one.definition.at)}</time>: <a href=${`/console/catalog?of=${encodeURIComponent(`pin ${one.server} ${one.definition.era} ${PINNED[one.method]} ${one.tool}`)}`}>its pin</a>`}</dd>
       <dt>Votes</dt><dd>${one.votes.length === 0 ? html`<span class="dim">${isWaiting ? "none yet" : "none"}</span>` : one.votes.map((/** @type {any} */ vote) => html`
         <div><${Peer} text=${vote.principal} class="strong" /> <span class="dim"><${Time} at=${vote.at} /> by ${vote.channel}</span>${
           vote.comment && html` “<${Peer} text=${vote.comment} />”`}</div>`)}</dd>
@@ -210,8 +212,10 @@ function Decide({ one, needsOpening, resource }) {
     void resource.load();
     void waiting.load();
   };
+  const aims = Object.entries(one.aims_at ?? {});
   const scopes = ["once", ...(one.remember ?? []).filter((/** @type {string} */ scope) => scope !== "once")];
   return html`<footer ref=${box} tabindex="-1" class="decide" data-decide>${said}
+    ${asked !== null && aims.length > 0 && html`<p class="note" id="aims">It aims at ${aims.map(([name, value], index) => html`${index > 0 && ", "}<${Peer} text=${name} class="dim" /> <${Peer} text=${value} class="strong" />`)}</p>`}
     <label class="comment"><span class="hidden">Comment, the agent reads it</span>
       <input ref=${comment} maxlength="500" placeholder=${one.require_reason ? "Reason (required; the agent reads it)" : "Comment (the agent reads it)"} /></label>
     <div class="buttons">${asked === null ? html`<${Fragment}>
@@ -219,7 +223,7 @@ function Decide({ one, needsOpening, resource }) {
       ${scopes.map((scope) => html`<button class=${scope === "once" ? "approve" : "approve quiet"} data-key=${scope === "once" ? "a" : undefined}
         disabled=${needsOpening} aria-disabled=${isSending} title=${needsOpening ? "Open the arguments first" : ""} onClick=${() => setAsked(scope)}>${SCOPES[scope] ?? scope}</button>`)}<//>`
     : html`<${Fragment}><button onClick=${() => setAsked(null)}>Back</button>
-      <button ref=${confirm} class="approve confirm" aria-disabled=${!isArmed || isSending} onClick=${() => isArmed && decide("approve", asked)}>
+      <button ref=${confirm} class="approve confirm" aria-describedby=${aims.length > 0 ? "aims" : undefined} aria-disabled=${!isArmed || isSending} onClick=${() => isArmed && decide("approve", asked)}>
         Confirm: <${Peer} text=${one.tool} /> on <${Peer} text=${one.server} />${asked !== "once" && html`, ${asked === "15m" ? "for 15 min" : "this session"}`}</button><//>`}</div>
   </footer>`;
 }
