@@ -47,6 +47,8 @@ def test_the_console_of_a_desktop_client_shows_and_decides(tmp_path: Path) -> No
                 assert httpx.get(f"{tab.origin}{path}").status_code in (401, 403), "another program of this machine"
             for path in ("/metrics", "/readyz", "/livez", "/approvals/apr_1", "/join"):
                 assert httpx.get(f"{tab.origin}{path}").status_code == 404
+            guessed = httpx.get(f"{tab.origin}/readyz", headers={**tab.own, "X-Sluice-Page": "guessed"})
+            assert guessed.status_code == 401 and "reasons" not in guessed.text, "readiness is for a session alone"
             assert httpx.post(f"{tab.origin}/console/codes").status_code == 401
             assert tab.log_in().json()["principal"] == "local" and tab.log_in().status_code == 401, "once"
             assert [row["key"] for row in tab.ask("GET", "/api/v1/servers").json()["servers"]] == ["bank"]
@@ -83,3 +85,5 @@ def test_the_pages_of_a_desktop_console_work_in_a_browser(tmp_path: Path) -> Non
         expect(tab.locator(".row").filter(has_text="bank").first).to_be_visible()
         tab.get_by_role("link", name="Approvals").first.click()
         expect(tab.get_by_text("pay").first).to_be_visible()
+        tab.get_by_role("link", name="Health", exact=True).first.click()
+        expect(tab.get_by_role("region", name="Readiness").locator(".verdict")).to_contain_text("ready")

@@ -278,6 +278,12 @@ def test_a_changed_definition_is_accepted_after_a_look_at_what_changed(
             card = tab.locator("article.card")
             expect(card.locator(".line.added")).to_have_count(2)
             expect(card.locator(".line.added").last).to_contain_text("12345678901234567890")
+            tab.get_by_role("button", name="Deny in config").click()
+            expect(card.get_by_label("The row that denies it")).to_have_text("p, *, bank, tool:look, *, deny")
+            tab.get_by_role("button", name="Keep withheld").click()
+            expect(card).to_have_count(0)
+            assert any(row["waiting"] for row in rows()), "nothing has changed"
+            tab.locator(".waiting .row").click()
             tab.get_by_role("button", name="Accept").click()
             tab.get_by_role("button", name="Accept look").click()
             expect(card).to_contain_text("Accepted")

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.policy import display, pins
+from sluicegate.policy import display, globs, pins
+from sluicegate.policy.csv_rows import written
 from sluicegate.policy.pins import Found, Mode, PinBook
 
 NUMBERS = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
@@ -380,3 +381,16 @@ def test_two_texts_that_look_alike_when_made_visible_differ() -> None:
 def test_a_huge_text_is_shown_without_being_compared() -> None:
     text = pins.canonical("\n".join(map(str, range(50_000))))
     assert len(display.diff(text, text)) == 100_002
+
+
+@pytest.mark.parametrize("name", ["look", "a*", "[x]", "a?b", "a,b"])
+def test_a_row_denies_the_name_that_it_is_made_for_and_no_other(name: str) -> None:
+    row = pins.denying_row("bank", ("tool", name))
+    assert row == written("p", "*", "bank", f"tool:{globs.escape(name)}", "*", "deny")
+    assert globs.matches(f"tool:{name}", f"tool:{globs.escape(name)}")
+    assert not globs.matches(f"tool:{name}x", f"tool:{globs.escape(name)}")
+
+
+def test_a_row_denies_what_a_template_expands_to_and_instructions_are_no_matter_of_rows() -> None:
+    assert pins.denying_row("bank", ("res", "memo:///{x}/[a]")) == "p, *, bank, res:memo:///*/[[]a], *, deny"
+    assert pins.denying_row("bank", ("instructions", "")) == ""

@@ -20,7 +20,7 @@ from sluicegate.approval import presentation
 from sluicegate.approval.eligibility import has_voted, may_see, objection
 from sluicegate.approval.grants import Grant
 from sluicegate.approval.queue import ApprovalQueue
-from sluicegate.approval.record import SCOPES, Approval
+from sluicegate.approval.record import SCOPES, Approval, CallBinding
 from sluicegate.approval.states import TRANSITIONS, WAITING
 from sluicegate.approval.vote_request import MAX_COMMENT, VoteRefused, VoteRequest
 from sluicegate.policy.display import lines, visible
@@ -48,11 +48,13 @@ _NO_GRANT: Final[StatusAndBody] = (404, {"error": "no such grant"})
 
 @dataclass(frozen=True, slots=True)
 class ApprovalsApiDeps:
-    """What is asked of others: all roles of a client, the row that a decision names, the newest calls of somebody."""
+    """What is asked of others: all roles of a client, the row that a decision names, the newest calls of somebody, who
+    accepted the definition that an approval is for."""
 
     roles_of: Callable[[Client], frozenset[str]]
     row_text: Callable[[str], str]
     history: Callable[[str], Awaitable[list[Json]]]
+    accepted: Callable[[CallBinding], Json] = lambda binding: {}
 
 
 class ApprovalsApi:
@@ -137,6 +139,7 @@ class ApprovalsApi:
             calls = [call for call in calls if call.get("reason") not in ("denied", "not_found")]
         row = self._people.row_text(binding.rule)
         shown = presentation.tell_all(approval, details, last, calls, row, self._clock())
+        shown["definition"] |= self._people.accepted(binding)
         return 200, shown | _to_viewer(approval, who, roles)
 
     def events(self, who: str, now: Callable[[], Client | None]) -> AsyncGenerator[bytes, None]:

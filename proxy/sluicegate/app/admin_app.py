@@ -81,7 +81,7 @@ def admin_application(
             output=inner.output,
             pins=inner.behind.pins,
             logins=logins_api(inner.services.logins, judges.client_of, inner.services.notes.act_durably),
-            approvals=ApprovalsApi(inner.queue, people(judges, history), inner.queue.book.store),
+            approvals=ApprovalsApi(inner.queue, people(judges, history, inner.behind.pins), inner.queue.book.store),
             page=page,
             facts=partial(explain_facts.running, inner),
             explain=partial(explain_facts.explain, inner),

@@ -10,8 +10,10 @@ from sluicegate.app import settings
 from sluicegate.app.approvals import open_queue
 from sluicegate.app.services import PolicyService, open_audit, open_policy_service
 from sluicegate.app.settings import DATABASE
+from sluicegate.approval.record import CallBinding
 from sluicegate.approval.repository import ALL
 from sluicegate.audit.newest import last_calls
+from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.config import Config
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.runtime.reader_threads import in_reader_thread
@@ -20,8 +22,9 @@ from sluicegate.store.memory import MemoryStore
 from sluicegate.store.sqlite import SqliteStore
 
 
-def people(judges: PolicyService, log: Path | None) -> ApprovalsApiDeps:
-    """What the admin port has to know to show and decide approvals; `log` is the directory of the audit log."""
+def people(judges: PolicyService, log: Path | None, pins: DefinitionPins | None = None) -> ApprovalsApiDeps:
+    """What the admin port has to know to show and decide approvals; `log` is the directory of the audit log. Without a
+    running Sluice there are no `pins` at hand."""
 
     async def history(principal: str) -> list[Json]:
         if log is None:
@@ -31,8 +34,12 @@ def people(judges: PolicyService, log: Path | None) -> ApprovalsApiDeps:
         except OSError:  # between two segments, or gone: what is shown is the less
             return []
 
+    def accepted(binding: CallBinding) -> Json:
+        mark = binding.definition.removeprefix("sha256:")
+        return {} if pins is None else pins.accepted(binding.server, binding.kind, binding.own, mark)
+
     judge = judges.judge
-    return ApprovalsApiDeps(judge.roles_of, judge.row_text, history)
+    return ApprovalsApiDeps(judge.roles_of, judge.row_text, history, accepted)
 
 
 @asynccontextmanager

@@ -25,7 +25,7 @@ from sluicegate.app.admin_app import admin_application, bearer, note_in
 from sluicegate.app.core import Core
 from sluicegate.app.stdio import JOIN
 from sluicegate.config import Config
-from sluicegate.console import PATH, Console
+from sluicegate.console import PAGE_KEY, PATH, READINESS, Console
 from sluicegate.listen import settings as listening
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.http_request import Serve
@@ -100,12 +100,14 @@ def _url(port: AddressServer) -> str:
 
 
 def _of_sessions(console: Console) -> ASGIApp:
-    """Probes, metrics and pages of the admin port are not for every program of this machine."""
+    """Probes, metrics and pages of the admin port are not for every program of this machine. With a page key, readiness
+    is asked for by a session, or the console refuses it."""
 
     async def front(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
         is_served = path == "/" or path == PATH or path.startswith((f"{PATH}/", API))
-        await (console if is_served else error_response(404, "no such path"))(scope, receive, send)
+        is_readiness = path == READINESS and bool(header(scope, PAGE_KEY))
+        await (console if is_served or is_readiness else error_response(404, "no such path"))(scope, receive, send)
 
     return front
 

@@ -139,6 +139,14 @@ class DefinitionPins:
         fingerprints = {pin.fingerprint for book in both if (pin := book.pins.get(key)) is not None}
         return "changed" if fingerprints and pins.fingerprint(target.item) not in fingerprints else "first_use"
 
+    def accepted(self, server: str, kind: PinKind, own: str, fingerprint: str) -> Json:
+        """Who accepted this very definition and when, and the era of its pin; empty if nobody did."""
+        for era in ERAS if server in self._modes else ():
+            pin = self._books[server, era].pins.get((kind, own))
+            if pin is not None and pin.by and pin.fingerprint == fingerprint:
+                return {"by": pin.by, "at": pin.at, "era": era}
+        return {}
+
     def _both(self, server: str, era: Era = "legacy") -> tuple[PinBook, PinBook]:
         return self._books[server, era], self._books[server, "modern" if era == "legacy" else "legacy"]
 
@@ -215,7 +223,7 @@ class DefinitionPins:
             "flags": flags_in(newest), "replaced_at": book.replaced_at,
         }  # fmt: skip
         texts = {"accepted_text": pin.text if pin else None, "waiting_text": held.text if held else None}
-        return {**row, **texts} if definitions else row
+        return {**row, **texts, "deny_row": pins.denying_row(server, key)} if definitions else row
 
     async def accept(self, server: str, wanted: Iterable[Wanted], by: str) -> list[Json] | str:
         """All of it or nothing: the rows as they are then, or what is wrong in a sentence."""

@@ -11,11 +11,14 @@ a person accepted is served in every set; a first use only in the sets that had 
 can be used to bring something new into another.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final, Literal, NamedTuple
 
+from sluicegate.policy.csv_rows import written
+from sluicegate.policy.globs import escape
 from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.jsonrpc import Json, inside
 
@@ -30,6 +33,19 @@ WORDS: Final[Mapping[PinKind, str]] = {
 }  # fmt: skip
 EVERY: Final = "*"  # stands for every capability set
 MAX_WAITING: Final = 10_000  # definitions of one server and era; names beyond are withheld all the same
+
+
+_VARIABLE: Final = re.compile(r"\{[^{}]*\}")
+
+
+def denying_row(server: str, key: Key) -> str:
+    """The row of a policy with which nobody gets what has this name, whatever becomes of its definition. Empty for
+    instructions, which no row is about."""
+    kind, name = key
+    if kind == "instructions":
+        return ""
+    pattern = _VARIABLE.sub("*", escape(name)) if kind == "res" else escape(name)
+    return written("p", "*", server, f"{kind}:{pattern}", "*", "deny")
 
 
 def fingerprint(value: Any) -> str:

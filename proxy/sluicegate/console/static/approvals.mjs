@@ -1,5 +1,5 @@
 /** Approvals: what waits for a person, one card, and the decision. The server says what is shown; the page lays it out. */
-import { useEffect, useMemo, useRef, useState } from "./vendor/hooks.mjs";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.mjs";
 import { signal } from "./vendor/signals.mjs";
 import { Failure, Resource, post, session, stepUp } from "./net.mjs";
 import { now } from "./live.mjs";
@@ -15,10 +15,13 @@ import { Grants } from "./grants.mjs";
 export const waiting = new Resource("/api/v1/approvals?state=pending&for=approver&limit=200", "approvals");
 const asked = new Resource("/api/v1/approvals?state=pending&for=requester&limit=200", "approvals");
 const decided = new Resource("/api/v1/approvals?state=decided&limit=200", "approvals");
+const PINNED = { "tools/call": "tool", "prompts/get": "prompt", "resources/read": "template" };
 const WAITING = ["pending", "partially_approved"];
 const LIVE_AFTER = 700; // a key that is held down must not confirm what it asked for
 const SHOWN = 40; // lines; more are shown on request, and have to be before a yes
 
+/** As it is said aloud. */
+export const nameOf = (/** @type {Approval} */ one) => `${one.server} ${one.tool}`;
 const isMine = (/** @type {Approval} */ one) => one.principal === session.value?.principal;
 export const yours = () => waiting.data.value?.approvals ?? [];
 
@@ -70,8 +73,8 @@ function NothingWaits({ tab }) {
 function Row({ one, tab, isChosen }) {
   return html`<li><a class="row" href=${`/console/approvals/${one.id}?tab=${tab}`} aria-current=${isChosen ? "true" : undefined}>
     <span class="row-top"><span class="name"><${Peer} text=${one.server} /><span class="slash">/</span><b><${Peer} text=${one.tool} /></b></span>
-      ${WAITING.includes(one.state) ? html`<${Countdown} until=${one.expires_at} label=${one.tool} />` : html`<span class="dim">${ago(one.ended_at ?? one.created_at)}</span>`}</span>
-    <span class="row-sub"><${ToolClass} word=${one.class} /><span>for <${Peer} text=${one.principal} /></span>
+      ${WAITING.includes(one.state) ? html`<${Countdown} id=${one.id} until=${one.expires_at} label=${nameOf(one)} />` : html`<span class="dim">${ago(one.ended_at ?? one.created_at)}</span>`}</span>
+    <span class="row-sub"><${ToolClass} word=${one.class} /><span>for <${Peer} text=${one.principal} /></span><span><${Peer} text=${one.profile} /></span>
       ${WAITING.includes(one.state) ? one.quorum > 1 && html`<span>${one.votes.length} of ${one.quorum} votes</span>` : html`<${Verdict} word=${one.state} />`}</span>
   </a></li>`;
 }
@@ -112,7 +115,7 @@ function Whole({ one, resource }) {
     <header class="card-head">
       <div><h2 id="what"><span class="dim"><${Peer} text=${one.server} /> / </span><${Peer} text=${one.tool} /></h2>
         <p class="meta"><${ToolClass} word=${one.class} /><${Verdict} word=${one.state} /><span class="dim">${one.id}</span></p></div>
-      ${isWaiting && html`<${Countdown} until=${one.expires_at} label="This approval" />`}
+      ${isWaiting && html`<${Countdown} id=${one.id} until=${one.expires_at} label=${nameOf(one)} />`}
     </header>
     ${isChanged && html`<p class="note bad" role="alert">What this approval is about changed while you looked at it. Read it again.</p>`}
     <dl class="facts">
@@ -141,7 +144,8 @@ function Whole({ one, resource }) {
       <dt>Asked by</dt><dd><${Peer} text=${one.asked_by_row?.rule} class="strong" /> <code><${Peer} text=${one.asked_by_row?.row} /></code></dd>
       <dt>Needs</dt><dd>${one.tier === "self" ? "confirmation by whoever asked" : html`${plural(one.quorum, "vote")} of <${Peer} text=${(one.approvers ?? []).join(" or ")} />`}
         <span class="dim">, profile <${Peer} text=${one.profile} /></span></dd>
-      <dt>Definition</dt><dd><${Peer} text=${one.definition?.review?.replaceAll("_", " ") || "not pinned"} /></dd>
+      <dt>Definition</dt><dd><${Peer} text=${one.definition?.review?.replaceAll("_", " ") || "not pinned"} />${one.definition?.by && html` by <${Peer} text=${one.definition.by} class="strong" />,
+        ${" "}<time datetime=${one.definition.at} title=${one.definition.at}>${ago(one.definition.at)}</time>: <a href=${`/console/catalog?of=${encodeURIComponent(`pin ${one.server} ${one.definition.era} ${PINNED[one.method]} ${one.tool}`)}`}>its pin</a>`}</dd>
       <dt>Votes</dt><dd>${one.votes.length === 0 ? html`<span class="dim">${isWaiting ? "none yet" : "none"}</span>` : one.votes.map((/** @type {any} */ vote) => html`
         <div><${Peer} text=${vote.principal} class="strong" /> <span class="dim"><${Time} at=${vote.at} /> by ${vote.channel}</span>${
           vote.comment && html` “<${Peer} text=${vote.comment} />”`}</div>`)}</dd>
@@ -151,13 +155,20 @@ function Whole({ one, resource }) {
       <table class="plain"><tbody>${one.last_calls.map((/** @type {any} */ call) => html`<tr><td class="dim"><${Time} at=${call.time} /></td>
         <td><${Peer} text=${[call.server, call.own].filter(Boolean).join(" / ") || call.method} /></td>
         <td><${Peer} text=${call.outcome} />${call.reason && html` <span class="dim"><${Peer} text=${call.reason} /></span>`}</td></tr>`)}</tbody></table></details>`}
-    ${isWaiting ? html`<${Decide} one=${one} needsOpening=${needsOpening} resource=${resource} changed=${setChanged} />` : html`<${Ended} one=${one} />`}
+    <${Decide} one=${one} needsOpening=${needsOpening} resource=${resource} />
   </article>`;
 }
 
-function Ended({ one }) {
+/** Focus that goes with what had it goes to this box instead: nobody has to find the place again. */
+function useHeldFocus() {
+  const box = useRef(/** @type {any} */ (null)), isHeld = box.current?.contains(document.activeElement);
+  useLayoutEffect(() => { if (isHeld && document.activeElement === document.body) box.current?.focus(); });
+  return box;
+}
+
+function Ended({ one, box, problem }) {
   const by = one.decided_by || one.votes.map((/** @type {any} */ vote) => vote.principal).join(", ");
-  return html`<footer class="decide over" role="status"><${Verdict} word=${one.state} />
+  return html`<footer ref=${box} tabindex="-1" class="decide over" role="status">${problem}<${Verdict} word=${one.state} />
     ${by && html`<span>by <${Peer} text=${by} class="strong" /></span>`}
     ${one.ended_at && html`<span class="dim">${ago(one.ended_at)}</span>`}
     ${one.comment && html`<span>“<${Peer} text=${one.comment} />”</span>`}
@@ -167,7 +178,8 @@ function Ended({ one }) {
 
 const SCOPES = { once: "Approve once", session: "Approve for this session", "15m": "Approve for 15 min" };
 
-function Decide({ one, needsOpening, resource, changed }) {
+function Decide({ one, needsOpening, resource }) {
+  const box = useHeldFocus();
   const [asked, setAsked] = useState(/** @type {null | string} */ (null));
   const [isArmed, setArmed] = useState(false), [problem, setProblem] = useState(""), [isSending, setSending] = useState(false);
   const confirm = useRef(/** @type {any} */ (null)), comment = useRef(/** @type {any} */ (null));
@@ -178,9 +190,11 @@ function Decide({ one, needsOpening, resource, changed }) {
     return () => { clearTimeout(timer); setArmed(false); };
   }, [asked]);
   useEffect(() => setAsked(null), [one.digest]);
-  if (one.objection) return html`<footer class="decide over"><p class="dim">You cannot decide this one: <${Peer} text=${one.objection} />.</p>
+  const said = problem && html`<p class="note bad" role="alert"><${Peer} text=${problem} /></p>`;
+  if (!WAITING.includes(one.state)) return Ended({ one, box, problem: said });
+  if (one.objection) return html`<footer ref=${box} tabindex="-1" class="decide over"><p class="dim">You cannot decide this one: <${Peer} text=${one.objection} />.</p>
     ${isMine(one) && html`<button onClick=${async () => { await post(`/api/v1/approvals/${one.id}/cancel`); void resource.load(); }}>Withdraw</button>`}</footer>`;
-  if (one.has_voted) return html`<footer class="decide over"><${Verdict} word="waiting" /><span>You voted. ${one.votes.length} of ${one.quorum} votes are there.</span></footer>`;
+  if (one.has_voted) return html`<footer ref=${box} tabindex="-1" class="decide over">${said}<${Verdict} word="waiting" /><span>You voted. ${one.votes.length} of ${one.quorum} votes are there.</span></footer>`;
   const decide = async (/** @type {string} */ decision, scope = "once") => {
     if (isSending) return;
     setSending(true);
@@ -190,25 +204,26 @@ function Decide({ one, needsOpening, resource, changed }) {
       const told = await post(`/api/v1/approvals/${one.id}/decisions`, body);
       spoken.value = `${one.tool}: ${told.state}`;
     } catch (failure) {
-      setProblem(/** @type {Error} */ (failure).message);
-      if (failure instanceof Failure && failure.status === 409) changed(true);
+      const { message, status } = /** @type {Failure} */ (failure);
+      setProblem(status === 409 ? `Your decision was not taken: ${message}.` : message);
     }
     setSending(false);
     setAsked(null);
     void resource.load();
     void waiting.load();
   };
+  const aims = Object.entries(one.aims_at ?? {});
   const scopes = ["once", ...(one.remember ?? []).filter((/** @type {string} */ scope) => scope !== "once")];
-  return html`<footer class="decide" data-decide>
-    ${problem && html`<p class="note bad" role="alert"><${Peer} text=${problem} /></p>`}
+  return html`<footer ref=${box} tabindex="-1" class="decide" data-decide>${said}
+    ${asked !== null && aims.length > 0 && html`<p class="note" id="aims">It aims at ${aims.map(([name, value], index) => html`${index > 0 && ", "}<${Peer} text=${name} class="dim" /> <${Peer} text=${value} class="strong" />`)}</p>`}
     <label class="comment"><span class="hidden">Comment, the agent reads it</span>
       <input ref=${comment} maxlength="500" placeholder=${one.require_reason ? "Reason (required; the agent reads it)" : "Comment (the agent reads it)"} /></label>
     <div class="buttons">${asked === null ? html`<${Fragment}>
-      <button class="deny" data-key="d" disabled=${isSending} onClick=${() => decide("deny")}>Deny</button>
+      <button class="deny" data-key="d" aria-disabled=${isSending} onClick=${() => decide("deny")}>Deny</button>
       ${scopes.map((scope) => html`<button class=${scope === "once" ? "approve" : "approve quiet"} data-key=${scope === "once" ? "a" : undefined}
-        disabled=${needsOpening || isSending} title=${needsOpening ? "Open the arguments first" : ""} onClick=${() => setAsked(scope)}>${SCOPES[scope] ?? scope}</button>`)}<//>`
+        disabled=${needsOpening} aria-disabled=${isSending} title=${needsOpening ? "Open the arguments first" : ""} onClick=${() => setAsked(scope)}>${SCOPES[scope] ?? scope}</button>`)}<//>`
     : html`<${Fragment}><button onClick=${() => setAsked(null)}>Back</button>
-      <button ref=${confirm} class="approve confirm" aria-disabled=${!isArmed || isSending} onClick=${() => isArmed && decide("approve", asked)}>
+      <button ref=${confirm} class="approve confirm" aria-describedby=${aims.length > 0 ? "aims" : undefined} aria-disabled=${!isArmed || isSending} onClick=${() => isArmed && decide("approve", asked)}>
         Confirm: <${Peer} text=${one.tool} /> on <${Peer} text=${one.server} />${asked !== "once" && html`, ${asked === "15m" ? "for 15 min" : "this session"}`}</button><//>`}</div>
   </footer>`;
 }

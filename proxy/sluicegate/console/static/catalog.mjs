@@ -169,7 +169,7 @@ function partsOf({ contents, messages, ...rest }) {
 /** @param {{id: string, waits: any}} props `waits`: its row while it waits; it is loaded again when that changes */
 function Pin({ id, waits }) {
   const texts = useMemo(() => new Resource(`/api/v1/pins?definitions=1&server=${encodeURIComponent(id.split(" ")[1] ?? "")}`), [id]);
-  const [asked, setAsked] = useState(/** @type {any} */ (null)), [done, setDone] = useState("");
+  const [asked, setAsked] = useState(/** @type {any} */ (null)), [done, setDone] = useState(""), [isDenying, setDenying] = useState(false);
   useEffect(() => void texts.load(false), [texts, waits?.waiting, waits?.current]);
   const accept = async (/** @type {any} */ pin) => {
     try {
@@ -191,7 +191,11 @@ function Pin({ id, waits }) {
       <section class="block"><h3>${pin.waiting ? before.length ? "What changed" : "What is new" : "Definition"} <span class="author">written by the server</span></h3>
         <${Lines} lines=${pin.waiting ? difference(before, after) : before} marks=${Boolean(pin.waiting)} label="Difference to the accepted definition" /></section>
       ${pin.by && html`<p class="dim">Accepted by <${Peer} text=${pin.by} />, ${pin.at}</p>`}
-      ${pin.waiting ? html`<div class="actions start"><button class="main" onClick=${() => setAsked(pin)}>Accept</button><span class="dim">Nothing changes until somebody accepts it.</span></div>`
+      ${pin.waiting ? html`<div class="actions start"><button class="main" onClick=${() => setAsked(pin)}>Accept</button>
+          ${pin.withheld && html`<button onClick=${() => { spoken.value = `${pin.name}: stays withheld`; go(pathWith({ of: "" })); }}>Keep withheld</button>`}
+          ${pin.deny_row && html`<button aria-expanded=${isDenying} onClick=${() => setDenying(!isDenying)}>Deny in config</button>`}</div>
+        <p class="dim">${pin.withheld ? "It stays withheld until somebody accepts it." : "Clients get it, although nobody accepted it."}</p>
+        ${isDenying && html`<section class="block"><h3>This row in a file of policy.files denies it to everybody</h3><${Lines} lines=${[pin.deny_row]} label="The row that denies it" /></section>`}`
         : html`<p class="dim">Nothing waits to be accepted here.</p>`}
       ${asked && html`<${Confirm} title=${html`Accept <${Peer} text=${asked.name} /> of <${Peer} text=${asked.server} />?`} action=${`Accept ${visible(asked.name)}`} run=${() => accept(asked)} onClose=${() => setAsked(null)}>
         <p>Clients get exactly the definition that is shown, by its fingerprint. If the server changes it first, it stays withheld.</p><p class="dim"><code>${asked.waiting}</code></p><//>`}</article>`;

@@ -1,10 +1,11 @@
 /** What changes, as it happens: one stream a tab, and everything is asked again after each gap. */
 import { signal } from "./vendor/signals.mjs";
-import { Failure, isOffline, look, send, session } from "./net.mjs";
+import { Failure, isOffline, look, send, serverTime, session, skew } from "./net.mjs";
 
 export const liveState = signal(/** @type {"live" | "reconnecting" | "off"} */ ("off"));
-/** Seconds, for countdowns; ticks once a second while the page is looked at. */
+/** Sluice's time, for countdowns; ticks once a second while the page is looked at. */
 export const now = signal(Date.now());
+skew.subscribe(() => { now.value = serverTime(); });
 
 /** @type {Map<(isEvent: boolean) => void, string[]>} */
 const listeners = new Map();
@@ -21,9 +22,9 @@ export function onChange(listener, topics) {
 function changed(topic = null) {
   if (news.add(topic).size > 1) return;
   setTimeout(() => {
-    const heard = news;
+    const told = news;
     news = new Set();
-    for (const [listener, topics] of [...listeners]) if (heard.has(null) || topics.some((one) => heard.has(one))) listener(!heard.has(null));
+    for (const [listener, topics] of [...listeners]) if (told.has(null) || topics.some((one) => told.has(one))) listener(!told.has(null));
   }, 250);
 }
 
@@ -35,11 +36,26 @@ export const opened = new Promise((done) => { settle = () => done(undefined); })
 /** Whether something was loaded that the stream, when it opens, says nothing of. */
 let isGap = false;
 
+/** Sluice says something at least every 15 seconds. Who hears nothing for so long hears nobody: no connection says that its
+ * other end is gone. */
+const SILENCE = 40_000;
+let silence = 0;
+
+/** Something was heard. */
+function heard() {
+  clearTimeout(silence);
+  silence = setTimeout(() => {
+    last = ""; // what was missed is not known: everything is asked for again
+    open?.abort();
+  }, SILENCE);
+}
+
 async function stream() {
   let wait = 500;
   setTimeout(giveUp, 1_000);
   while (session.value !== null) {
     open = new AbortController();
+    heard();
     try {
       const answer = await send("GET", "/api/v1/events", { background: true, signal: open.signal, last });
       liveState.value = "live";
@@ -51,6 +67,7 @@ async function stream() {
     } catch (problem) {
       if (problem instanceof Failure && [403, 404].includes(problem.status)) wait = 10_000; // no right to it, or no such list
     }
+    clearTimeout(silence);
     giveUp();
     liveState.value = "reconnecting";
     if (session.value !== null) await new Promise((done) => setTimeout(done, wait));
@@ -76,6 +93,7 @@ async function read(body) {
   const reader = body.getReader(), decoder = new TextDecoder();
   let rest = "", name = "";
   for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    heard();
     const lines = (rest + decoder.decode(part.value, { stream: true })).split("\n");
     rest = lines.pop() ?? "";
     for (const line of lines) {
@@ -95,14 +113,14 @@ session.subscribe((who) => {
   if (who === null) open?.abort();
 });
 
-setInterval(() => { if (!document.hidden) now.value = Date.now(); }, 1000);
+setInterval(() => { if (!document.hidden) now.value = serverTime(); }, 1000);
 // Hidden or not: who may no longer look must not go on looking. A tab that sleeps is asked when it wakes.
 setInterval(() => { if (session.value !== null) void look(); }, 4000);
 // What no event tells is asked for now and then.
 setInterval(() => { if (session.value !== null && !document.hidden) changed(); }, 5000);
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) return;
-  now.value = Date.now();
+  now.value = serverTime();
   void look();
   changed();
 });

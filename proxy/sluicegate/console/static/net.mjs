@@ -10,6 +10,11 @@ export const isStarted = signal(false);
 /** When Sluice answered last; 0: it never did. */
 export const answeredAt = signal(0);
 export const isOffline = signal(false);
+/** By how many milliseconds the browser's clock is behind Sluice's. A second or two is what the answers cannot tell. */
+export const skew = signal(0);
+const UNTOLD = 2_000, SLOW = 5_000;
+/** The time as Sluice has it: what ends, ends by that. */
+export const serverTime = () => Date.now() + skew.value;
 /** What a failed step-up asks for: the way, and what is done once it went well. */
 export const stepUp = signal(/** @type {null | {name: string, why: string, done: () => void}} */ (null));
 
@@ -33,6 +38,7 @@ export async function send(method, path, { body, background = false, signal: abo
   if (last) headers["Last-Event-ID"] = last;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (background) headers["X-Sluice-Background"] = "1";
+  const began = Date.now();
   let answer;
   try {
     answer = await fetch(path, {
@@ -45,7 +51,10 @@ export async function send(method, path, { body, background = false, signal: abo
     throw new Failure(0, "Sluice does not answer.");
   }
   isOffline.value = false;
-  answeredAt.value = Date.now();
+  const ahead = Date.parse(answer.headers.get("Date") ?? "") - Date.now();
+  // An answer that lay there while the machine slept says nothing of now.
+  if (Date.now() - began < SLOW && Math.abs(ahead - skew.value) > UNTOLD) skew.value = Math.abs(ahead) > UNTOLD ? ahead : 0;
+  answeredAt.value = serverTime();
   if (answer.ok) return answer;
   const told = await answer.json().catch(() => ({}));
   if (answer.status === 401 && path !== "/console/session/step-up" && method + path !== "POST/console/session") forget();
@@ -171,7 +180,7 @@ export class Resource {
       if (turn !== this.turn) return;
       this.data.value = data;
       this.failure.value = null;
-      this.at.value = Date.now();
+      this.at.value = serverTime();
     } catch (problem) {
       if (turn === this.turn && problem instanceof Failure) this.failure.value = problem;
       if (problem instanceof Failure && problem.status === 403) this.data.value = null;

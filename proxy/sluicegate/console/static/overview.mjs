@@ -1,9 +1,9 @@
 /** Overview: is it well, and does it need me? */
 import { useEffect } from "./vendor/hooks.mjs";
 import { Resource } from "./net.mjs";
-import { oldest, waiting, yours } from "./approvals.mjs";
-import { Countdown, Peer, Region, ToolClass, Verdict, ago, html, plural, useLive } from "./ui.mjs";
-import { servers, stateOf } from "./servers.mjs";
+import { nameOf, oldest, waiting, yours } from "./approvals.mjs";
+import { Countdown, Peer, Region, ToolClass, Verdict, ago, html, plural, useLive, visible } from "./ui.mjs";
+import { hintOf, servers, stateOf } from "./servers.mjs";
 
 const pins = new Resource("/api/v1/pins?waiting=1");
 const status = new Resource("/api/v1/status");
@@ -38,14 +38,14 @@ export function Overview() {
         <${Region} resource=${waiting} title="Approvals" isEmpty=${() => yours().length === 0}
           empty=${html`<p>Nothing waits for you. New ones appear here at once.</p>`}>${() => html`<ul class="rows">${yours().slice(0, 6).map((/** @type {any} */ one) => html`
           <li><a class="row" href=${`/console/approvals/${one.id}`}><span class="row-top"><span class="name"><${Peer} text=${one.server} /><span class="slash">/</span><b><${Peer} text=${one.tool} /></b></span>
-            <${Countdown} until=${one.expires_at} label=${one.tool} /></span>
+            <${Countdown} id=${one.id} until=${one.expires_at} label=${nameOf(one)} /></span>
             <span class="row-sub"><${ToolClass} word=${one.class} /><span>for <${Peer} text=${one.principal} /></span></span></a></li>`)}</ul>`}<//></section>
       <section class="panel" aria-labelledby="o-servers"><header><h2 id="o-servers">Servers</h2><a href="/console/servers">All</a></header>
         <${Region} resource=${servers} title="Servers" isEmpty=${(/** @type {any} */ data) => data.servers.length === 0}
           empty=${html`<p>No server is configured. <code>sluice init</code> takes over those of your client.</p>`}>${(/** @type {any} */ data) => html`
           <ul class="rows">${[...data.servers].sort(troubled).slice(0, 8).map((/** @type {any} */ one) => html`<li><a class="row" href=${`/console/servers/${encodeURIComponent(one.key)}`}>
             <span class="row-top"><b><${Peer} text=${one.key} /></b><${Verdict} word=${stateOf(one)} /></span>
-            ${one.last_error && stateOf(one) !== "up" && html`<span class="row-sub"><${Peer} text=${one.last_error} /></span>`}</a></li>`)}</ul>`}<//></section>
+            ${one.last_error && stateOf(one) !== "up" && html`<span class="row-sub"><${Peer} text=${one.last_error} /></span>`}${hintOf(one) && html`<span class="row-sub">${visible(hintOf(one))}</span>`}</a></li>`)}</ul>`}<//></section>
       <section class="panel" aria-labelledby="o-denied"><header><h2 id="o-denied">Denied in the last hour</h2><a href="/console/activity?outcome=denied&since=1h">All</a></header>
         <${Region} resource=${denied} title="Calls" isEmpty=${(/** @type {any} */ data) => data.calls.length === 0} empty=${html`<p>No call was denied.</p>`}>${(/** @type {any} */ data) => html`
           <ul class="rows">${data.calls.map((/** @type {any} */ one) => html`<li><a class="row" href=${`/console/activity/${encodeURIComponent(one.id)}?outcome=denied`}>
@@ -68,8 +68,11 @@ function Needs() {
     const of = [...new Set(changed.map((/** @type {any} */ row) => row.server))];
     found.push(html`<a href="/console/catalog"><b>${plural(changed.length, "changed definition")}</b> withheld: <${Peer} text=${of.join(", ")} /></a>`);
   }
-  const down = (servers.data.value?.servers ?? []).filter((/** @type {any} */ one) => !["up", "starting"].includes(stateOf(one)));
-  if (down.length) found.push(html`<a href="/console/servers"><b>${plural(down.length, "server")}</b> not up: <${Peer} text=${down.map((/** @type {any} */ one) => one.key).join(", ")} /></a>`);
+  const rows = servers.data.value?.servers ?? [], keys = (/** @type {any[]} */ some) => html`<${Peer} text=${some.map((one) => one.key).join(", ")} />`;
+  const logins = rows.filter((/** @type {any} */ one) => one.needs_login);
+  if (logins.length) found.push(html`<a href="/console/servers"><b>${plural(logins.length, "server")}</b> to log in to: ${keys(logins)}</a>`);
+  const down = rows.filter((/** @type {any} */ one) => !["up", "starting", "login_needed"].includes(stateOf(one)));
+  if (down.length) found.push(html`<a href="/console/servers"><b>${plural(down.length, "server")}</b> not up: ${keys(down)}</a>`);
   if (waiting.data.value === null && servers.data.value === null) return null;
   return html`<section class=${`needs ${found.length ? "wait" : "good"}`} aria-label="What needs you">
     ${found.length === 0 ? html`<p><${Verdict} word="ok" tone="good" /> Nothing needs you.</p>` : html`<p class="lead">${found.length === 1 ? "One thing needs you" : `${found.length} things need you`}</p><ul>${found.map((one) => html`<li>${one}</li>`)}</ul>`}</section>`;

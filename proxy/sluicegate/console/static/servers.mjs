@@ -7,7 +7,13 @@ import { query, route, go } from "./router.mjs";
 export const servers = new Resource("/api/v1/servers");
 
 /** One word for how it is doing. @param {any} one */
-export const stateOf = (one) => (one.status === "up" && one.circuit === "open" ? "open" : one.status);
+export const stateOf = (one) => (one.needs_login ? "login_needed" : one.status === "up" && one.circuit === "open" ? "open" : one.status);
+
+/** What a person can do about it, where that is known. @param {any} one */
+export function hintOf(one) {
+  if (one.needs_login) return `Log in to it: sluice login ${one.key}`;
+  return one.status === "down" ? "sluice doctor says what is missing on this machine." : "";
+}
 
 export function Servers() {
   useLive(servers);
@@ -23,7 +29,7 @@ export function Servers() {
           <a class="row" href=${`/console/servers/${encodeURIComponent(one.key)}`} aria-current=${one.key === chosen ? "true" : undefined}>
             <span class="row-top"><b><${Peer} text=${one.key} /></b><${Verdict} word=${stateOf(one)} /></span>
             <span class="row-sub"><span><${Peer} text=${one.transport} /></span>${(one.revisions ?? []).map((/** @type {string} */ revision) => html`<span><${Peer} text=${revision} /></span>`)}
-              ${one.in_flight !== undefined && html`<span>${one.in_flight} in flight</span>`}${one.restarts > 0 && html`<span>${plural(one.restarts, "restart")}</span>`}</span></a></li>`)}</ul>`}<//>
+              ${one.in_flight !== undefined && html`<span>${one.in_flight} in flight</span>`}${one.restarts > 0 && html`<span>${plural(one.restarts, "restart")}</span>`}${one.noise && html`<span>noise on stdout</span>`}</span>${hintOf(one) && html`<span class="row-sub">${visible(hintOf(one))}</span>`}</a></li>`)}</ul>`}<//>
     </section>
     <section class="detail" aria-label="One server">${chosen ? html`<a class="back" href="/console/servers">← All servers</a>
       <${Region} resource=${servers} title="This server">${(/** @type {any} */ data) => html`<${Server} one=${data.servers.find((/** @type {any} */ row) => row.key === chosen)} />`}<//>`
@@ -35,11 +41,13 @@ function Server({ one }) {
   const facts = [
     ["Transport", one.transport], ["Revisions", (one.revisions ?? []).join(", ")], ["Processes", (one.pids ?? []).join(", ")],
     ["Connections", one.connections], ["In flight", one.in_flight], ["Waiting", one.waiting], ["Suspended", one.parked],
-    ["Restarts", one.restarts], ["Circuit", one.circuit], ["Memory", size(one.memory) || ""], ["Pins", one.pins],
+    ["Restarts", one.restarts], ["Circuit", one.circuit], ["Memory", size(one.memory) || ""], ["Pins", one.pins], ["Last exit", one.exit],
   ].filter(([, value]) => value !== undefined && value !== "" && value !== null);
   return html`<article class="card"><header class="card-head"><div><h2><${Peer} text=${one.key} /></h2><p class="meta"><${Verdict} word=${stateOf(one)} /></p></div></header>
     <${Actions} key=${one.key} one=${one} />
     ${one.last_error && html`<section class="block"><h3>Last error</h3><p class="note bad"><${Peer} text=${one.last_error} /></p></section>`}
+    ${hintOf(one) && html`<p class="note wait">${visible(hintOf(one))}</p>`}
+    ${one.noise && html`<section class="block"><h3>On stdout <span class="author">written by the server, and no message</span></h3><${Lines} lines=${[one.noise]} label="On stdout" /><p class="dim">Only messages belong there: it has to log to stderr.</p></section>`}
     <dl class="facts grid">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd><${Peer} text=${value} /></dd></div>`)}</dl>
     ${one.timeline?.length > 0 && html`<section class="block" aria-label="How it started"><h3>How it started</h3><ol class="steps">${one.timeline.map((/** @type {any} */ step, /** @type {number} */ index) => html`
       <li><${Time} at=${step.at} /> <b>${step.step}</b>${index > 0 && html` <span class="dim">after ${seconds(step, one.timeline[index - 1])}</span>`}${step.why && html` <${Peer} text=${step.why} />`}</li>`)}</ol></section>`}

@@ -30,11 +30,11 @@ export function Lines({ lines, marks = false, label }) {
 /** Words for what came out, each with a shape of its own, so that colour is never alone. */
 const VERDICTS = {
   good: ["✓", "approved consumed allow up accepted ready live ok closed"],
-  wait: ["◔", "pending partially_approved ask starting reconnecting half-open new waiting"],
+  wait: ["◔", "pending partially_approved ask starting reconnecting half-open new waiting login_needed"],
   bad: ["✕", "denied deny down error BROKEN disabled open withheld changed"],
   off: ["–", "expired cancelled superseded off unknown"],
 };
-const WORDS = { partially_approved: "partly approved", consumed: "approved, used", open: "circuit open" };
+const WORDS = { partially_approved: "partly approved", consumed: "approved, used", open: "circuit open", login_needed: "login needed" };
 
 export function Verdict({ word, tone = "" }) {
   const found = tone || Object.keys(VERDICTS).find((one) => VERDICTS[one][1].split(" ").includes(word)) || "off";
@@ -67,12 +67,23 @@ export const Time = ({ at }) => html`<time datetime=${at} title=${at}>${clock(at
 export const size = (bytes) =>
   bytes == null ? "" : bytes < 1024 ? `${bytes} B` : bytes < 1048576 ? `${(bytes / 1024).toFixed(1)} KB` : `${(bytes / 1048576).toFixed(1)} MB`;
 
-/** How long something has to run, read aloud at 60 and at 10 seconds. */
-export function Countdown({ until, label }) {
+/** How many seconds each had left when it was last looked at. @type {Map<string, number>} */
+const leftOf = new Map();
+
+/** Says once that little time is left, however many places of the page show it, and however late the page looks.
+ * @param {string} id @param {string} label @param {number} left */
+function warn(id, label, left) {
+  const before = leftOf.get(id) ?? 0;
+  if ([60, 10].some((mark) => before > mark && left <= mark) && left > 0) spoken.value = `${label}: ${plural(left, "second")} left`;
+  if (left > 0) leftOf.set(id, left);
+  else leftOf.delete(id);
+}
+
+/** How long something has to run, said aloud when no more than 60 and 10 seconds are left. @param {{id: string, until: string, label: string}} props */
+export function Countdown({ id, until, label }) {
   const left = Math.round((Date.parse(until) - now.value) / 1000);
-  const spoken = left === 60 || left === 10 ? `${label}: ${left} seconds left` : "";
-  return html`<span class=${`countdown ${left < 60 ? "soon" : ""}`}>${left > 0 ? `${span(left)} left` : "over"}</span
-    ><span class="hidden" role="status">${spoken}</span>`;
+  useEffect(() => warn(id, label, left), [id, left]);
+  return html`<span class=${`countdown ${left < 60 ? "soon" : ""}`}>${left > 0 ? `${span(left)} left` : "over"}</span>`;
 }
 
 const TOPICS = { approvals: ["approval"], grants: ["approval"], servers: ["server"], status: ["server", "policy"], calls: ["call"], pins: ["pin", "server"],
@@ -106,7 +117,8 @@ export function Region({ resource, title, empty, isEmpty = () => false, children
   if (data === null) return html`<div class="skeleton" aria-busy="true" aria-label=${`${title}: loading`}>${isSlow && html`<i /><i /><i />`}</div>`;
   const stale = failure && html`<p class="note bad" role="status">${failure.message} What you see is of ${clock(resource.at.value)}.
     ${" "}<button class="link" onClick=${() => resource.load(false)}>Try again</button></p>`;
-  return html`<${Fragment}>${stale}${(data.notes ?? []).map((note) => html`<p class="note wait"><${Peer} text=${note} /></p>`)}${
+  const notes = [...(data.notes ?? []), ...(data.incomplete ?? []).map((/** @type {string} */ why) => `Incomplete: ${why}.`)];
+  return html`<${Fragment}>${stale}${notes.map((note) => html`<p class="note wait"><${Peer} text=${note} /></p>`)}${
     isEmpty(data) ? html`<div class="empty">${empty}</div>` : children(data)}<//>`;
 }
 
