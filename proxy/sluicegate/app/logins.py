@@ -102,6 +102,7 @@ class LoginIndex:
                 if isinstance(server, HttpServer) and may_log_in(server)}  # fmt: skip
         self._machines = {key for key, login in able.items() if login.grant == "client_credentials"}
         self._able = frozenset(able)
+        self._known = frozenset(key for key, login in able.items() if login.list == "known")
         self._callback = config.login.callback
         if able and self._logins is None:
             self._logins = self._open()
@@ -146,6 +147,10 @@ class LoginIndex:
         if not self._ids:
             return ""
         return self._ids.get((server, whose(self._per.get(server, ""), client)), "")
+
+    def lends(self, server: str, client: Client) -> bool:
+        """Whether a client that has no login, and can have one, is shown what people have accepted of that server."""
+        return server in self._known and not self.find(server, client) and bool(self.whose(server, client))
 
     def about(self, server: str, client: Client) -> Json | None:
         """What the audit log says of the account that a call uses. On the hot path."""
