@@ -36,7 +36,7 @@ def people(judges: PolicyService, log: Path | None, pins: DefinitionPins | None 
 
     def accepted(binding: CallBinding) -> Json:
         mark = binding.definition.removeprefix("sha256:")
-        return {} if pins is None else pins.accepted(binding.server, binding.kind, binding.own, mark)
+        return {} if pins is None else pins.acceptance(binding.server, binding.kind, binding.own, mark)
 
     judge = judges.judge
     return ApprovalsApiDeps(judge.roles_of, judge.row_text, history, accepted)

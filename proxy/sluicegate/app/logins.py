@@ -105,6 +105,7 @@ class LoginIndex:
         self._able = frozenset(able)
         self._machines = {key for key, login in able.items() if login.grant == "client_credentials"}
         self._callback, self._pages = config.login.callback, config.listen.login_pages
+        self._known = frozenset(key for key, login in able.items() if login.list == "known")
         if able and self._logins is None:
             self._logins = self._open()
         if self._logins is not None:
@@ -156,6 +157,10 @@ class LoginIndex:
         if not self._ids:
             return ""
         return self._ids.get((server, whose(self._per.get(server, ""), client)), "")
+
+    def lends(self, server: str, client: Client) -> bool:
+        """Whether a client that has no login, and can have one, is shown what people have accepted of that server."""
+        return server in self._known and not self.find(server, client) and bool(self.whose(server, client))
 
     def about(self, server: str, client: Client) -> Json | None:
         """What the audit log says of the account that a call uses. On the hot path."""

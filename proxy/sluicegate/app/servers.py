@@ -175,7 +175,10 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
             if notice := pins.notice(key):
                 log.warning(notice, extra={"server": key, "hint": f"sluice pins diff {key}"})
         stack.push_async_callback(pins.flush)
-        lists = CatalogCache(settings.lists(control.config, servers, transport), servers, hub, services.store, pins)
+        lists = CatalogCache(
+            settings.lists(control.config, servers, transport), servers, hub, services.store, pins,
+            services.logins.lends,
+        )  # fmt: skip
         stack.callback(lists.close)
         cache.set(lists)
         control.attach(lists, pins)

@@ -11,7 +11,7 @@ list timeout, and for a server of which a stored list has its name, as long as t
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from sluicegate.catalog.list_bounds import DEFAULT_BOUNDS, Bounds
 from sluicegate.catalog.snapshot import KINDS, Entry, ListSection, ServerNaming, Snapshot, assemble, listing
 from sluicegate.catalog_cache import list_waits
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, instructions_of
+from sluicegate.catalog_cache.lent_lists import LentLists
 from sluicegate.catalog_cache.list_waits import HangingStarts
 from sluicegate.catalog_cache.list_walk import ServerInfos, walk
 from sluicegate.catalog_cache.server_catalog import ServerCatalog, digests, evict
@@ -76,8 +77,9 @@ class CatalogCache:
 
     def __init__(
         self, settings: ListSettings, servers: Mapping[str, McpServer], hub: Hub, store: Store | None = None,
-        pins: DefinitionPins | None = None,
+        pins: DefinitionPins | None = None, lends: Callable[[str, Client], bool] = lambda server, client: False,
     ) -> None:  # fmt: skip
+        """`lends`: whether a client, which has no login to a server, is shown what people have accepted of it."""
         self.settings = settings
         self.servers = servers
         self._hub = hub
@@ -85,6 +87,7 @@ class CatalogCache:
         self.starts = HangingStarts(self._stored)
         self._pins = pins or DefinitionPins({}, MemoryStore())
         self._pins.on_moved(self.serve_anew)
+        self._lends, self._lent = lends, LentLists(self._stored, self._pins)
         self.namings = {key: self._naming(key) for key in servers}
         self._catalogs: dict[str, dict[str, ServerCatalog]] = {key: {} for key in servers}
         self._shared: WeakValueDictionary[bytes, Snapshot] = WeakValueDictionary()
@@ -127,6 +130,7 @@ class CatalogCache:
                 timer.cancel()
         self._catalogs[server_key], self._news[server_key] = {}, {}
         self._abouts.forget(server_key)
+        self._lent.forget(server_key)
         self.starts.forget(server_key)
         return catalogs
 
@@ -314,6 +318,7 @@ class CatalogCache:
             await self.starts.listed(catalog.server)
         if complete and catalog.whole is not None and whole != catalog.whole.digest:
             await self._stored.remember(catalog.server, catalog.scope, client, catalog.whole, catalog.era)
+            self._lend_anew(catalog.server.key)
 
     def _rehome(self, catalog: ServerCatalog, client: Client) -> None:
         """A server's era may be known only once it is up, and with it the scope of who asked before."""
@@ -381,6 +386,9 @@ class CatalogCache:
         server = catalog.server
         await self.starts.recall(server)
         stored = await self._stored.recall(self.namings[server.key], server, catalog.scope, client)
+        if stored is None and self._lends(server.key, client):
+            catalog.is_lent = True
+            stored = await self._lent.find(self.namings[server.key], server.identity)
         if stored is not None and catalog.whole is None:  # unless the server has listed meanwhile
             whole, era = stored
             self._speak(catalog, client, era)
@@ -456,8 +464,18 @@ class CatalogCache:
             for method in KINDS:
                 self._tell(server_key, None, method)
 
+    def _lend_anew(self, server_key: str) -> None:
+        """Others were shown something else, or people have accepted more: whoever has no login sees that."""
+        self._lent.forget(server_key)
+        for catalog in self.of(server_key):
+            if catalog.is_lent and (catalog.whole is None or catalog.recalled):
+                catalog.recall = catalog.whole = catalog.snapshot = None
+                for method in KINDS:
+                    self._tell(server_key, catalog.scope, method)
+
     def serve_anew(self, server_key: str) -> None:
         """The pins of a server changed: what its catalogs hold is judged again, once for all that hold the same."""
+        self._lend_anew(server_key)
         cases: dict[tuple[Era, str, bytes, bytes], tuple[Snapshot, list[str]]] = {}
         for catalog in self._catalogs[server_key].values():
             if catalog.whole is None or catalog.snapshot is None:

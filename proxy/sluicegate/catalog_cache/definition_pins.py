@@ -128,6 +128,13 @@ class DefinitionPins:
         accepted = {pin.fingerprint for book in self._both(target.server) if (pin := book.pins.get(key)) and pin.by}
         return bool(accepted) and pins.fingerprint(target.item) in accepted
 
+    def accepted(self, server: str) -> frozenset[tuple[str, str, str]]:
+        """What people have accepted of a server: kind, own name and fingerprint of each definition."""
+        if server not in self._modes:
+            return frozenset()
+        books = self._both(server)
+        return frozenset((*key, pin.fingerprint) for book in books for key, pin in book.pins.items() if pin.by)
+
     def review(self, target: Target) -> str:
         """What people have said of this very definition: `accepted`, `first_use` (served, and nobody has looked),
         `changed` since the one that is known, `unpinned` where none is kept."""
@@ -139,7 +146,7 @@ class DefinitionPins:
         fingerprints = {pin.fingerprint for book in both if (pin := book.pins.get(key)) is not None}
         return "changed" if fingerprints and pins.fingerprint(target.item) not in fingerprints else "first_use"
 
-    def accepted(self, server: str, kind: PinKind, own: str, fingerprint: str) -> Json:
+    def acceptance(self, server: str, kind: PinKind, own: str, fingerprint: str) -> Json:
         """Who accepted this very definition and when, and the era of its pin; empty if nobody did."""
         for era in ERAS if server in self._modes else ():
             pin = self._books[server, era].pins.get((kind, own))

@@ -19,13 +19,13 @@ class ServerCatalog:
     shown under their own URI, as their pages passed by. `recalled`: lists that are from the store, and that the server
     has not listed since; `recall` looks there. `missed`: a list of resources lacks its own, because it was still
     starting. `is_awaited`: the server took another's place, and has not listed since. `announced` counts how often the
-    server said that a list has changed.
+    server said that a list has changed. `is_lent`: it is of a client without a login, and has what others were shown.
     `whole` is what the server listed, in its `era`, to these `capabilities` (`McpServer.capability_set`); `snapshot` is
     the part of it that is served."""
 
-    __slots__ = ("announced", "capabilities", "changed", "era", "is_awaited", "late", "learned", "missed", "recall",
-                 "recalled", "retry_at", "scope", "searched_at", "server", "snapshot", "stale", "used", "walk",
-                 "walked_at", "whole")  # fmt: skip
+    __slots__ = ("announced", "capabilities", "changed", "era", "is_awaited", "is_lent", "late", "learned", "missed",
+                 "recall", "recalled", "retry_at", "scope", "searched_at", "server", "snapshot", "stale", "used",
+                 "walk", "walked_at", "whole")  # fmt: skip
 
     def __init__(self, server: McpServer, scope: str) -> None:
         self.server = server
@@ -41,7 +41,7 @@ class ServerCatalog:
         self.stale = set(KINDS)
         self.changed: set[str] = set()
         self.learned: dict[str, None] = {}
-        self.late = self.missed = self.used = self.is_awaited = False
+        self.late = self.missed = self.used = self.is_awaited = self.is_lent = False
         self.retry_at = self.walked_at = self.searched_at = float("-inf")
 
     @property

@@ -41,7 +41,8 @@ class SnapshotStore:
     async def all(self, naming: ServerNaming, identity: str) -> list[tuple[Era, Snapshot]]:
         """Every stored list of a server, whichever client it was for."""
         stored = {} if self._store is None else await self._store.scan(places(naming.server, identity))
-        found = [await _apart(data, _rebuilt, naming, data, "legacy") for data in stored.values()]
+        each = dict.fromkeys(stored.values())  # many clients were shown the same
+        found = [await _apart(data, _rebuilt, naming, data, "legacy") for data in each]
         return [(era, snapshot) for snapshot, era in filter(None, found)]
 
     async def has_hung(self, server: McpServer) -> bool:

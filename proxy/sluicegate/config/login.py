@@ -85,6 +85,9 @@ class ServerLogin(Section):
     """What tokens are for, as the server's metadata has it unless set; `omit` leaves the parameter out."""
     pkce: Literal["required", "assume"] = "required"
     """assume: the authorization server does not say that it supports PKCE with S256, and does."""
+    list: Literal["known", "own"] = "known"
+    """What a client without a login is shown. known: definitions that a person has accepted; a call of one asks for the
+    login. own: what the server has listed to that client before."""
     params: dict[Annotated[str, AfterValidator(_param)], str] = written({})
     """Further parameters of the authorization request, such as access_type: offline."""
 

@@ -1,0 +1,92 @@
+"""The port to which a browser returns, as other programs and pages of this machine meet it."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from login_bench import Bench
+from small_authorization_server import PRM, ProtectedServer, listening
+
+from sluicegate.app.login_callback import CallbackPort
+from sluicegate.login import LoginFailed, LoginInfo
+
+INFO = LoginInfo("lgn_a", "srv", "local", "https://as.example.test", "sluice", ("a",), None, "ok", 1, True)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+class Finished:
+    def __init__(self) -> None:
+        self.queries: list[str] = []
+
+    async def __call__(self, query: str, redirect_uri: str) -> LoginInfo:
+        self.queries.append(query)
+        if "state=good" not in query:
+            raise LoginFailed('it says "<b>no</b>"')
+        return INFO
+
+
+@asynccontextmanager
+async def opened(finish: Finished, port: int = 0) -> AsyncIterator[tuple[CallbackPort, httpx.AsyncClient]]:
+    callback = CallbackPort(f"http://127.0.0.1:{port or free_port()}/callback", finish)
+    async with callback.open() as there, httpx.AsyncClient(trust_env=False) as client:
+        yield there, client
+
+
+async def test_where_another_program_has_the_port_it_gets_no_code() -> None:
+    with socket.socket() as theirs:
+        theirs.bind(("127.0.0.1", 0))
+        theirs.listen()
+        port = int(theirs.getsockname()[1])
+        async with opened(Finished(), port) as (there, _):
+            assert there.redirect_uri.startswith("http://127.0.0.1:") and f":{port}/" not in there.redirect_uri
+
+
+@pytest.mark.parametrize("more", ["next=https://evil.test", "redirect=//evil.test", "redirect_uri=https://evil.test",
+                                  "url=%2f%2fevil.test", "state=good&next=//evil.test"])  # fmt: skip
+async def test_no_query_leads_elsewhere(more: str) -> None:
+    async with opened(Finished()) as (there, client):
+        for state in ("good", "bad"):
+            answer = await client.get(f"{there.redirect_uri}?state={state}&code=c-secret&{more}")
+            assert "evil" not in answer.headers.get("location", "") + answer.text
+            assert answer.status_code == 400 or answer.headers["location"] == "/done"
+            assert "c-secret" not in answer.headers.get("location", "") + answer.text
+        done = await client.get(there.redirect_uri.replace("/callback", "/done") + f"?{more}")
+        assert done.status_code in (200, 404) and "evil" not in done.text + str(done.headers)
+
+
+async def test_a_name_that_was_made_to_mean_this_machine_is_not_served() -> None:
+    finish = Finished()
+    async with opened(finish) as (there, client):
+        for host in ("evil.test", "localhost", f"evil.test:{httpx.URL(there.redirect_uri).port}", ""):
+            answer = await client.get(f"{there.redirect_uri}?state=good&code=c", headers={"host": host})
+            assert answer.status_code == 400, host
+        assert finish.queries == []
+        assert (await client.post(f"{there.redirect_uri}?state=good&code=c")).status_code == 405
+        assert (await client.get(f"{there.redirect_uri}?state=good&code=c")).status_code == 303
+
+
+async def test_pages_run_nothing_stay_nowhere_and_show_what_peers_wrote_plainly() -> None:
+    async with opened(Finished()) as (there, client):
+        page = await client.get(f"{there.redirect_uri}?state=bad")
+        assert "<b>" not in page.text and "&lt;b&gt;no" in page.text
+        for answer in (page, await client.get(f"{there.redirect_uri}?state=good&code=c")):
+            assert "default-src 'none'" in answer.headers["content-security-policy"]
+            assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+            assert (answer.headers["cache-control"], answer.headers["referrer-policy"]) == ("no-store", "no-referrer")
+
+
+async def test_metadata_elsewhere_are_read_without_a_token(bench: Bench) -> None:
+    other = ProtectedServer(at=bench.at)
+    async with listening(other):
+        await bench.log_in()
+        bearer = await bench.logins.bearer("srv", "local")
+        bench.clock.added += 6  # the token is not young any more
+        await bench.refused(bearer, challenge=f'Bearer resource_metadata="{other.url}{PRM}/mcp"')
+        assert other.seen and not [seen for seen in other.seen if "authorization" in seen.headers or seen.body]
