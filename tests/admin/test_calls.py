@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from audit.audit_kit import check_one, make_call, one_call, open_audit, segments, settled
 
-from sluicegate.admin.calls import CallsApi
+from sluicegate.admin.calls import CallsApi, timing
 from sluicegate.audit import newest
 from sluicegate.audit.newest import Backwards, CallFilter, Position, read_position
 from sluicegate.audit.settings import Rotation
@@ -249,6 +249,18 @@ async def test_the_story_of_a_call_has_its_records_and_its_proof(tmp_path: Path)
         assert told["proof"]["state"] == "proved" and told["proof"]["records"][0]["signed"] >= 4
         assert (await calls.show("nothing"))[0] == 404 and (await calls.show("x" * 500))[0] == 404
     assert check_one(tmp_path).ok
+
+
+def test_each_stage_of_a_call_says_how_long_it_took_after_the_one_before() -> None:
+    ends = {"type": "outcome", "time": "2026-11-23T12:00:05.500000000Z", "seconds": 1.5}
+    started = {"type": "intent", "time": "2026-11-23T12:00:04.250000000Z"}
+    used = {"type": "approval", "time": "2026-11-23T11:59:00.000000000Z", "approval": {"state": "approved"}}
+    rows = timing([used, {"type": "admin", "time": ""}, started, ends])
+    assert [(row["stage"], row.get("after")) for row in rows] == [
+        ("approval approved", None), ("intent", 0.25), ("outcome", 1.25),
+    ]  # fmt: skip
+    assert [(row["stage"], row.get("after")) for row in timing([ends])] == [("outcome", 1.5)]
+    assert [(row["stage"], row.get("after")) for row in timing([started])] == [("intent", None)], "it has not ended"
 
 
 @pytest.mark.parametrize("what", ["changed", "removed", "unsigned"])

@@ -42,7 +42,8 @@ PAGES = {
     "decided": "/approvals/{decided}?tab=decided", "activity": "/activity", "call": "/activity/{denied}",
     "servers": "/servers", "server": "/servers/bank", "catalog": "/catalog", "tool": "/catalog?of=tool%20bank__wire",
     "policy": "/policy?as=key:ann&method=tools/call&target=bank/close_account", "health": "/health",
-    "audit": "/audit", "logins": "/logins",
+    "audit": "/audit", "logins": "/logins", "grants": "/approvals?tab=grants", "asked": "/approvals?tab=asked",
+    "question": "/policy", "pin": "/catalog?of=pin%20bank%20legacy%20tool%20look",
     "none": "/no-such-page",
 }  # fmt: skip
 __all__ = ["peers"]
@@ -144,6 +145,41 @@ def test_a_page_breaks_no_rule(stage: Stage, name: str) -> None:
             stage.open(tab, name)
             assert problems(tab) == [], look
             assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), look
+
+
+PIN: Json = {
+    "server": "bank", "era": "legacy", "kind": "tool", "name": "look", "state": "changed", "withheld": True,
+    "by": "key:lea", "at": "2026-11-20T10:00:00Z", "since": "2026-11-25T10:00:00Z", "waiting": "cd", "current": "cd",
+    "flags": ["description: 1 hidden character"], "accepted_text": '{"a":"one"}', "waiting_text": '{"a":"two"}',
+    "deny_row": "p, *, bank, tool:look, *, deny",
+}  # fmt: skip
+ROW: Json = {"transport": "stdio", "in_flight": 0, "restarts": 2, "last_error": "it ended", "exit": "exit status 3"}
+IN_NEED: Json = {"servers": [{"key": "bank", "status": "down", "noise": "Starting!", **ROW},
+                             {"key": "linear", "status": "down", "needs_login": True, **ROW}]}  # fmt: skip
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "light, 320 px"])
+def test_what_is_rarely_so_breaks_no_rule_either(stage: Stage, look: str) -> None:
+    with page(stage.chrome, storage_state=stage.session, **LOOKS[look]) as tab:
+        stage.open(tab, "approval")
+        tab.get_by_role("button", name="Approve once").click()
+        expect(tab.get_by_role("button", name="Confirm")).to_have_attribute("aria-disabled", "false")
+        assert problems(tab) == []
+        tab.route("**/api/v1/pins*", lambda route: route.fulfill(json={"pins": [PIN]}))
+        stage.open(tab, "pin")
+        tab.get_by_role("button", name="Deny in config").click()
+        assert problems(tab) == []
+        tab.get_by_role("button", name="Accept").click()
+        expect(tab.get_by_role("dialog")).to_be_visible()
+        assert problems(tab) == []
+        listed = {"approvals": [], "total": 0, "incomplete": ["worker 3 does not answer"]}
+        tab.route("**/api/v1/approvals?*", lambda route: route.fulfill(json=listed))
+        tab.route("**/api/v1/servers", lambda route: route.fulfill(json=IN_NEED))
+        tab.route("**/api/v1/calls?*", lambda route: route.fulfill(status=503, json={"error": "it cannot be read"}))
+        for name in ("overview", "approvals", "server", "activity"):
+            stage.open(tab, name)
+            assert problems(tab) == [], name
+            assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
 
 
 def test_with_forced_colours_what_is_chosen_and_what_has_the_focus_is_outlined(stage: Stage) -> None:

@@ -119,6 +119,39 @@ def test_why_a_call_was_denied_is_one_click_from_the_overview(town: Bed, chrome:
         assert "acme" not in tab.url, "arguments may be secret"
 
 
+def test_calls_that_cannot_be_loaded_are_asked_for_again_and_old_ones_are_called_old(
+    town: Bed, chrome: Browser, lead: Json
+) -> None:
+    called(town, "look")
+    with page(chrome, storage_state=lead) as tab:
+        gone: list[int] = [1]
+        answer = {"status": 503, "json": {"error": "the log cannot be read"}}
+        tab.route("**/api/v1/calls?*", lambda route: route.fulfill(**answer) if gone else route.continue_())  # type: ignore[arg-type]
+        tab.goto(f"{town.process.admin}/console/activity")
+        problem = tab.locator(".problem")
+        expect(problem).to_contain_text("the log cannot be read")
+        gone.clear()
+        problem.get_by_role("button", name="Try again").click()
+        expect(tab.locator("a.call").first).to_be_visible()
+        gone.append(1)
+        expect(tab.locator(".note.bad")).to_contain_text("What you see is of")
+        expect(tab.locator("a.call").first).to_be_visible()
+
+
+def test_a_story_names_what_took_the_time_and_the_overview_shows_how_long_calls_take(
+    town: Bed, chrome: Browser, lead: Json
+) -> None:
+    allowed, denied = called(town, "look"), called(town, "wire")
+    with page(chrome, storage_state=lead) as tab:
+        took = tab.locator("article.card table tr")
+        tab.goto(f"{town.process.admin}/console/activity/{allowed}")
+        expect(took).to_have_text([re.compile(r"decide, and record the intent\d.* m?s"), re.compile(r"server\d.* m?s")])
+        tab.goto(f"{town.process.admin}/console/activity/{denied}")
+        expect(took).to_have_text([re.compile(r"decide\d.* m?s")])
+        tab.goto(f"{town.process.admin}/console")
+        expect(tab.get_by_role("region", name="Newest calls")).to_contain_text("95 % at most")
+
+
 def test_calls_appear_as_they_end_until_somebody_pauses(town: Bed, chrome: Browser, lead: Json) -> None:
     with page(chrome, storage_state=lead) as tab:
         tab.goto(f"{town.process.admin}/console/activity")

@@ -171,6 +171,19 @@ def test_focus_stays_at_the_decision_that_one_makes_by_key(town: Bed, chrome: Br
         expect(tab.locator(".over")).to_be_focused()
 
 
+def test_a_key_held_down_on_back_denies_nothing(town: Bed, chrome: Browser, lead: Json) -> None:
+    id = asked(town, amount=7)
+    with page(chrome, storage_state=lead) as tab:
+        open_card(tab, town, id)
+        tab.get_by_role("button", name="Approve once").click()
+        tab.get_by_role("button", name="Back").focus()
+        tab.keyboard.press("Enter")
+        expect(tab.get_by_role("button", name="Deny")).to_be_visible()
+        expect(tab.locator(".decide")).to_be_focused()
+        tab.keyboard.press("Enter")
+        expect(tab.locator("article .meta .verdict")).to_contain_text("pending")
+
+
 @pytest.mark.parametrize("what", ["decided", "changed"])
 def test_why_a_decision_was_not_taken_is_said_as_it_is(town: Bed, chrome: Browser, lead: Json, what: str) -> None:
     id = asked(town, amount=5, what=what)

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from command_line import run
 from console.browser import browser, page
 from peers.fleet import peers
 from playwright.sync_api import Browser, Page, expect
@@ -131,10 +132,60 @@ def test_the_policy_page_says_which_line_denies(town: Bed, chrome: Browser, lead
         card = tab.locator("article.answer")
         expect(card.locator(".verdict").first).to_contain_text("deny")
         expect(card.locator(".line.deciding")).to_contain_text("p, role:everyone, *, tool:*wire*, *, deny")
-        expect(card.locator(".line")).to_have_count(6)
+        expect(card.locator(".source .line")).to_have_count(5)
         expect(card.locator("tbody tr")).to_have_count(2)
         expect(card).to_contain_text("sluice explain tools/call bank/wire --as ann --args")
         assert "acme" not in tab.url, "arguments may be secret"
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "arguments"),
+    [("tools/call", "bank__wire", '{"to": "#1"}'), ("tools/call", "bank/look", ""), ("prompts/get", "bank/x", "")],
+)
+def test_an_answer_is_copied_as_a_test_that_the_policy_keeps(
+    town: Bed, chrome: Browser, lead: Json, tmp_path: Path, method: str, target: str, arguments: str
+) -> None:
+    with page(chrome, storage_state=lead) as tab:
+        tab.goto(f"{town.process.admin}/console/policy?as=ann&method={method}")
+        tab.get_by_label("Target").fill(target)
+        tab.get_by_label("Arguments").fill(arguments)
+        tab.get_by_role("button", name="Explain").click()
+        card = tab.locator("article.answer")
+        expect(card).to_contain_text("All rows that speak of it")
+        copied = card.get_by_label("A row of policy.tests").inner_text()
+    settings = json.loads(town.process.config.read_text())
+    settings["policy"]["tests"] = "tests.yaml"
+    (tmp_path / "policy.csv").write_text(ROWS)
+    (tmp_path / "sluice.yaml").write_text(json.dumps(settings))
+    for text, code in ((copied, 0), (re.sub('"expect":"[a-z]+"', '"expect":"ask"', copied), 1)):
+        (tmp_path / "tests.yaml").write_text(text)
+        done = run(tmp_path, "policy", "test", "-c", "sluice.yaml")
+        assert done.returncode == code, done.stdout + done.stderr
+
+
+def test_a_question_that_found_nobody_is_asked_again(town: Bed, chrome: Browser, lead: Json) -> None:
+    with page(chrome, storage_state=lead) as tab:
+        gone: list[int] = [1]
+        tab.route("**/api/v1/policy/explain", lambda route: route.abort() if gone else route.continue_())
+        tab.goto(f"{town.process.admin}/console/policy?as=ann&method=tools/call&target=bank/wire")
+        expect(tab.get_by_role("alert")).to_contain_text("Sluice does not answer")
+        gone.clear()
+        tab.get_by_role("alert").get_by_role("button", name="Try again").click()
+        expect(tab.locator("article.answer .verdict").first).to_contain_text("deny")
+
+
+def test_the_catalog_follows_what_a_client_is_given(town: Bed, chrome: Browser, lead: Json) -> None:
+    with page(chrome, storage_state=lead) as tab:
+        tab.goto(f"{town.process.admin}/console/catalog?as=key:ann")
+        expect(tab.locator(".status")).to_contain_text("live")
+        expect(tab.locator(".leaf s").filter(has_text="wire")).to_have_count(1)
+        expect(tab.locator(".leaf s").filter(has_text="look")).to_have_count(0)
+        try:
+            town.write(ROWS + "p, role:everyone, bank, tool:look, *, deny\n")
+            expect(tab.locator(".leaf s").filter(has_text="look")).to_have_count(1)
+        finally:
+            town.write(ROWS)
+        expect(tab.locator(".leaf s").filter(has_text="look")).to_have_count(0)
 
 
 def test_a_question_that_is_none_is_answered_in_words(town: Bed, chrome: Browser, lead: Json) -> None:

@@ -11,6 +11,7 @@ from sluicegate.audit.checkpoint import PublicKeys
 from sluicegate.audit.newest import CallFilter, LogPage, Story
 from sluicegate.audit.read import Filter
 from sluicegate.audit.record import TYPES
+from sluicegate.audit.record_templates import seconds as moment
 from sluicegate.audit.time_expressions import read_time
 from sluicegate.outcomes import ENDINGS
 from sluicegate.protocol.jsonrpc import Json
@@ -101,17 +102,31 @@ def _story(found: Story) -> Json:
     answer["decision"] = newest.as_record(first.get("decision")) or newest.as_record(own[-1].get("decision"))
     answer["approvals"] = [_approval(one) for one in records if one["type"] == "approval"]
     answer["rounds"] = [newest.summary(one) for one in records if one.get("call") != found.call and "call" in one]
-    answer["timing"] = [
-        {"stage": _stage(one), "time": one["time"], **({"seconds": one["seconds"]} if "seconds" in one else {})}
-        for one in records
-        if one["type"] in ("intent", "outcome", "approval")
-    ]
+    answer["timing"] = timing(records)
     return {
         "call": answer,
         "records": records,
         "proof": {"state": newest.worst(found.proofs), "records": found.proofs},
         "partial": found.is_partial,
     }
+
+
+def timing(records: Sequence[Json]) -> list[Json]:
+    """When each stage of a call ended, and how long `after` the one before: the first after the call came, which its
+    outcome tells. What is older than the call, such as the approval that it uses, has no `after`."""
+    ends = [one for one in records if one["type"] == "outcome" and "seconds" in one]
+    last = moment(ends[-1]["time"]) - ends[-1]["seconds"] if ends else None
+    rows: list[Json] = []
+    for one in records:
+        if one["type"] not in ("intent", "outcome", "approval"):
+            continue
+        row, at = {"stage": _stage(one), "time": one["time"]}, moment(one["time"])
+        row |= {"seconds": one["seconds"]} if "seconds" in one else {}
+        if last is not None and at >= last:
+            row["after"] = round(at - last, 6)
+        last = at if last is None else max(last, at)
+        rows.append(row)
+    return rows
 
 
 def _stage(record: Json) -> str:

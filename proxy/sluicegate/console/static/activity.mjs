@@ -1,8 +1,8 @@
 /** Activity: what clients called, newest first as it happens, and one call from the row that decided to what proves it. */
 import { useEffect, useMemo, useState } from "./vendor/hooks.mjs";
 import { signal } from "./vendor/signals.mjs";
-import { Failure, Resource, get, getExactly } from "./net.mjs";
-import { Fragment, Lines, NoRight, Peer, Region, Time, Verdict, clock, html, plural, visible } from "./ui.mjs";
+import { Failure, Resource, get, getExactly, serverTime } from "./net.mjs";
+import { Lines, Peer, Region, Time, Verdict, clock, html, plural, visible } from "./ui.mjs";
 import { route } from "./router.mjs";
 import { asPolicyQuestion, fillIn } from "./policy.mjs";
 import { Plot, ms } from "./plot.mjs";
@@ -36,6 +36,8 @@ class Feed {
     this.rows = signal(/** @type {any[] | null} */ (null));
     this.fresh = signal(/** @type {any[]} */ ([]));
     this.failure = signal(/** @type {Failure | null} */ (null));
+    this.data = this.rows; // as a region shows it
+    this.at = signal(0);
     this.next = signal("");
     this.searched = signal({ to: "", isPartial: false });
     this.isCut = signal(false);
@@ -54,6 +56,7 @@ class Feed {
     try {
       const data = await get(`/api/v1/calls?${wanted}`, background);
       this.failure.value = null;
+      this.at.value = serverTime();
       return data;
     } catch (problem) {
       if (problem instanceof Failure) this.failure.value = problem;
@@ -132,12 +135,9 @@ export function Activity() {
     return () => clearInterval(timer);
   }, [feed, chosen]);
   if (chosen) return html`<a class="back always" href=${pathOf(filter)}>← All calls</a><${Call} key=${chosen} id=${chosen} />`;
-  const rows = feed.rows.value, failure = feed.failure.value;
   return html`<header class="head"><h1>Activity</h1><button aria-pressed=${isPaused.value} onClick=${() => { isPaused.value = !isPaused.value; }}>${isPaused.value ? "Resume" : "Pause"}</button></header>
     <${Filters} titles=${FILTERS} hints=${HINTS} choices=${CHOICES} focus="q" label="Filter calls" pathOf=${pathOf} note=${calledBefore} />
-    ${failure?.status === 403 ? html`<${NoRight} text=${failure.message} title="Calls" />` : html`<${Fragment}>
-      ${failure && html`<p class="note bad" role="alert"><${Peer} text=${failure.message} /></p>`}
-      ${rows === null ? !failure && html`<div class="skeleton" aria-busy="true" aria-label="Calls: loading"><i /><i /><i /></div>` : html`<${List} feed=${feed} rows=${rows} filter=${filter} />`}<//>`}`;
+    <${Region} resource=${feed} title="Calls">${(/** @type {any[]} */ rows) => html`<${List} feed=${feed} rows=${rows} filter=${filter} />`}<//>`;
 }
 
 function List({ feed, rows, filter }) {
@@ -172,6 +172,13 @@ function Call({ id }) {
   return html`<${Region} resource=${resource} title="This call">${(/** @type {any} */ data) => html`<${Story} story=${data} reload=${() => resource.load(false)} />`}<//>`;
 }
 
+/** What took the time until then. @param {any} at @param {any} one */
+function stageOf({ stage }, one) {
+  if (stage === "intent") return "decide, and record the intent";
+  if (stage !== "outcome") return stage;
+  return one.timing.some((/** @type {any} */ other) => other.stage === "intent") ? "server" : one.outcome === "denied" ? "decide" : "outcome";
+}
+
 function Story({ story, reload }) {
   const { call: one, proof } = story, decision = one.decision ?? {};
   const policy = asPolicyQuestion(one);
@@ -189,7 +196,7 @@ function Story({ story, reload }) {
       ${one.trace && html`<dt>Trace</dt><dd><code><${Peer} text=${one.trace} /></code></dd>`}<dt>Call</dt><dd><code><${Peer} text=${one.id} /></code></dd></dl>
     <${Recorded} title="Arguments" of="the client" value=${one.arguments} digest=${one.arguments_digest} />
     <${Recorded} title="Result" of="the server" value=${one.result} digest=${one.result_digest} isCut=${one.result_cut} />
-    <section class="block"><h2>Timing</h2><div class="scroll"><table class="plain tight"><tbody>${one.timing.map((/** @type {any} */ at) => html`<tr><td class="dim"><${Time} at=${at.time} /></td><td><${Peer} text=${at.stage} /></td><td>${ms(at.seconds)}</td></tr>`)}</tbody></table></div></section>
+    <section class="block"><h2>Timing</h2><div class="scroll"><table class="plain tight"><tbody>${one.timing.map((/** @type {any} */ at) => html`<tr><td class="dim"><${Time} at=${at.time} /></td><td><${Peer} text=${stageOf(at, one)} /></td><td>${ms(at.after)}</td></tr>`)}</tbody></table></div></section>
     ${one.approvals.length > 0 && html`<section class="block"><h2>Approvals</h2><ul class="sentences">${one.approvals.map((/** @type {any} */ at) => html`
       <li><a href=${`/console/approvals/${encodeURIComponent(at.id)}`}><${Peer} text=${at.id} /></a> <${Peer} text=${at.state ?? ""} class="strong" />${at.approver && html` by <${Peer} text=${at.approver} />`}${at.comment && html` “<${Peer} text=${at.comment} />”`} <span class="dim"><${Time} at=${at.time} /></span></li>`)}</ul></section>`}
     ${one.rounds.length > 0 && html`<section class="block"><h2>Other rounds</h2><ul class="sentences">${one.rounds.map((/** @type {any} */ at) => html`

@@ -219,10 +219,10 @@ function Decide({ one, needsOpening, resource }) {
     <label class="comment"><span class="hidden">Comment, the agent reads it</span>
       <input ref=${comment} maxlength="500" placeholder=${one.require_reason ? "Reason (required; the agent reads it)" : "Comment (the agent reads it)"} /></label>
     <div class="buttons">${asked === null ? html`<${Fragment}>
-      <button class="deny" data-key="d" aria-disabled=${isSending} onClick=${() => decide("deny")}>Deny</button>
+      <button key="deny" class="deny" data-key="d" aria-disabled=${isSending} onClick=${() => decide("deny")}>Deny</button>
       ${scopes.map((scope) => html`<button class=${scope === "once" ? "approve" : "approve quiet"} data-key=${scope === "once" ? "a" : undefined}
         disabled=${needsOpening} aria-disabled=${isSending} title=${needsOpening ? "Open the arguments first" : ""} onClick=${() => setAsked(scope)}>${SCOPES[scope] ?? scope}</button>`)}<//>`
-    : html`<${Fragment}><button onClick=${() => setAsked(null)}>Back</button>
+    : html`<${Fragment}><button key="back" onClick=${() => setAsked(null)}>Back</button>
       <button ref=${confirm} class="approve confirm" aria-describedby=${aims.length > 0 ? "aims" : undefined} aria-disabled=${!isArmed || isSending} onClick=${() => isArmed && decide("approve", asked)}>
         Confirm: <${Peer} text=${one.tool} /> on <${Peer} text=${one.server} />${asked !== "once" && html`, ${asked === "15m" ? "for 15 min" : "this session"}`}</button><//>`}</div>
   </footer>`;

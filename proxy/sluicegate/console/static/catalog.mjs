@@ -2,6 +2,7 @@
 import { useEffect, useMemo, useState } from "./vendor/hooks.mjs";
 import { Failure, Resource, get, post, session } from "./net.mjs";
 import { Confirm, Lines, Peer, Region, Time, ToolClass, Verdict, html, plural, size, spoken, useLive, visible } from "./ui.mjs";
+import { liveState, onChange } from "./live.mjs";
 import { go, query } from "./router.mjs";
 
 const SHOWN = 100; // rows of a kind of one server; a search narrows them
@@ -53,8 +54,17 @@ export function Catalog() {
   const client = query.value.get("as") || "local", sought = (query.value.get("q") ?? "").toLowerCase(), chosen = query.value.get("of") ?? "";
   const lists = useMemo(() => listsOf(client), [client]);
   const judged = useMemo(() => new Resource(`/api/v1/tools/judged?as=${encodeURIComponent(client)}`), [client]);
-  const load = async () => { await lists.load(false); await judged.load(false); };
-  useEffect(() => void load(), [lists]);
+  const load = async (background = false) => { await lists.load(background); await judged.load(background); };
+  useEffect(() => {
+    void load();
+    let timer = 0, isGone = false; // the lists are large: what comes within a second is one change
+    const soon = () => { timer ||= setTimeout(() => { timer = 0; void load(true); }, 1_000); };
+    const leave = [onChange((isEvent) => isEvent && soon(), ["pin", "server", "policy"]), liveState.subscribe((state) => {
+      if (state === "live" && isGone) soon();
+      isGone = state === "reconnecting";
+    })];
+    return () => { clearTimeout(timer); leave.forEach((end) => end()); };
+  }, [lists]);
   useLive(pins);
   const filter = (/** @type {string} */ name, /** @type {string} */ value) => go(pathWith({ [name]: value }), true);
   const rows = judged.data.value?.tools, about = useMemo(() => new Map((rows ?? []).map((/** @type {any} */ one) => [one.name, one])), [rows]);

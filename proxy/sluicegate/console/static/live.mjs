@@ -36,9 +36,7 @@ export const opened = new Promise((done) => { settle = () => done(undefined); })
 /** Whether something was loaded that the stream, when it opens, says nothing of. */
 let isGap = false;
 
-/** Sluice says something at least every 15 seconds. Who hears nothing for so long hears nobody: no connection says that its
- * other end is gone. */
-const SILENCE = 40_000;
+const SILENCE = 40_000; // Sluice says something every 15 seconds, and no connection says that its other end is gone
 let silence = 0;
 
 /** Something was heard. */

@@ -3,11 +3,13 @@ import { useEffect } from "./vendor/hooks.mjs";
 import { Resource } from "./net.mjs";
 import { nameOf, oldest, waiting, yours } from "./approvals.mjs";
 import { Countdown, Peer, Region, ToolClass, Verdict, ago, html, plural, useLive, visible } from "./ui.mjs";
+import { Plot } from "./plot.mjs";
 import { hintOf, servers, stateOf } from "./servers.mjs";
 
 const pins = new Resource("/api/v1/pins?waiting=1");
 const status = new Resource("/api/v1/status");
 const denied = new Resource("/api/v1/calls?outcome=denied&since=1h&limit=5");
+const recent = new Resource("/api/v1/calls?limit=100");
 const SELDOM = 30_000; // a search in the log is dearer than a list
 const MINUTE = 60_000, SHORT = 9_000;
 const BEGUN = "sluice.begun"; // of a browser that has seen the first call
@@ -24,8 +26,9 @@ status.data.subscribe((data) => {
 export function Overview() {
   for (const resource of [waiting, servers, pins, status]) useLive(resource);
   useEffect(() => {
-    void denied.load();
-    const timer = setInterval(() => { if (!document.hidden) void denied.load(); }, SELDOM);
+    const load = () => { void denied.load(); void recent.load(); };
+    load();
+    const timer = setInterval(() => { if (!document.hidden) load(); }, SELDOM);
     return () => clearInterval(timer);
   }, []);
   return html`<header class="head"><h1>Overview</h1></header>
@@ -51,6 +54,9 @@ export function Overview() {
           <ul class="rows">${data.calls.map((/** @type {any} */ one) => html`<li><a class="row" href=${`/console/activity/${encodeURIComponent(one.id)}?outcome=denied`}>
             <span class="row-top"><span class="name"><${Peer} text=${one.server ?? ""} /><span class="slash">/</span><b><${Peer} text=${one.own ?? one.asked ?? one.method} /></b></span><span class="dim">${ago(one.time)}</span></span>
             <span class="row-sub"><span>for <${Peer} text=${one.principal} /></span>${one.rule && html`<span>by <${Peer} text=${one.rule} /></span>`}</span></a></li>`)}</ul>`}<//></section>
+      <section class="panel" aria-labelledby="o-calls"><header><h2 id="o-calls">Newest calls</h2><a href="/console/activity">All</a></header>
+        <${Region} resource=${recent} title="Calls" isEmpty=${(/** @type {any} */ data) => data.calls.length < 2} empty=${html`<p>Their number and how long they took are drawn from the second on.</p>`}>${(/** @type {any} */ data) => html`
+          <${Plot} rows=${data.calls} />`}<//></section>
     </div>`;
 }
 

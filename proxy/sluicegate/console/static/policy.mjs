@@ -49,14 +49,28 @@ export function Policy() {
       <label class="all"><span>Arguments, as JSON <span class="dim">(optional)</span></span><textarea name="arguments" rows="3" spellcheck="false">${typed.value}</textarea></label>
       <button class="main" disabled=${isBusy}>Explain</button></form>
     <div role="status" aria-live="polite" aria-busy=${isBusy}>${failure && (failure.status === 403 ? html`<${NoRight} text=${failure.message} title="Policy" />`
-      : html`<p class="note bad" role="alert"><${Peer} text=${failure.message} /></p>`)}
+      : html`<p class="note bad" role="alert"><${Peer} text=${failure.message} />${(failure.status === 0 || failure.status >= 500) && html` <button class="link" onClick=${ask}>Try again</button>`}</p>`)}
       ${answer ? html`<${Answer} one=${answer} />` : !failure && html`<div class="empty"><h3>Ask why</h3><p>The verdict, the row that decides and every other row that speaks of the request are shown here, as <code>sluice explain</code> shows them.</p></div>`}</div>`;
 }
 
 const quoted = (/** @type {string} */ text) => (/^[\w@%+=:,./#-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
 
+const VERBS = { "tools/call": "call", "prompts/get": "get", "resources/read": "read" };
+
+/** What was answered, as a row of `policy.tests`; empty where the policy alone does not say so. Its rows are YAML, as all JSON is. */
+function asTest({ asked, rows = [], ...one }) {
+  if (one.absent || one.grant || !one.object) return "";
+  const origins = (/** @type {string} */ kind) => (one.roles ?? []).map((/** @type {string[]} */ way) => way[0]).filter((/** @type {string} */ name) => name.startsWith(kind));
+  const who = { id: one.principal, roles: origins("role:"), groups: origins("group:") }, expect = one.arguments ? "invalid_arguments" : one.would_deny ? "deny" : one.verdict;
+  const row = rows.find((/** @type {any} */ some) => some.at === one.rule)?.row, isTool = asked.method === "tools/call";
+  return `- ${JSON.stringify({ as: who, [VERBS[asked.method]]: `${one.server}/${one.object.slice(one.object.indexOf(":") + 1)}`, class: isTool && one.class ? one.class : undefined,
+    args: isTool ? asked.arguments : undefined, expect, path: one.arguments?.path, profile: expect === "ask" ? one.approval ?? undefined : undefined, because: one.arguments ? undefined : row })}`;
+}
+
+const Copied = ({ title, text, label }) => html`<section class="block"><h3>${title} <button class="link" onClick=${() => void navigator.clipboard?.writeText(text)}>Copy</button></h3><${Lines} lines=${[text]} label=${label} /></section>`;
+
 function Answer({ one }) {
-  const { asked } = one, rows = one.rows ?? [];
+  const { asked } = one, rows = one.rows ?? [], test = asTest(one);
   const words = ["sluice", "explain", asked.method, asked.target, "--as", asked.as, ...(asked.arguments ? ["--args", JSON.stringify(asked.arguments)] : [])];
   const why = one.absent ?? (one.arguments ? `argument ${one.arguments.path}: ${one.arguments.message}` : one.grant ? `the grant ${one.grant}: nobody is asked while it lasts` : "");
   return html`<article class="card answer"><header class="card-head"><div><h2><${Peer} text=${asked.target} /></h2>
@@ -70,7 +84,8 @@ function Answer({ one }) {
       rows.map((/** @type {any} */ row) => html`<tr><td><${Verdict} word=${row.says} /></td><td><${Peer} text=${row.at} /></td><td><code><${Peer} text=${row.row} /></code></td></tr>`)}</tbody></table></div>`
       : html`<p class="dim">No row speaks of it.</p>`}</section>
     ${one.roles?.length > 0 && html`<section class="block"><h3>Roles</h3><ul>${one.roles.map((/** @type {string[]} */ way) => html`<li><${Peer} text=${way.join(" → ")} /></li>`)}</ul></section>`}
-    <section class="block"><h3>The same in a terminal <button class="link" onClick=${() => void navigator.clipboard?.writeText(words.map(quoted).join(" "))}>Copy</button></h3><${Lines} lines=${[words.map(quoted).join(" ")]} label="Command" /></section>
+    <${Copied} title="The same in a terminal" text=${words.map(quoted).join(" ")} label="Command" />
+    ${test && html`<${Copied} title="The same as a test" text=${test} label="A row of policy.tests" />`}
     ${one.revision && html`<p class="dim">Policy revision <${Peer} text=${one.revision} /></p>`}</article>`;
 }
 

@@ -70,8 +70,7 @@ export const size = (bytes) =>
 /** How many seconds each had left when it was last looked at. @type {Map<string, number>} */
 const leftOf = new Map();
 
-/** Says once that little time is left, however many places of the page show it, and however late the page looks.
- * @param {string} id @param {string} label @param {number} left */
+/** Says once that little time is left, however many places show it, and however late. @param {string} id @param {string} label @param {number} left */
 function warn(id, label, left) {
   const before = leftOf.get(id) ?? 0;
   if ([60, 10].some((mark) => before > mark && left <= mark) && left > 0) spoken.value = `${label}: ${plural(left, "second")} left`;
