@@ -237,6 +237,31 @@ def test_a_browser_of_another_machine_logs_in_over_the_api(tmp_path: Path, site:
         there.until(lambda: "mail__whoami" in there.names("ann"))
 
 
+def test_a_command_on_another_machine_logs_in_with_a_key(tmp_path: Path, site: Misbehaving) -> None:
+    with gateway(tmp_path, site) as there, browsing(there) as browser:
+        words = ["login", "mail", "--url", f"{base(there)}mcp", "--no-open", "--json"]
+
+        def command(who: str) -> "subprocess.Popen[str]":
+            environment = clean_environment() | {"SLUICE_KEY": key_of(who), "HOME": str(tmp_path)}
+            return subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                    env=environment, cwd=tmp_path)  # fmt: skip
+
+        with command("ann") as process:
+            assert process.stdout is not None and process.stderr is not None
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            assert "Logged in" in browser.login(json.loads(line)["url"]).text
+            assert json.loads(process.stdout.readline())["server"] == "mail" and process.wait(10) == 0
+        there.until(lambda: "mail__whoami" in there.names("ann"))
+        with command("nobody") as process:
+            _, said = process.communicate(timeout=30)
+            assert process.returncode == 5 and "refuses this key" in said and key_of("nobody") not in said
+        words[1] = "post"
+        with command("ann") as process:
+            _, said = process.communicate(timeout=30)
+            assert process.returncode == 1 and "there is no server post" in said
+
+
 # ---------------------------------------------------------------- at an identity provider
 
 

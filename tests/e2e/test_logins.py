@@ -222,9 +222,9 @@ def test_a_slash_too_many_behind_an_issuer_is_for_the_config_to_decide(tmp_path:
 # ---------------------------------------------------------------- at a desktop
 
 
-def desktop(folder: Path, site: Misbehaving) -> list[str]:
+def desktop(folder: Path, site: Misbehaving, **login: str) -> list[str]:
     (folder / "policy.csv").write_text(ROWS + "p, local, sluice, admin:*, *, allow\n")
-    config = {"servers": {"mail": {"url": site.mcp}}, "policy": {"files": ["policy.csv"]}}
+    config = {"servers": {"mail": {"url": site.mcp}}, "policy": {"files": ["policy.csv"]}, "login": login}
     return stdio_command(config, folder)
 
 
@@ -250,9 +250,9 @@ META = {
 
 
 @contextmanager
-def logged_out(folder: Path, site: Misbehaving, revision: str) -> Iterator[Desktop]:
+def logged_out(folder: Path, site: Misbehaving, revision: str, **login: str) -> Iterator[Desktop]:
     """A client that knows the server's tools from an earlier login, and can open pages."""
-    client = Desktop(desktop(folder, site), "one")
+    client = Desktop(desktop(folder, site, **login), "one")
     meta: Json = {"_meta": META} if revision == MODERN else {}
     try:
         if revision != MODERN:
@@ -287,6 +287,17 @@ def test_a_client_that_opens_pages_is_asked_and_the_call_goes_on(tmp_path: Path,
         while (message := client.hear()).get("id") != id:
             pass
         assert message["result"]["content"][0]["text"] == '{"text": "hello"}'
+        assert len(site.calls("echo")) == 1
+
+
+def test_a_legacy_client_gets_the_page_in_an_error_where_the_config_says_so(tmp_path: Path, site: Misbehaving) -> None:
+    with logged_out(tmp_path, site, "2025-11-25", legacy="error") as client:
+        answer = client.ask("tools/call", name="mail__echo", arguments={"text": "hello"})
+        (page,) = answer["error"]["data"]["elicitations"]
+        assert answer["error"]["code"] == -32042 and page["mode"] == "url" and page["elicitationId"]
+        with Browser() as browser:
+            assert "Logged in" in browser.login(page["url"]).text
+        until_so(lambda: "result" in client.ask("tools/call", name="mail__echo", arguments={"text": "hello"}))
         assert len(site.calls("echo")) == 1
 
 

@@ -68,6 +68,7 @@ def pipeline(
         wait=services.logins.wait,
         renew=asked.renew,
         opens_pages=opens_pages,
+        tells_legacy=lambda: services.judging.config.login.legacy == "error",
         hold_for=config.approvals.hold_for,
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Annotated, Any, Final, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
@@ -21,7 +22,8 @@ from sluicegate.app.browser import open_link
 from sluicegate.app.login_callback import CallbackPort
 from sluicegate.app.services import open_audit, open_egress
 from sluicegate.app.settings import DATABASE, client_of
-from sluicegate.cli.admin import Admin, answer, key_of, reasons
+from sluicegate.cli.admin import Admin, GivenKey, KeyFile, answer, key_of, reasons
+from sluicegate.cli.login_elsewhere import log_in_elsewhere
 from sluicegate.cli.output import AsJson, Code, ConfigFile, give, info, load, print_out, printable, stop, table
 from sluicegate.config import Config
 from sluicegate.listen.server import CannotListen
@@ -60,6 +62,11 @@ def login(
                                              "finishes the login.")
     ] = False,
     no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", show_default=False,
+                                 help="Log in to a server of the gateway with that MCP endpoint, with your client key.")
+    ] = None,
+    key_file: KeyFile = None,
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -67,6 +74,11 @@ def login(
     --json, the address is one line of JSON, and the result another one."""
     if paste + device + no_wait > 1:
         stop(Code.USAGE, "--paste, --device and --no-wait exclude one another")
+    if url is not None:
+        if paste or device or no_wait or as_ is not None:
+            stop(Code.USAGE, "--url excludes --as, --paste, --device and --no-wait: the login is of your key")
+        _log_in_elsewhere(url, server, key_of(key_file, None), no_open, as_json)
+        return
     loaded, whose = _whose(config_file, server, as_)
     if no_wait:
         _hand_over(config_file, server, as_, as_json)
@@ -232,6 +244,22 @@ def _hand_over(config_file: Path | None, server: str, as_: str | None, as_json: 
     info("Open this address in a browser of this machine. The Sluice that runs finishes the login.")
     print_out(json.dumps({"url": begun["url"], "login": begun["login"]}) if as_json else printable(begun["url"]))
     raise typer.Exit(Code.ASK)
+
+
+def _log_in_elsewhere(url: str, server: str, key: GivenKey | None, no_open: bool, as_json: bool) -> None:
+    def show(address: str, login: str) -> None:
+        if as_json:
+            print_out(json.dumps({"url": address, "login": login}))
+        elif not no_open and open_link(Path(mkdtemp(prefix="sluice-")), address):
+            info(f"Your browser opens {address}")
+        else:
+            info(f"Open this address in a browser of this machine:\n{address}")
+
+    said = log_in_elsewhere(url, server, key, show)
+    if as_json:
+        print_out(json.dumps(said))
+    else:
+        print_out(f"You are logged in to {printable(str(said.get('server')))} by {printable(str(said.get('issuer')))}.")
 
 
 def _show(flow: Flow, state: Path, as_json: bool, opens: bool) -> None:

@@ -114,5 +114,8 @@ class LoginSection(Section):
     """Where people with tokens sign in on the login pages beside listen.public_url."""
     key_page: bool = True
     """Whether people with a client key may type it into the login pages. It is compared as a hash and not kept."""
+    legacy: Literal["ask", "error"] = "ask"
+    """How a client of 2025-11-25 that opens pages learns of a login: by a question inside the call, or by error -32042.
+    """
     within: Timeout = written("10m")
     """How long a login may take."""

@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.legacy_server import URL_ELICITATION_REQUIRED
 from sluicegate.protocol.methods import ASKING
 from sluicegate.protocol.model import (
     LOGIN_PROFILE,
     ApprovalRef,
     Call,
     Client,
+    Failure,
     Guard,
     Handler,
     InputRequired,
@@ -41,7 +43,8 @@ class LoginDeps:
     sentence that a client has to log in to a server, and is empty where it need not. `about` is what the audit log
     says of the account that is used, None for none. `begin` starts a login, None where that cannot be done by a link.
     `wait` takes seconds, and returns whether there is a login. `renew` finds what a call is about in the lists of
-    today: before, those of an earlier login may have been known."""
+    today: before, those of an earlier login may have been known. `tells_legacy`: a legacy client gets the page in an
+    error, and is not asked inside the call."""
 
     concerns: Callable[[str], bool]
     needed: Callable[[str, Client], str]
@@ -50,6 +53,7 @@ class LoginDeps:
     wait: Callable[[str, Client, float], Awaitable[bool]]
     renew: Callable[[Call, Target], Awaitable[Target | None]]
     opens_pages: Callable[[Client], bool]
+    tells_legacy: Callable[[], bool]
     hold_for: float
 
 
@@ -84,7 +88,8 @@ async def _ask(deps: LoginDeps, call: Call, target: Target, asked: ApprovalRef |
     if call.method in ASKING and deps.opens_pages(call.client):
         link = await deps.begin(server, call.client)
         if link is not None:
-            return _question(server, link)
+            is_told = call.client.era == "legacy" and deps.tells_legacy()
+            return _page_required(server, link) if is_told else _question(server, link)
     return _refused(call, why)
 
 
@@ -105,6 +110,14 @@ def _question(server: str, link: LoginLink) -> InputRequired:
     key = f"login-{secrets.token_hex(8)}"
     requests = {key: {"method": "elicitation/create", "params": params}}
     return InputRequired(requests, approval_ref=ApprovalRef(link.id, "", "", LOGIN_PROFILE, key))
+
+
+def _page_required(server: str, link: LoginLink) -> Failure:
+    """2025-11-25 client/elicitation#url-mode-with-elicitation-required-error: the client opens it, and calls again."""
+    page = {"mode": "url", "elicitationId": link.id, "url": link.url, "message": f"Sluice asks: log in to {server}."}
+    message = f"NOT EXECUTED: {server} needs your login."
+    data = {"elicitations": [page], "reason": "login_required"}
+    return Failure(URL_ELICITATION_REQUIRED, message, data, "login_required")
 
 
 def _refused(call: Call, why: str) -> Outcome:
