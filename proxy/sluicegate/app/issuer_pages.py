@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from sluicegate.app.login_pages_html import CLOSE, HEADERS, page, text
+from sluicegate.app.login_pages_html import CLOSE, HEADERS, form_page, page, text
 from sluicegate.app.login_sign_in import Provider, SignIn
 from sluicegate.config import Config
 from sluicegate.http.forwarded_headers import ForwardedHeaders
@@ -150,7 +150,7 @@ class IssuerPages:
         buttons = "".join(f'<p><button name="answer" value="{word.lower()}">{word}</button></p>' for word in _ANSWERS)
         hidden = f'<input type="hidden" name="ticket" value="{escape(ticket)}">'
         form = f'<form method="post" action="{escape(self._issuer)}/oauth/consent">{hidden}{buttons}</form>'
-        answer = page(200, "Allow this client?", text(said), text(warning), form)
+        answer = form_page("Allow this client?", text(said), text(warning), form)
         # A browser takes the policy of the page for the redirect that its form leads to, too.
         policy = HEADERS["content-security-policy"].replace("form-action 'self'", f"form-action 'self' {_source(to)}")
         answer.headers["content-security-policy"] = policy

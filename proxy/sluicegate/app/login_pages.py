@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from sluicegate.app.login_pages_html import CLOSE, HEADERS, key_form, link, may, page, text
+from sluicegate.app.login_pages_html import CLOSE, HEADERS, form_page, key_form, link, may, page, text
 from sluicegate.app.login_sign_in import Provider, SignIn
 from sluicegate.app.logins import GATEWAY, LoginIndex
 from sluicegate.config import Config
@@ -130,7 +130,7 @@ class LoginPages:
             return self._with_cookie(page(200, "Log in", *blocks, link(url, f"Sign in at {host}")), secret)
         if not config.login.key_page or (principal and not self._is_key(principal)):
             return page(404, "No such page", CLOSE)
-        return page(200, "Log in", *blocks, key_form(f"{self.base}{quote(server)}", ticket))
+        return form_page("Log in", *blocks, key_form(f"{self.base}{quote(server)}", ticket))
 
     async def _take_key(self, request: Request) -> Response:
         """The key is compared as a hash, counted, and not kept."""

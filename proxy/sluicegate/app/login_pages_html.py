@@ -33,6 +33,13 @@ def page(status: int, title: str, *blocks: str) -> HTMLResponse:
     return HTMLResponse(f"{_HEAD}<h1>{escape(title)}</h1>{''.join(blocks)}</html>", status, HEADERS)
 
 
+def form_page(title: str, *blocks: str) -> HTMLResponse:
+    """Without a referrer a browser sends a form with `Origin: null` (Fetch 3.2), and it could be anybody's."""
+    made = page(200, title, *blocks)
+    made.headers["referrer-policy"] = "same-origin"
+    return made
+
+
 def text(words: str) -> str:
     return f"<p>{escape(words)}</p>"
 
