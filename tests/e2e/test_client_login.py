@@ -1,16 +1,20 @@
 """Clients log in by themselves at Sluice where the identity provider knows none of them: the way, and attacks on it."""
 
+import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from e2e.client_login import CALLBACK, ClientLogin, Gateway, events, gateway, query, well_known
-from e2e.sluice_process import clean_environment
-from peers.install import MCP1, MCP2
+from e2e.client_login import CALLBACK, ClientLogin, Gateway, Json, events, gateway, query, well_known
+from e2e.sluice_process import clean_environment, free_port
+from peers.fleet import node_environment, stop
+from peers.install import MCP1, MCP2, MCP_REMOTE, NODE
 from peers.login.browser import Browser
 from policy_bed import bed, recorder
+from waiting import until_so
 
 TESTS = Path(__file__).parents[1]
 SDK_LOGIN = TESTS / "peers" / "login" / "sdk_login.py"
@@ -110,6 +114,39 @@ def test_both_sdks_log_in_by_themselves(there: Gateway, python: Path) -> None:
     environment = clean_environment() | {"PYTHONPATH": str(TESTS)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == '["fs__read"]', done.stderr[-3000:]
+
+
+def test_mcp_remote_logs_in_by_itself(there: Gateway, tmp_path: Path) -> None:
+    port = free_port()
+    command = [str(NODE), str(MCP_REMOTE), there.resource, str(port), "--allow-http"]
+    own = {"HOME": str(tmp_path), "MCP_REMOTE_CONFIG_DIR": str(tmp_path)}
+    environment = clean_environment() | node_environment() | own
+    log = tmp_path / "mcp-remote.log"
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
+                         text=True, start_new_session=True) as process,
+    ):  # fmt: skip
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            until_so(lambda: "/oauth/authorize?" in log.read_text(), 60, log.read_text)
+            found = re.search(rf"{there.issuer}/oauth/authorize\S+", log.read_text())
+            assert found
+            with Browser("ann") as browser:
+                answer = ClientLogin(there, browser).answer(browser.login(found[0]))
+                del browser.headers["Origin"]
+                assert "successful" in browser.open(answer.headers["location"]).text
+            hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+            messages: list[Json] = [
+                {"id": 1, "method": "initialize", "params": hello}, {"method": "notifications/initialized"},
+                {"id": 2, "method": "tools/list"},
+            ]  # fmt: skip
+            for message in messages:
+                process.stdin.write(f"{json.dumps({'jsonrpc': '2.0', **message})}\n")
+                process.stdin.flush()
+            assert '"name":"sluice"' in process.stdout.readline() and "fs__read" in process.stdout.readline()
+        finally:
+            stop(process)
 
 
 # ---------------------------------------------------------------- attacks

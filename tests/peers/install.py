@@ -38,6 +38,7 @@ SERVER_EVERYTHING = SCOPE / "server-everything" / "dist" / "index.js"
 SERVER_FILESYSTEM = SCOPE / "server-filesystem" / "dist" / "index.js"
 SERVER_MEMORY = SCOPE / "server-memory" / "dist" / "index.js"
 CONFORMANCE = SCOPE / "conformance" / "dist" / "index.js"
+MCP_REMOTE = MODULES / "mcp-remote" / "dist" / "proxy.js"
 INSPECTOR = SCOPE / "inspector" / "clients" / "launcher" / "build" / "index.js"
 
 # What is installed by itself, and the pins that it depends on.
