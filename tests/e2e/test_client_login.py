@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from console import browser as chromium
 from e2e.client_login import CALLBACK, ClientLogin, Gateway, events, gateway, query, well_known
 from e2e.sluice_process import clean_environment
 from peers.install import MCP1, MCP2
@@ -68,6 +69,15 @@ def test_a_client_finds_the_way_by_itself(peers: None, tmp_path: Path, prefix: s
         assert record and "#ann" in record[0]
         for secret in (tokens["access_token"], tokens["refresh_token"], answer["code"]):
             assert secret not in "".join(events(there.bed)) and secret not in there.bed.process.log()
+
+
+def test_a_person_allows_a_client_in_a_real_browser(there: Gateway, ann: ClientLogin) -> None:
+    with chromium.browser() as opened, chromium.page(opened) as tab:
+        tab.route(f"{CALLBACK}?*", lambda route: route.fulfill(body="the client has it"))
+        tab.goto(ann.request())
+        tab.click("button[value=allow]")
+        tab.get_by_text("the client has it").wait_for()
+        assert f"{CALLBACK}?code=" in tab.url
 
 
 def test_rights_are_those_of_the_person(there: Gateway, ann: ClientLogin, mallory: ClientLogin) -> None:

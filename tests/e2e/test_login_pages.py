@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from console import browser as chromium
 from e2e.sluice_process import COMMAND, clean_environment, free_port
 from e2e.wire import META
 from peers.login.authorities import Authority, oidc_provider
@@ -120,8 +121,16 @@ def test_a_person_types_the_key_and_the_call_goes_through(tmp_path: Path, site: 
         for page in (asked, done):
             policy = page.headers["content-security-policy"]
             assert "default-src 'none'" in policy and "unsafe" not in policy and "<script" not in page.text
-            assert page.headers["cache-control"] == "no-store" and page.headers["referrer-policy"] == "no-referrer"
+            assert page.headers["cache-control"] == "no-store" and page.headers["referrer-policy"] == "same-origin"
         assert key_of("ann") not in there.process.log()
+
+
+def test_a_key_is_typed_in_a_real_browser(tmp_path: Path, site: Misbehaving) -> None:
+    with gateway(tmp_path, site) as there, chromium.browser() as opened, chromium.page(opened) as tab:
+        tab.goto(f"{base(there)}login/mail")
+        tab.fill("input[name=key]", key_of("ann"))
+        tab.click("button")
+        tab.get_by_role("heading", name="Log in to mail").wait_for()
 
 
 def test_a_client_that_opens_pages_gets_the_link_and_calls_again(tmp_path: Path, site: Misbehaving) -> None:
