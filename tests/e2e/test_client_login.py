@@ -1,8 +1,13 @@
 """Clients log in by themselves at Sluice where the identity provider knows none of them: the way, and attacks on it."""
 
+import json
+import signal
+import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -288,6 +293,42 @@ def test_requests_are_bounded(peers: None, tmp_path: Path) -> None:
             codes = [client.post(f"{there.issuer}/oauth/token", data={}).status_code for _ in range(610)]
         assert codes[0] == 400 and codes[-1] == 429
         assert there.metadata()["issuer"] == there.issuer
+
+
+@pytest.mark.parametrize("change", [None, {"roles_from": ["teams"]}, {"client_id": "another"}], ids=str)
+def test_what_a_person_got_by_another_config_has_ended(
+    peers: None, tmp_path: Path, change: dict[str, Any] | None
+) -> None:
+    """Its groups may be none any more; and without the section no such token is good."""
+    with gateway(tmp_path) as there, Browser("ann") as browser:
+        client = ClientLogin(there, browser)
+        tokens = client.log_in()
+        code, page = client.told()["code"], client.consent()
+        assert there.list(tokens["access_token"]).status_code == 200
+        settings = json.loads(there.bed.process.config.read_text())
+        settings["clients"]["login"] = change and settings["clients"]["login"] | change
+        there.bed.process.config.write_text(json.dumps(settings))
+        there.bed.process.process.send_signal(signal.SIGHUP)
+        there.bed.until(lambda: there.list(tokens["access_token"]).status_code == 401)
+        assert client.refresh(tokens["refresh_token"]).status_code in (400, 404)
+        assert client.exchange(code).status_code in (400, 404)
+        answer = client.answer(page)
+        assert answer.status_code in (303, 404)
+        if answer.status_code == 303:
+            assert client.exchange(query(answer)["code"]).json()["error"] == "invalid_grant"
+
+
+def test_who_can_write_into_the_store_becomes_nobody_else(peers: None, tmp_path: Path) -> None:
+    with gateway(tmp_path) as there, Browser("ann") as ann, Browser("mallory") as mallory:
+        first, second = ClientLogin(there, ann).log_in(), (client := ClientLogin(there, mallory)).log_in()
+        assert "fs__read" in there.list(first["access_token"]).text
+        with closing(sqlite3.connect(tmp_path / "state" / "sluice.db", isolation_level=None)) as store:
+            rows = dict(store.execute("SELECT key, value FROM item WHERE key LIKE 'issuer-grant/%'").fetchall())
+            assert len(rows) == 2 and not any(b"ann" in value for value in rows.values())
+            for key, value in zip(rows, reversed(rows.values()), strict=True):
+                store.execute("UPDATE item SET value = ? WHERE key = ?", (value, key))
+        assert client.refresh(second["refresh_token"]).json()["error"] == "invalid_grant"
+        there.bed.until(lambda: there.list(first["access_token"]).status_code == 401)
 
 
 def test_without_the_section_there_is_no_authorization_server(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ class IssuerPages:
         except AuthorizationDenied as refused:
             return self._back(asked["redirect_uri"], asked.get("state", ""), error=refused.error,
                               error_description=refused.description)  # fmt: skip
-        provider = _provider(self._config())
+        provider = provider_of(self._config())
         if provider is None:
             return page(404, "No such page", CLOSE)
         secret = secrets.token_urlsafe(32)
@@ -134,15 +134,16 @@ class IssuerPages:
 
     async def _signed_in(self, request: Request) -> Response:
         """Asks the person about this client, whatever was allowed before."""
-        provider, browser = _provider(self._config()), request.cookies.get(COOKIE, "")
+        provider, browser = provider_of(self._config()), request.cookies.get(COOKIE, "")
         if provider is None:
             return page(404, "No such page", CLOSE)
         try:
             person, asked = await self._sign_in.finish(provider, request.url.query, browser)
         except (LoginFailed, LoginUnavailable) as error:
             return page(400, "Nobody was signed in", text(str(error)), CLOSE)
-        kept = {"asked": asked, "principal": person.name, "roles": list(person.roles), "browser": _hash(browser),
-                "id": secrets.token_hex(16), "until": self._sign_in.now() + self._config().login.within}  # fmt: skip
+        kept = {"asked": asked, "principal": person.name, "roles": list(person.roles), "source": provider.mark,
+                "browser": _hash(browser), "id": secrets.token_hex(16),
+                "until": self._sign_in.now() + self._config().login.within}  # fmt: skip
         ticket = self._sealer.seal(_CONSENT, kept, self._issuer)
         name, to = asked["name"] or "A client without a name", _shown_target(asked["redirect_uri"])
         said = f"{name} wants to use Sluice as you, {person.name}. What it gets is sent to {to}."
@@ -168,7 +169,8 @@ class IssuerPages:
             return page(400, "Log in", text("This question was answered already."))
         asked: Json = kept["asked"]
         name = asked.pop("name")
-        wanted, subject = AuthorizationRequest(**asked), Subject(kept["principal"], tuple(kept["roles"]))
+        wanted = AuthorizationRequest(**asked)
+        subject = Subject(kept["principal"], tuple(kept["roles"]), kept["source"])
         if form.get("answer") != "allow":
             self._tell("client_refused", subject.principal, name)
             return self._back(wanted.redirect_uri, wanted.state, error="access_denied")
@@ -225,7 +227,7 @@ class IssuerPages:
 _ANSWERS: Final = ("Allow", "Refuse")
 
 
-def _provider(config: Config) -> Provider | None:
+def provider_of(config: Config) -> Provider | None:
     login = config.clients.login
     if login is None:
         return None
