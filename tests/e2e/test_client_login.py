@@ -49,7 +49,7 @@ def mallory(there: Gateway) -> Iterator[ClientLogin]:
 # ---------------------------------------------------------------- the way
 
 
-@pytest.mark.parametrize("prefix", ["", "/tools"])
+@pytest.mark.parametrize("prefix", ["", "/tools", "/oauth"])
 def test_a_client_finds_the_way_by_itself(peers: None, tmp_path: Path, prefix: str) -> None:
     with gateway(tmp_path, prefix) as there, Browser("ann") as browser:
         refused = there.list("nothing")
@@ -280,6 +280,59 @@ def test_the_name_of_a_client_is_text(ann: ClientLogin) -> None:
     page = ann.consent()
     assert "<script>" not in page.text and "\u202e" not in page.text
     assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+def test_no_link_of_ours_leads_to_any_site_before_a_person_was_asked(ann: ClientLogin) -> None:
+    ann.redirect_uri = "https://evil.example/phish"
+    ann.register().raise_for_status()
+    for wrong in ({"response_type": "token"}, {"code_challenge": "x"}, {"resource": "https://other.example/"}):
+        answer = ann.browser.open(ann.request(**wrong))
+        assert answer.status_code == 400 and "location" not in answer.headers
+    assert "https://evil.example" in ann.consent().text
+
+
+def test_a_name_says_nothing_in_our_place(ann: ClientLogin) -> None:
+    ann.name = "Editor wants to use Sluice. What it gets is sent to http://127.0.0.1:33418."
+    ann.register().raise_for_status()
+    page = ann.consent().text
+    assert page.index("What it gets is sent to") < page.index("It calls itself: Editor wants")
+
+
+def test_two_clients_of_one_browser_log_in_at_once(ann: ClientLogin, there: Gateway) -> None:
+    second = ClientLogin(there, ann.browser, name="Another")
+    second.register().raise_for_status()
+    pages = ann.consent(), second.consent()
+    assert [query(one.answer(page))["iss"] for one, page in zip((ann, second), pages, strict=True)]
+
+
+def test_what_was_not_made_here_fills_no_log(there: Gateway, ann: ClientLogin) -> None:
+    before = len(there.bed.audit())
+    for number in range(40):
+        assert ann.refresh(f"slrt_{number}").json()["error"] == "invalid_grant"
+        assert ann.exchange("").json()["error"] == "invalid_grant"
+    assert ann.exchange(ann.told()["code"]).status_code == 200
+    there.bed.until(lambda: "client_logged_in" in "".join(events(there.bed)[-3:]))
+    assert len(there.bed.audit()) < before + 10
+
+
+@pytest.mark.parametrize("body", [
+    {"client_name": ["x"]}, {"client_name": {"a": 1}}, {"client_name": "\ud800"}, {"client_name": 10**400},
+    {"client_name": "x" * 60_000}, {"client_name": None}, {"redirect_uris": [1]}, {"redirect_uris": ["\ud800:x"]},
+    {"redirect_uris": {"a": "b"}}, {"redirect_uris": "https://a.example/"}, {"redirect_uris": ["https://[::1/x"]},
+    {"redirect_uris": ["https://a.example:99999/"]}, {"redirect_uris": ["http://127.0.0.1:\u0661/"]},
+])  # fmt: skip
+def test_whatever_a_registration_says_is_answered(ann: ClientLogin, body: Any) -> None:
+    assert ann.register(**body).status_code in (201, 400)
+
+
+def test_whatever_a_form_says_is_answered(there: Gateway, ann: ClientLogin) -> None:
+    odd = b"\xff\xfe", b"a&" * 60, b"client_id=%ff&client_id=%00", b"grant_type=refresh_token&refresh_token=%ed"
+    for path in ("token", "revoke", "consent"):
+        for form in odd:
+            answer = httpx.post(f"{there.issuer}/oauth/{path}", content=form, timeout=20)
+            assert answer.status_code < 500, (path, form)
+    for query_ in ("", "state=%ff", "state=x&state=y", "state=" + "x" * 20_000, "code=1&iss=%00"):
+        assert ann.browser.open(f"{there.issuer}/oauth/callback?{query_}").status_code < 500
 
 
 def test_requests_are_bounded(peers: None, tmp_path: Path) -> None:

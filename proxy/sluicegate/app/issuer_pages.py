@@ -6,6 +6,7 @@ confused deputy). Nothing of the provider's tokens is kept, or reaches a client 
 """
 
 import json
+import re
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -25,7 +26,7 @@ from sluicegate.app.login_pages_html import CLOSE, HEADERS, page, text
 from sluicegate.app.login_sign_in import Provider, SignIn
 from sluicegate.config import Config
 from sluicegate.http.forwarded_headers import ForwardedHeaders
-from sluicegate.issuer import ClientDirectory, ClientGrants, GrantEnded, IssuedTokens, Subject
+from sluicegate.issuer import ClientDirectory, ClientGrants, GrantEnded, IssuedTokens, NotOurs, Subject
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.http_request import HttpRequest
 from sluicegate.login import LoginFailed, LoginUnavailable
@@ -41,26 +42,29 @@ MAX_BODY: Final = 64 * 1024
 A_MINUTE: Final = 600  # requests of one address, which a whole office may share
 _WELL_KNOWN: Final = "/.well-known/oauth-authorization-server"
 _CONSENT: Final = "client consent"
+_SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _NO_STORE: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 Note = Callable[[str, Json], None]
 """Takes what happened and more, for the audit log."""
+Refused = Callable[[str, str], None]
+"""Takes an address and a word: whoever sends what was not made here fills no log."""
 
 
 class IssuerPages:
     """`issuer` is the public URL less its last part, without a slash at the end; `resource` the public URL itself."""
 
     def __init__(
-        self, issuer: str, config: Callable[[], Config], directory: ClientDirectory, grants: ClientGrants, sign_in: SignIn,
-        sealer: Sealer, store: Store, forwarded: ForwardedHeaders, note: Note,
+        self, issuer: str, config: Callable[[], Config], directory: ClientDirectory, grants: ClientGrants,
+        sign_in: SignIn, sealer: Sealer, store: Store, forwarded: ForwardedHeaders, note: Note, refused: Refused,
     ) -> None:  # fmt: skip
         parts = urlsplit(issuer)
         self._issuer, self._origin = issuer, f"{parts.scheme}://{parts.netloc}"
         self._config, self._directory, self._grants, self._sign_in = config, directory, grants, sign_in
-        self._sealer, self._store, self._forwarded, self._note = sealer, store, forwarded, note
+        self._sealer, self._store, self._forwarded, self._note, self._refused = sealer, store, forwarded, note, refused
         self._rate = Windows(A_MINUTE, 60)
         self._documents = {_WELL_KNOWN, f"{_WELL_KNOWN}{parts.path}", f"{parts.path}{_WELL_KNOWN}"}
-        self._roots = tuple({"/oauth/", f"{forwarded.beside}/oauth/"})
+        self._roots = f"{forwarded.beside}/oauth/", "/oauth/"  # the longer one first, as it may begin with the other
         self._app = Starlette(
             routes=[
                 Route("/metadata", self._metadata, methods=["GET"]),
@@ -120,12 +124,17 @@ class IssuerPages:
         except Unfit as error:
             return page(400, "Log in", text(f"This client cannot log in: {error}."))
         except AuthorizationDenied as refused:
-            return self._back(asked["redirect_uri"], asked.get("state", ""), error=refused.error,
-                              error_description=refused.description)  # fmt: skip
+            uri = asked["redirect_uri"]
+            if uri.startswith("https:"):
+                # Anybody registers: a link of ours would send whoever opens it to any site (RFC 9700 4.11.2).
+                return page(400, "Log in", text(f"This client cannot log in: {refused.description}."))
+            return self._back(uri, asked.get("state", ""), error=refused.error, error_description=refused.description)
         provider = provider_of(self._config())
         if provider is None:
             return page(404, "No such page", CLOSE)
-        secret = secrets.token_urlsafe(32)
+        # Of a browser that has one already, the same: two of its clients may log in at once.
+        known = request.cookies.get(COOKIE, "")
+        secret = known if _SECRET.fullmatch(known) else secrets.token_urlsafe(32)
         try:
             url = await self._sign_in.begin(provider, asdict(wanted) | {"name": client.name}, secret)
         except (LoginFailed, LoginUnavailable) as error:
@@ -146,12 +155,13 @@ class IssuerPages:
                 "until": self._sign_in.now() + self._config().login.within}  # fmt: skip
         ticket = self._sealer.seal(_CONSENT, kept, self._issuer)
         name, to = asked["name"] or "A client without a name", _shown_target(asked["redirect_uri"])
-        said = f"{name} wants to use Sluice as you, {person.name}. What it gets is sent to {to}."
+        # The name comes last: it may be a sentence that looks like one of ours.
+        said = f"A client wants to use Sluice as you, {person.name}. What it gets is sent to {to}."
         warning = "Allow it only if you began this yourself, just now. Anybody can give a client this name."
         buttons = "".join(f'<p><button name="answer" value="{word.lower()}">{word}</button></p>' for word in _ANSWERS)
         hidden = f'<input type="hidden" name="ticket" value="{escape(ticket)}">'
         form = f'<form method="post" action="{escape(self._issuer)}/oauth/consent">{hidden}{buttons}</form>'
-        answer = page(200, "Allow this client?", text(said), text(warning), form)
+        answer = page(200, "Allow this client?", text(said), text(warning), text(f"It calls itself: {name}"), form)
         # A browser takes the policy of the page for the redirect that its form leads to, too.
         policy = HEADERS["content-security-policy"].replace("form-action 'self'", f"form-action 'self' {_source(to)}")
         answer.headers["content-security-policy"] = policy
@@ -206,6 +216,10 @@ class IssuerPages:
                 found = await self._grants.refresh(form.get("refresh_token", ""), client)
             else:
                 return _error(400, "unsupported_grant_type", "authorization_code and refresh_token are here")
+        except NotOurs as refused:
+            peer = request.client.host if request.client else ""
+            self._refused(self._forwarded.client(peer, request.scope["headers"]), "client_login")
+            return _error(400, "invalid_grant", str(refused))
         except GrantEnded as refused:
             self._tell("client_login_failed", "", "", why=str(refused))
             return _error(400, "invalid_grant", str(refused))

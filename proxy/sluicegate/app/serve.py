@@ -166,10 +166,15 @@ def _pages(config: Config, inner: Core) -> Iterator[Pages]:
     yield IssuerPages(
         issuer, lambda: services.judging.config, directory, grants, sign_in(f"{issuer}/oauth/callback"),
         services.sealer, services.store, forwarded, audit.note if audit is not None else _unrecorded,
+        audit.identity_failure if audit is not None else _unsummed,
     )  # fmt: skip
 
 
 def _unrecorded(what: str, fields: Json) -> None:
+    pass
+
+
+def _unsummed(address: str, reason: str) -> None:
     pass
 
 

@@ -69,6 +69,10 @@ class GrantEnded(Exception):
     """`invalid_grant`. The text is for the audit log."""
 
 
+class NotOurs(GrantEnded):
+    """Anybody can send it."""
+
+
 class ClientGrants:
     """`resource` is what tokens are for: those of another Sluice, or for another URL, do not open. `source` is the mark
     of the settings in force: what a person got by other ones has ended, as its roles may be none any more."""
@@ -192,7 +196,7 @@ class ClientGrants:
     def _open(self, kind: str, token: str) -> Json:
         made = self._sealer.unseal(kind, token[len(kind) :], self._resource) if token.startswith(kind) else None
         if made is None:
-            raise GrantEnded("this was not made here")
+            raise NotOurs("this was not made here")
         return made
 
     async def _read(self, key: str) -> tuple[bytes | None, _Grant | None]:
