@@ -348,6 +348,17 @@ def test_requests_are_bounded(peers: None, tmp_path: Path) -> None:
         assert there.metadata()["issuer"] == there.issuer
 
 
+def test_no_address_has_us_ask_others_all_the_time(peers: None, tmp_path: Path) -> None:
+    with gateway(tmp_path) as there, Browser() as browser:
+        client = ClientLogin(there, browser)
+        asked = [client.request(client_id=f"https://127.0.0.1:1/{number}") for number in range(21)]
+        assert [browser.open(url).status_code for url in asked] == [400] * 20 + [429]
+        client.register().raise_for_status()
+        assert client.consent().status_code == 200
+        blocked = [one for one in there.bed.audit() if one.get("what") == "ssrf_blocked"]
+        assert len(blocked) <= 20
+
+
 @pytest.mark.parametrize("change", [None, {"roles_from": ["teams"]}, {"client_id": "another"}], ids=str)
 def test_what_a_person_got_by_another_config_has_ended(
     peers: None, tmp_path: Path, change: dict[str, Any] | None

@@ -40,6 +40,8 @@ from sluicegate.store.keys import Sealer
 COOKIE: Final = "__Host-sluice-client-login"
 MAX_BODY: Final = 64 * 1024
 A_MINUTE: Final = 600  # requests of one address, which a whole office may share
+FETCHED_A_MINUTE: Final = 20
+"""Documents of clients that one address has us fetch: nobody makes us ask others all the time, or fills our log."""
 _WELL_KNOWN: Final = "/.well-known/oauth-authorization-server"
 _CONSENT: Final = "client consent"
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
@@ -62,7 +64,7 @@ class IssuerPages:
         self._issuer, self._origin = issuer, f"{parts.scheme}://{parts.netloc}"
         self._config, self._directory, self._grants, self._sign_in = config, directory, grants, sign_in
         self._sealer, self._store, self._forwarded, self._note, self._refused = sealer, store, forwarded, note, refused
-        self._rate = Windows(A_MINUTE, 60)
+        self._rate, self._fetched = Windows(A_MINUTE, 60), Windows(FETCHED_A_MINUTE, 60)
         self._documents = {_WELL_KNOWN, f"{_WELL_KNOWN}{parts.path}", f"{parts.path}{_WELL_KNOWN}"}
         self._roots = f"{forwarded.beside}/oauth/", "/oauth/"  # the longer one first, as it may begin with the other
         self._app = Starlette(
@@ -119,7 +121,10 @@ class IssuerPages:
         asked: dict[str, str] = {}
         try:
             asked = issuing.read_parameters(request.url.query)
-            client = await self._directory.find(asked.get("client_id", ""))
+            id = asked.get("client_id", "")
+            if not self._directory.is_at_hand(id) and self._fetched.hit(self._address(request)) > 0:
+                return page(429, "Log in", text("Too many clients were looked up. Try again in a minute."))
+            client = await self._directory.find(id)
             wanted = issuing.read_request(asked, client, self.resource)
         except Unfit as error:
             return page(400, "Log in", text(f"This client cannot log in: {error}."))
@@ -217,8 +222,7 @@ class IssuerPages:
             else:
                 return _error(400, "unsupported_grant_type", "authorization_code and refresh_token are here")
         except NotOurs as refused:
-            peer = request.client.host if request.client else ""
-            self._refused(self._forwarded.client(peer, request.scope["headers"]), "client_login")
+            self._refused(self._address(request), "client_login")
             return _error(400, "invalid_grant", str(refused))
         except GrantEnded as refused:
             self._tell("client_login_failed", "", "", why=str(refused))
@@ -232,6 +236,9 @@ class IssuerPages:
         if subject is not None:
             self._tell("client_logged_out", subject.principal, "")
         return Response(status_code=200, headers=_NO_STORE)
+
+    def _address(self, request: Request) -> str:
+        return self._forwarded.client(request.client.host if request.client else "", request.scope["headers"])
 
     def _tell(self, what: str, principal: str, client: str, **more: str) -> None:
         said = {"principal": principal, "client": client, **more}
