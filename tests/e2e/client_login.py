@@ -83,7 +83,7 @@ class ClientLogin:
 
     def register(self, **more: Any) -> httpx.Response:
         wanted = {"client_name": self.name, "redirect_uris": [self.redirect_uri], **more}
-        answer = httpx.post(f"{self.gateway.issuer}/oauth/register", json=wanted, timeout=20)
+        answer = httpx.post(f"{self.gateway.issuer}/oauth/register", content=json.dumps(wanted).encode(), timeout=20)
         if answer.status_code == 201:
             self.id = answer.json()["client_id"]
         return answer

@@ -2,12 +2,17 @@
 
 import json
 import re
+import signal
+import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from console import browser as chromium
 from e2e.client_login import CALLBACK, ClientLogin, Gateway, Json, events, gateway, query, well_known
 from e2e.sluice_process import clean_environment, free_port
 from peers.fleet import node_environment, stop
@@ -47,7 +52,7 @@ def mallory(there: Gateway) -> Iterator[ClientLogin]:
 # ---------------------------------------------------------------- the way
 
 
-@pytest.mark.parametrize("prefix", ["", "/tools"])
+@pytest.mark.parametrize("prefix", ["", "/tools", "/oauth"])
 def test_a_client_finds_the_way_by_itself(peers: None, tmp_path: Path, prefix: str) -> None:
     with gateway(tmp_path, prefix) as there, Browser("ann") as browser:
         refused = there.list("nothing")
@@ -72,6 +77,15 @@ def test_a_client_finds_the_way_by_itself(peers: None, tmp_path: Path, prefix: s
         assert record and "#ann" in record[0]
         for secret in (tokens["access_token"], tokens["refresh_token"], answer["code"]):
             assert secret not in "".join(events(there.bed)) and secret not in there.bed.process.log()
+
+
+def test_a_person_allows_a_client_in_a_real_browser(there: Gateway, ann: ClientLogin) -> None:
+    with chromium.browser() as opened, chromium.page(opened) as tab:
+        tab.route(f"{CALLBACK}?*", lambda route: route.fulfill(body="the client has it"))
+        tab.goto(ann.request())
+        tab.click("button[value=allow]")
+        tab.get_by_text("the client has it").wait_for()
+        assert f"{CALLBACK}?code=" in tab.url
 
 
 def test_rights_are_those_of_the_person(there: Gateway, ann: ClientLogin, mallory: ClientLogin) -> None:
@@ -304,6 +318,59 @@ def test_the_name_of_a_client_is_text(ann: ClientLogin) -> None:
     assert "default-src 'none'" in page.headers["content-security-policy"]
 
 
+def test_no_link_of_ours_leads_to_any_site_before_a_person_was_asked(ann: ClientLogin) -> None:
+    ann.redirect_uri = "https://evil.example/phish"
+    ann.register().raise_for_status()
+    for wrong in ({"response_type": "token"}, {"code_challenge": "x"}, {"resource": "https://other.example/"}):
+        answer = ann.browser.open(ann.request(**wrong))
+        assert answer.status_code == 400 and "location" not in answer.headers
+    assert "https://evil.example" in ann.consent().text
+
+
+def test_a_name_says_nothing_in_our_place(ann: ClientLogin) -> None:
+    ann.name = "Editor wants to use Sluice. What it gets is sent to http://127.0.0.1:33418."
+    ann.register().raise_for_status()
+    page = ann.consent().text
+    assert page.index("What it gets is sent to") < page.index("It calls itself: Editor wants")
+
+
+def test_two_clients_of_one_browser_log_in_at_once(ann: ClientLogin, there: Gateway) -> None:
+    second = ClientLogin(there, ann.browser, name="Another")
+    second.register().raise_for_status()
+    pages = ann.consent(), second.consent()
+    assert [query(one.answer(page))["iss"] for one, page in zip((ann, second), pages, strict=True)]
+
+
+def test_what_was_not_made_here_fills_no_log(there: Gateway, ann: ClientLogin) -> None:
+    before = len(there.bed.audit())
+    for number in range(40):
+        assert ann.refresh(f"slrt_{number}").json()["error"] == "invalid_grant"
+        assert ann.exchange("").json()["error"] == "invalid_grant"
+    assert ann.exchange(ann.told()["code"]).status_code == 200
+    there.bed.until(lambda: "client_logged_in" in "".join(events(there.bed)[-3:]))
+    assert len(there.bed.audit()) < before + 10
+
+
+@pytest.mark.parametrize("body", [
+    {"client_name": ["x"]}, {"client_name": {"a": 1}}, {"client_name": "\ud800"}, {"client_name": 10**400},
+    {"client_name": "x" * 60_000}, {"client_name": None}, {"redirect_uris": [1]}, {"redirect_uris": ["\ud800:x"]},
+    {"redirect_uris": {"a": "b"}}, {"redirect_uris": "https://a.example/"}, {"redirect_uris": ["https://[::1/x"]},
+    {"redirect_uris": ["https://a.example:99999/"]}, {"redirect_uris": ["http://127.0.0.1:\u0661/"]},
+])  # fmt: skip
+def test_whatever_a_registration_says_is_answered(ann: ClientLogin, body: Any) -> None:
+    assert ann.register(**body).status_code in (201, 400)
+
+
+def test_whatever_a_form_says_is_answered(there: Gateway, ann: ClientLogin) -> None:
+    odd = b"\xff\xfe", b"a&" * 60, b"client_id=%ff&client_id=%00", b"grant_type=refresh_token&refresh_token=%ed"
+    for path in ("token", "revoke", "consent"):
+        for form in odd:
+            answer = httpx.post(f"{there.issuer}/oauth/{path}", content=form, timeout=20)
+            assert answer.status_code < 500, (path, form)
+    for query_ in ("", "state=%ff", "state=x&state=y", "state=" + "x" * 20_000, "code=1&iss=%00"):
+        assert ann.browser.open(f"{there.issuer}/oauth/callback?{query_}").status_code < 500
+
+
 def test_requests_are_bounded(peers: None, tmp_path: Path) -> None:
     with gateway(tmp_path) as there:
         large = httpx.post(f"{there.issuer}/oauth/register", content=b"x" * 70_000, timeout=20)
@@ -315,6 +382,53 @@ def test_requests_are_bounded(peers: None, tmp_path: Path) -> None:
             codes = [client.post(f"{there.issuer}/oauth/token", data={}).status_code for _ in range(610)]
         assert codes[0] == 400 and codes[-1] == 429
         assert there.metadata()["issuer"] == there.issuer
+
+
+def test_no_address_has_us_ask_others_all_the_time(peers: None, tmp_path: Path) -> None:
+    with gateway(tmp_path) as there, Browser() as browser:
+        client = ClientLogin(there, browser)
+        asked = [client.request(client_id=f"https://127.0.0.1:1/{number}") for number in range(21)]
+        assert [browser.open(url).status_code for url in asked] == [400] * 20 + [429]
+        client.register().raise_for_status()
+        assert client.consent().status_code == 200
+        blocked = [one for one in there.bed.audit() if one.get("what") == "ssrf_blocked"]
+        assert len(blocked) <= 20
+
+
+@pytest.mark.parametrize("change", [None, {"roles_from": ["teams"]}, {"client_id": "another"}], ids=str)
+def test_what_a_person_got_by_another_config_has_ended(
+    peers: None, tmp_path: Path, change: dict[str, Any] | None
+) -> None:
+    """Its groups may be none any more; and without the section no such token is good."""
+    with gateway(tmp_path) as there, Browser("ann") as browser:
+        client = ClientLogin(there, browser)
+        tokens = client.log_in()
+        code, page = client.told()["code"], client.consent()
+        assert there.list(tokens["access_token"]).status_code == 200
+        settings = json.loads(there.bed.process.config.read_text())
+        settings["clients"]["login"] = change and settings["clients"]["login"] | change
+        there.bed.process.config.write_text(json.dumps(settings))
+        there.bed.process.process.send_signal(signal.SIGHUP)
+        there.bed.until(lambda: there.list(tokens["access_token"]).status_code == 401)
+        assert client.refresh(tokens["refresh_token"]).status_code in (400, 404)
+        assert client.exchange(code).status_code in (400, 404)
+        answer = client.answer(page)
+        assert answer.status_code in (303, 404)
+        if answer.status_code == 303:
+            assert client.exchange(query(answer)["code"]).json()["error"] == "invalid_grant"
+
+
+def test_who_can_write_into_the_store_becomes_nobody_else(peers: None, tmp_path: Path) -> None:
+    with gateway(tmp_path) as there, Browser("ann") as ann, Browser("mallory") as mallory:
+        first, second = ClientLogin(there, ann).log_in(), (client := ClientLogin(there, mallory)).log_in()
+        assert "fs__read" in there.list(first["access_token"]).text
+        with closing(sqlite3.connect(tmp_path / "state" / "sluice.db", isolation_level=None)) as store:
+            rows = dict(store.execute("SELECT key, value FROM item WHERE key LIKE 'issuer-grant/%'").fetchall())
+            assert len(rows) == 2 and not any(b"ann" in value for value in rows.values())
+            for key, value in zip(rows, reversed(rows.values()), strict=True):
+                store.execute("UPDATE item SET value = ? WHERE key = ?", (value, key))
+        assert client.refresh(second["refresh_token"]).json()["error"] == "invalid_grant"
+        there.bed.until(lambda: there.list(first["access_token"]).status_code == 401)
 
 
 def test_without_the_section_there_is_no_authorization_server(tmp_path: Path) -> None:

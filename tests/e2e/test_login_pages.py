@@ -11,13 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
+from console import browser as chromium
 from e2e.sluice_process import COMMAND, clean_environment, free_port
 from e2e.wire import META
 from peers.login.authorities import Authority, oidc_provider
 from peers.login.browser import Browser
 from peers.login.by_hand import ByHand
 from peers.login.misbehaving import Misbehaving, misbehaving
-from policy_bed import Bed, bearer, bed, client_keys, key_of, reason
+from policy_bed import Bed, bearer, bed, client_keys, key_of, reason, recorder
 
 Json = dict[str, Any]
 ROWS = "p, role:everyone, mail, *, *, allow\np, key:ann, sluice, admin:logins, write, allow\n"
@@ -100,7 +101,7 @@ def browsing(there: Bed, user: str = "ann") -> Iterator[Browser]:
         yield as_page(browser, there)
 
 
-@pytest.mark.parametrize("prefix", ["", "/tools"])
+@pytest.mark.parametrize("prefix", ["", "/tools", "/login"])
 def test_a_person_types_the_key_and_the_call_goes_through(tmp_path: Path, site: Misbehaving, prefix: str) -> None:
     with gateway(tmp_path, site, prefix) as there, browsing(there) as browser:
         url = f"{base(there)}login/mail"
@@ -120,8 +121,16 @@ def test_a_person_types_the_key_and_the_call_goes_through(tmp_path: Path, site: 
         for page in (asked, done):
             policy = page.headers["content-security-policy"]
             assert "default-src 'none'" in policy and "unsafe" not in policy and "<script" not in page.text
-            assert page.headers["cache-control"] == "no-store" and page.headers["referrer-policy"] == "no-referrer"
+            assert page.headers["cache-control"] == "no-store" and page.headers["referrer-policy"] == "same-origin"
         assert key_of("ann") not in there.process.log()
+
+
+def test_a_key_is_typed_in_a_real_browser(tmp_path: Path, site: Misbehaving) -> None:
+    with gateway(tmp_path, site) as there, chromium.browser() as opened, chromium.page(opened) as tab:
+        tab.goto(f"{base(there)}login/mail")
+        tab.fill("input[name=key]", key_of("ann"))
+        tab.click("button")
+        tab.get_by_role("heading", name="Log in to mail").wait_for()
 
 
 def test_a_client_that_opens_pages_gets_the_link_and_calls_again(tmp_path: Path, site: Misbehaving) -> None:
@@ -260,6 +269,36 @@ def test_a_command_on_another_machine_logs_in_with_a_key(tmp_path: Path, site: M
         with command("ann") as process:
             _, said = process.communicate(timeout=30)
             assert process.returncode == 1 and "there is no server post" in said
+
+
+def test_a_login_over_the_api_ends_in_no_browser_and_is_no_flood(tmp_path: Path, site: Misbehaving) -> None:
+    """Ann begins, and has Bob open the link: his account must not become hers."""
+    with gateway(tmp_path, site) as there:
+        api, head = f"{base(there)}login/api/mail", bearer("ann")
+        ours = {"redirect_uri": f"{base(there)}login/callback/mail"}
+        assert httpx.post(api, json=ours, headers=head, timeout=30).status_code == 400
+        deep = httpx.post(api, content=b"[" * 60_000, headers=head, timeout=30)
+        long = httpx.post(api, json={"redirect_uri": f"http://127.0.0.1:1/{'x' * 9000}"}, headers=head, timeout=30)
+        odd = httpx.post(api, json={"redirect_uri": "http://127.0.0.1:\u0661/"}, headers=head, timeout=30)
+        assert [deep.status_code, long.status_code, odd.status_code] == [400, 400, 400]
+        query = {"query": "state=\ud800", "redirect_uri": "x"}
+        body = json.dumps(query).encode()
+        assert httpx.post(f"{api}/code", content=body, headers=head, timeout=30).status_code == 400
+        asked = {"redirect_uri": "http://127.0.0.1:7499/callback"}
+        codes = [httpx.post(api, json=asked, headers=head, timeout=30).status_code for _ in range(11)]
+        assert codes == [200] * 10 + [429]
+
+
+def test_what_is_no_answer_and_no_form_is_refused_in_words(tmp_path: Path) -> None:
+    """Also where nobody can log in to any server."""
+    port = free_port()
+    listen = {"mcp": f"127.0.0.1:{port}", "public_url": f"http://127.0.0.1:{port}/mcp"}
+    servers, clients = {"fs": recorder(tmp_path, "fs", tools=["read"])}, {"keys": client_keys(ann=[])}
+    with bed(tmp_path, "p, *, fs, *, *, allow\n", servers, listen=listen, clients=clients) as there:
+        with browsing(there) as browser:
+            assert browser.open(f"{base(there)}login/callback/mail?state=x&code=y").status_code == 400
+            many = {str(number): "x" for number in range(20)}
+            assert browser.post(f"{base(there)}login/mail", many).status_code == 400
 
 
 # ---------------------------------------------------------------- at an identity provider

@@ -7,6 +7,7 @@ import pytest
 from listen_harness import ANYBODY, modern, site
 
 from sluicegate.listen.auth import ClientKey, Identity, IdentitySettings, Principal, key_mark
+from sluicegate.listen.auth.issued import MAX_PER_NAME, Issued
 
 KEY = ClientKey("ci", sha256(b"secret").hexdigest(), ("role:ci",), "team", expires=100.0)
 LOOP = "127.0.0.1"
@@ -70,3 +71,33 @@ async def test_two_credentials_are_none() -> None:
     async with site() as here, here.client(None) as client:
         twice = [("authorization", "Bearer key-of-a"), ("authorization", "Bearer key-of-a")]
         assert (await client.post("/mcp", json={}, headers=twice)).status_code == 401
+
+
+async def test_a_grant_that_ended_is_not_continued_by_another_one_of_the_same_person() -> None:
+    living = {"stolen", "good"}
+
+    async def lives(grant: str) -> bool:
+        return grant in living
+
+    identity = Identity(IdentitySettings(), clock=lambda: 0.0)
+    issued = Issued(b"t_", lambda token: ("jwt:https://a#ann", (), token[2:], 600.0), lives, clock=lambda: 0.0)
+    identity.take_issued(issued)
+    stolen, good = [await identity.verify(b"Bearer t_" + name) for name in (b"stolen", b"good")]
+    assert isinstance(stolen, Principal) and isinstance(good, Principal)
+    assert identity.is_known(stolen) and identity.is_current(stolen)
+    living.remove("stolen")
+    await issued.look()
+    assert not identity.is_known(stolen) and not identity.is_current(stolen)
+    assert identity.is_known(good) and identity.is_current(good)
+
+
+async def test_tokens_of_one_person_take_no_other_ones_place() -> None:
+    async def lives(grant: str) -> bool:
+        return True
+
+    issued = Issued(b"t_", lambda token: (f"jwt:{token[2:5]}", (), "grant", 600.0), lives, clock=lambda: 0.0)
+    await issued.verify(b"t_ann", "ann")
+    for number in range(5000):
+        await issued.verify(b"t_bob", str(number))
+    assert issued.current() == {"jwt:ann", "jwt:bob"}
+    assert sum(issued.known(str(number)) is not None for number in range(5000)) == MAX_PER_NAME

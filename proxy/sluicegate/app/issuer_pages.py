@@ -6,6 +6,7 @@ confused deputy). Nothing of the provider's tokens is kept, or reaches a client 
 """
 
 import json
+import re
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -21,11 +22,11 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from sluicegate.app.login_pages_html import CLOSE, HEADERS, form_page, page, text
+from sluicegate.app.login_pages_html import CLOSE, HEADERS, page, text
 from sluicegate.app.login_sign_in import Provider, SignIn
 from sluicegate.config import Config
 from sluicegate.http.forwarded_headers import ForwardedHeaders
-from sluicegate.issuer import ClientDirectory, ClientGrants, GrantEnded, IssuedTokens, Subject
+from sluicegate.issuer import ClientDirectory, ClientGrants, GrantEnded, IssuedTokens, NotOurs, Subject
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.http_request import HttpRequest
 from sluicegate.login import LoginFailed, LoginUnavailable
@@ -39,12 +40,17 @@ from sluicegate.store.keys import Sealer
 COOKIE: Final = "__Host-sluice-client-login"
 MAX_BODY: Final = 64 * 1024
 A_MINUTE: Final = 600  # requests of one address, which a whole office may share
+FETCHED_A_MINUTE: Final = 20
+"""Documents of clients that one address has us fetch: nobody makes us ask others all the time, or fills our log."""
 _WELL_KNOWN: Final = "/.well-known/oauth-authorization-server"
 _CONSENT: Final = "client consent"
+_SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _NO_STORE: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 Note = Callable[[str, Json], None]
 """Takes what happened and more, for the audit log."""
+Refused = Callable[[str, str], None]
+"""Takes an address and a word: whoever sends what was not made here fills no log."""
 
 
 class IssuerPages:
@@ -52,15 +58,15 @@ class IssuerPages:
 
     def __init__(
         self, issuer: str, config: Callable[[], Config], directory: ClientDirectory, grants: ClientGrants,
-        sign_in: SignIn, sealer: Sealer, store: Store, forwarded: ForwardedHeaders, note: Note,
+        sign_in: SignIn, sealer: Sealer, store: Store, forwarded: ForwardedHeaders, note: Note, refused: Refused,
     ) -> None:  # fmt: skip
         parts = urlsplit(issuer)
         self._issuer, self._origin = issuer, f"{parts.scheme}://{parts.netloc}"
         self._config, self._directory, self._grants, self._sign_in = config, directory, grants, sign_in
-        self._sealer, self._store, self._forwarded, self._note = sealer, store, forwarded, note
-        self._rate = Windows(A_MINUTE, 60)
+        self._sealer, self._store, self._forwarded, self._note, self._refused = sealer, store, forwarded, note, refused
+        self._rate, self._fetched = Windows(A_MINUTE, 60), Windows(FETCHED_A_MINUTE, 60)
         self._documents = {_WELL_KNOWN, f"{_WELL_KNOWN}{parts.path}", f"{parts.path}{_WELL_KNOWN}"}
-        self._roots = tuple({"/oauth/", f"{forwarded.beside}/oauth/"})
+        self._roots = f"{forwarded.beside}/oauth/", "/oauth/"  # the longer one first, as it may begin with the other
         self._app = Starlette(
             routes=[
                 Route("/metadata", self._metadata, methods=["GET"]),
@@ -115,17 +121,25 @@ class IssuerPages:
         asked: dict[str, str] = {}
         try:
             asked = issuing.read_parameters(request.url.query)
-            client = await self._directory.find(asked.get("client_id", ""))
+            id = asked.get("client_id", "")
+            if not self._directory.is_at_hand(id) and self._fetched.hit(self._address(request)) > 0:
+                return page(429, "Log in", text("Too many clients were looked up. Try again in a minute."))
+            client = await self._directory.find(id)
             wanted = issuing.read_request(asked, client, self.resource)
         except Unfit as error:
             return page(400, "Log in", text(f"This client cannot log in: {error}."))
         except AuthorizationDenied as refused:
-            return self._back(asked["redirect_uri"], asked.get("state", ""), error=refused.error,
-                              error_description=refused.description)  # fmt: skip
-        provider = _provider(self._config())
+            uri = asked["redirect_uri"]
+            if uri.startswith("https:"):
+                # Anybody registers: a link of ours would send whoever opens it to any site (RFC 9700 4.11.2).
+                return page(400, "Log in", text(f"This client cannot log in: {refused.description}."))
+            return self._back(uri, asked.get("state", ""), error=refused.error, error_description=refused.description)
+        provider = provider_of(self._config())
         if provider is None:
             return page(404, "No such page", CLOSE)
-        secret = secrets.token_urlsafe(32)
+        # Of a browser that has one already, the same: two of its clients may log in at once.
+        known = request.cookies.get(COOKIE, "")
+        secret = known if _SECRET.fullmatch(known) else secrets.token_urlsafe(32)
         try:
             url = await self._sign_in.begin(provider, asdict(wanted) | {"name": client.name}, secret)
         except (LoginFailed, LoginUnavailable) as error:
@@ -134,23 +148,25 @@ class IssuerPages:
 
     async def _signed_in(self, request: Request) -> Response:
         """Asks the person about this client, whatever was allowed before."""
-        provider, browser = _provider(self._config()), request.cookies.get(COOKIE, "")
+        provider, browser = provider_of(self._config()), request.cookies.get(COOKIE, "")
         if provider is None:
             return page(404, "No such page", CLOSE)
         try:
             person, asked = await self._sign_in.finish(provider, request.url.query, browser)
         except (LoginFailed, LoginUnavailable) as error:
             return page(400, "Nobody was signed in", text(str(error)), CLOSE)
-        kept = {"asked": asked, "principal": person.name, "roles": list(person.roles), "browser": _hash(browser),
-                "id": secrets.token_hex(16), "until": self._sign_in.now() + self._config().login.within}  # fmt: skip
+        kept = {"asked": asked, "principal": person.name, "roles": list(person.roles), "source": provider.mark,
+                "browser": _hash(browser), "id": secrets.token_hex(16),
+                "until": self._sign_in.now() + self._config().login.within}  # fmt: skip
         ticket = self._sealer.seal(_CONSENT, kept, self._issuer)
         name, to = asked["name"] or "A client without a name", _shown_target(asked["redirect_uri"])
-        said = f"{name} wants to use Sluice as you, {person.name}. What it gets is sent to {to}."
+        # The name comes last: it may be a sentence that looks like one of ours.
+        said = f"A client wants to use Sluice as you, {person.name}. What it gets is sent to {to}."
         warning = "Allow it only if you began this yourself, just now. Anybody can give a client this name."
         buttons = "".join(f'<p><button name="answer" value="{word.lower()}">{word}</button></p>' for word in _ANSWERS)
         hidden = f'<input type="hidden" name="ticket" value="{escape(ticket)}">'
         form = f'<form method="post" action="{escape(self._issuer)}/oauth/consent">{hidden}{buttons}</form>'
-        answer = form_page("Allow this client?", text(said), text(warning), form)
+        answer = page(200, "Allow this client?", text(said), text(warning), text(f"It calls itself: {name}"), form)
         # A browser takes the policy of the page for the redirect that its form leads to, too.
         policy = HEADERS["content-security-policy"].replace("form-action 'self'", f"form-action 'self' {_source(to)}")
         answer.headers["content-security-policy"] = policy
@@ -168,7 +184,8 @@ class IssuerPages:
             return page(400, "Log in", text("This question was answered already."))
         asked: Json = kept["asked"]
         name = asked.pop("name")
-        wanted, subject = AuthorizationRequest(**asked), Subject(kept["principal"], tuple(kept["roles"]))
+        wanted = AuthorizationRequest(**asked)
+        subject = Subject(kept["principal"], tuple(kept["roles"]), kept["source"])
         if form.get("answer") != "allow":
             self._tell("client_refused", subject.principal, name)
             return self._back(wanted.redirect_uri, wanted.state, error="access_denied")
@@ -204,6 +221,9 @@ class IssuerPages:
                 found = await self._grants.refresh(form.get("refresh_token", ""), client)
             else:
                 return _error(400, "unsupported_grant_type", "authorization_code and refresh_token are here")
+        except NotOurs as refused:
+            self._refused(self._address(request), "client_login")
+            return _error(400, "invalid_grant", str(refused))
         except GrantEnded as refused:
             self._tell("client_login_failed", "", "", why=str(refused))
             return _error(400, "invalid_grant", str(refused))
@@ -217,6 +237,9 @@ class IssuerPages:
             self._tell("client_logged_out", subject.principal, "")
         return Response(status_code=200, headers=_NO_STORE)
 
+    def _address(self, request: Request) -> str:
+        return self._forwarded.client(request.client.host if request.client else "", request.scope["headers"])
+
     def _tell(self, what: str, principal: str, client: str, **more: str) -> None:
         said = {"principal": principal, "client": client, **more}
         self._note("identity", {"what": what} | {name: value for name, value in said.items() if value})
@@ -225,7 +248,7 @@ class IssuerPages:
 _ANSWERS: Final = ("Allow", "Refuse")
 
 
-def _provider(config: Config) -> Provider | None:
+def provider_of(config: Config) -> Provider | None:
     login = config.clients.login
     if login is None:
         return None

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from sluicegate.app.login_pages_html import CLOSE, HEADERS, form_page, key_form, link, may, page, text
+from sluicegate.app.login_pages_html import CLOSE, HEADERS, key_form, link, may, page, text
 from sluicegate.app.login_sign_in import Provider, SignIn
 from sluicegate.app.logins import GATEWAY, LoginIndex
 from sluicegate.config import Config
@@ -36,10 +36,12 @@ from sluicegate.store.keys import Sealer
 COOKIE: Final = "__Host-sluice-login"
 MAX_BODY: Final = 64 * 1024
 KEYS_A_MINUTE: Final = 5
+BEGUN_A_MINUTE: Final = 10
+"""Logins over the API, of one principal: each may register a client at an authorization server."""
 _PURPOSE: Final = "login link"
 _DONE: Final = "login done"
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
-_LOOPBACK: Final = re.compile(r"http://127\.0\.0\.1:\d{1,5}/[A-Za-z0-9/_-]*")
+_LOOPBACK: Final = re.compile(r"http://127\.0\.0\.1:[0-9]{1,5}/[A-Za-z0-9/_-]{0,64}")
 _OVER: Final = "This link is over, or was not made here. Call again for a new one."
 
 
@@ -55,8 +57,8 @@ class LoginPages:
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._config, self._index, self._identity, self._judge = config, index, identity, judge
         self._sealer, self._forwarded, self._sign_in = sealer, forwarded, sign_in
-        self._attempts = Windows(KEYS_A_MINUTE, 60)
-        self._roots = tuple({"/login/", f"{forwarded.beside}/login/"})
+        self._attempts, self._begun = Windows(KEYS_A_MINUTE, 60), Windows(BEGUN_A_MINUTE, 60)
+        self._roots = f"{forwarded.beside}/login/", "/login/"  # the longer one first, as it may begin with the other
         self._app = Starlette(
             routes=[
                 Route("/login/client.json", self._document, methods=["GET"]),
@@ -130,13 +132,16 @@ class LoginPages:
             return self._with_cookie(page(200, "Log in", *blocks, link(url, f"Sign in at {host}")), secret)
         if not config.login.key_page or (principal and not self._is_key(principal)):
             return page(404, "No such page", CLOSE)
-        return form_page("Log in", *blocks, key_form(f"{self.base}{quote(server)}", ticket))
+        return page(200, "Log in", *blocks, key_form(f"{self.base}{quote(server)}", ticket))
 
     async def _take_key(self, request: Request) -> Response:
         """The key is compared as a hash, counted, and not kept."""
         if request.headers.get("origin") != self._origin:
             return page(403, "Log in", text("This page was not sent by Sluice."))
-        fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=8)
+        try:
+            fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=8)
+        except ValueError:
+            return page(400, "Log in", text("This is not the form of this page."))
         server, ticket = request.path_params["server"], fields.get("t", [""])[-1]
         made = self._opened(server, ticket)
         if ticket and made is None:
@@ -191,11 +196,12 @@ class LoginPages:
         return self._with_cookie(page(200, f"Log in to {server}", text(asks), go_on), secret)
 
     async def _returned(self, request: Request) -> Response:
-        server = request.path_params["server"]
+        """Without a cookie there is no browser that asked: a login over the API is of none, and ends there."""
+        server, browser = request.path_params["server"], request.cookies.get(COOKIE, "")
+        if server not in self._index.servers() or not browser:
+            return page(400, "Nobody was logged in", text("Another browser began this login, or none did."), CLOSE)
         try:
-            info = await self._index.logins().finish(
-                request.url.query, self._callback(server), browser=request.cookies.get(COOKIE, "")
-            )
+            info = await self._index.logins().finish(request.url.query, self._callback(server), browser=browser)
         except LoginFailed as error:
             return page(400, "Nobody was logged in", text(error.text), CLOSE)
         said = self._sealer.seal(_DONE, {"issuer": info.issuer, "scopes": list(info.scopes)}, server)
@@ -229,6 +235,10 @@ class LoginPages:
         redirect_uri = body.get("redirect_uri")
         if not isinstance(redirect_uri, str) or not _LOOPBACK.fullmatch(redirect_uri):
             return _error(400, "redirect_uri has to be one of loopback: http://127.0.0.1:PORT/PATH")
+        if redirect_uri.startswith(f"{self._origin}/"):
+            return _error(400, "redirect_uri has to be one of your own, and not one of Sluice")
+        if self._begun.hit(whose) > 0:
+            return _error(429, "too many logins begin; try again in a minute")
         try:
             flow: Flow = await self._index.logins().begin(server, whose, redirect_uri)
         except LoginFailed as error:
@@ -244,8 +254,8 @@ class LoginPages:
             return found
         whose, body = found
         query, redirect_uri = body.get("query"), body.get("redirect_uri")
-        if not isinstance(query, str) or not isinstance(redirect_uri, str):
-            return _error(400, "query and redirect_uri have to be texts")
+        if not isinstance(query, str) or not isinstance(redirect_uri, str) or not query.isascii():
+            return _error(400, "query and redirect_uri have to be texts, and a query is ASCII")
         try:
             info = await self._index.logins().finish(query, redirect_uri, whose=whose)
         except LoginFailed as error:
@@ -268,7 +278,7 @@ class LoginPages:
             return _error(403, f"whoever runs Sluice logs in to {server}")
         try:
             body: Any = await request.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
         return (whose, body) if isinstance(body, dict) else _error(400, "the body has to be a JSON object")
 

@@ -19,7 +19,8 @@ _HASH: Final = b64encode(sha256(_STYLE.encode()).digest()).decode()
 HEADERS: Final = {
     "content-security-policy": f"default-src 'none'; style-src 'sha256-{_HASH}'; form-action 'self'; "
                                "frame-ancestors 'none'; base-uri 'none'",
-    "cache-control": "no-store", "referrer-policy": "no-referrer", "x-content-type-options": "nosniff",
+    # Not no-referrer: a browser sends `Origin: null` with the forms of such a page, so that no answer of ours is taken.
+    "cache-control": "no-store", "referrer-policy": "same-origin", "x-content-type-options": "nosniff",
 }  # fmt: skip
 _HEAD: Final = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>Sluice</title>'
@@ -31,13 +32,6 @@ CLOSE: Final = "<p>You can close this page.</p>"
 def page(status: int, title: str, *blocks: str) -> HTMLResponse:
     """`blocks` are HTML: `text` makes one of what others wrote."""
     return HTMLResponse(f"{_HEAD}<h1>{escape(title)}</h1>{''.join(blocks)}</html>", status, HEADERS)
-
-
-def form_page(title: str, *blocks: str) -> HTMLResponse:
-    """Without a referrer a browser sends a form with `Origin: null` (Fetch 3.2), and it could be anybody's."""
-    made = page(200, title, *blocks)
-    made.headers["referrer-policy"] = "same-origin"
-    return made
 
 
 def text(words: str) -> str:

@@ -24,7 +24,7 @@ from sluicegate.login.scene import plainly
 from sluicegate.oauth import authorization, clients, read_json, text_of, tokens, urls
 from sluicegate.oauth.clients import OAuthClient
 from sluicegate.oauth.metadata import AuthorizationServer
-from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.jsonrpc import Json, dump
 from sluicegate.store.keys import Sealer
 
 _PURPOSE: Final = "sign in"
@@ -43,6 +43,11 @@ class Provider:
     client_secret: str | None = field(default=None, repr=False)
     scopes: tuple[str, ...] = ("openid",)
     roles_from: tuple[str, ...] = ()
+
+    @property
+    def mark(self) -> str:
+        """Of all that says who somebody is, and with which groups: another config gives another mark."""
+        return sha256(dump([self.issuer, self.client_id, list(self.roles_from)])).hexdigest()[:32]
 
     @property
     def settings(self) -> LoginSettings:

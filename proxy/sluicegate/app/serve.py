@@ -20,7 +20,7 @@ from sluicegate.admin.peers import front
 from sluicegate.app import settings
 from sluicegate.app.admin_app import admin_application, note_in, with_console
 from sluicegate.app.core import ME, Core, core
-from sluicegate.app.issuer_pages import IssuerPages
+from sluicegate.app.issuer_pages import IssuerPages, provider_of
 from sluicegate.app.login_pages import LoginPages
 from sluicegate.app.login_sign_in import SignIn
 from sluicegate.app.services import Services
@@ -159,16 +159,22 @@ def _pages(config: Config, inner: Core) -> Iterator[Pages]:
     services.logins.page.set(login_pages.link)
     yield login_pages
     issuer, audit = settings.issuer(config), services.audit
-    grants = ClientGrants(services.store, services.sealer, config.listen.public_url or "", partial(_lasts, services))
+    grants = ClientGrants(services.store, services.sealer, config.listen.public_url or "", partial(_lasts, services),
+                          partial(_source, services))  # fmt: skip
     services.identities.clients.take_issued(Issued(ACCESS.encode(), partial(_issued, services, grants), grants.lives))
     directory = ClientDirectory(services.sealer, Fetcher(services.egress), issuer)
     yield IssuerPages(
         issuer, lambda: services.judging.config, directory, grants, sign_in(f"{issuer}/oauth/callback"),
         services.sealer, services.store, forwarded, audit.note if audit is not None else _unrecorded,
+        audit.identity_failure if audit is not None else _unsummed,
     )  # fmt: skip
 
 
 def _unrecorded(what: str, fields: Json) -> None:
+    pass
+
+
+def _unsummed(address: str, reason: str) -> None:
     pass
 
 
@@ -183,6 +189,11 @@ def _issued(services: Services, grants: ClientGrants, token: str) -> tuple[str, 
 def _lasts(services: Services) -> float:
     login = services.judging.config.clients.login
     return login.lasts if login is not None else 0.0
+
+
+def _source(services: Services) -> str:
+    provider = provider_of(services.judging.config)
+    return provider.mark if provider is not None else ""
 
 
 def _login_within(services: Services) -> float:

@@ -5,6 +5,6 @@ kept is one record of each grant, so that it can end. Knows no page and no ident
 """
 
 from sluicegate.issuer.clients import ClientDirectory
-from sluicegate.issuer.grants import ACCESS, ClientGrants, GrantEnded, IssuedTokens, Subject
+from sluicegate.issuer.grants import ACCESS, ClientGrants, GrantEnded, IssuedTokens, NotOurs, Subject
 
-__all__ = ["ACCESS", "ClientDirectory", "ClientGrants", "GrantEnded", "IssuedTokens", "Subject"]
+__all__ = ["ACCESS", "ClientDirectory", "ClientGrants", "GrantEnded", "IssuedTokens", "NotOurs", "Subject"]

@@ -38,6 +38,11 @@ class ClientDirectory:
             "token_endpoint_auth_method": "none",
         }  # fmt: skip
 
+    def is_at_hand(self, id: str) -> bool:
+        """Whether `find` asks nobody else."""
+        known = self._documents.get(id)
+        return not id.startswith("https://") or (known is not None and known[0] > self._clock())
+
     async def find(self, id: str) -> RegisteredClient:
         """Raises `Unfit`, also where its document cannot be had."""
         if not id or len(id) > MAX_ID:

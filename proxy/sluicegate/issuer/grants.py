@@ -5,16 +5,15 @@ seconds. A refresh token is good once. Who shows an old one ends the grant, exce
 may have been lost, and two windows of one client may ask at once (RFC 9700 4.14.2).
 """
 
-import json
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
 from sluicegate.oauth.issuing import AuthorizationRequest, proves
-from sluicegate.protocol.jsonrpc import Json, dump
+from sluicegate.protocol.jsonrpc import Json
 from sluicegate.store import Store, Write
 from sluicegate.store.keys import Sealer
 
@@ -34,10 +33,12 @@ _ATTEMPTS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Who signed in: the principal, and the roles that the identity provider gives."""
+    """Who signed in: the principal, and the roles that the identity provider gives. `source` is a mark of the settings
+    by which that was read."""
 
     principal: str
     roles: tuple[str, ...] = ()
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +56,33 @@ class _Grant:
     roles: tuple[str, ...]
     client: str
     until: float
+    source: str
     generation: int = 0
     turned: float = 0.0
+
+    @property
+    def subject(self) -> Subject:
+        return Subject(self.principal, self.roles, self.source)
 
 
 class GrantEnded(Exception):
     """`invalid_grant`. The text is for the audit log."""
 
 
+class NotOurs(GrantEnded):
+    """Anybody can send it."""
+
+
 class ClientGrants:
-    """`resource` is what tokens are for: those of another Sluice, or for another URL, do not open."""
+    """`resource` is what tokens are for: those of another Sluice, or for another URL, do not open. `source` is the mark
+    of the settings in force: what a person got by other ones has ended, as its roles may be none any more."""
 
     def __init__(
-        self, store: Store, sealer: Sealer, resource: str, lasts: Callable[[], float],
+        self, store: Store, sealer: Sealer, resource: str, lasts: Callable[[], float], source: Callable[[], str],
         clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._store, self._sealer, self._resource = store, sealer, resource
-        self._lasts, self._clock = lasts, clock
+        self._lasts, self._source, self._clock = lasts, source, clock
 
     # ------------------------------------------------------------ code
 
@@ -79,7 +90,7 @@ class ClientGrants:
         """What the client exchanges: for a minute, once, and only with the verifier that it has."""
         return _CODE + self._sealer.seal(_CODE, {
             "request": asdict(request), "principal": subject.principal, "roles": list(subject.roles),
-            "id": secrets.token_hex(16), "until": self._clock() + CODE_LIFE,
+            "source": subject.source, "id": secrets.token_hex(16), "until": self._clock() + CODE_LIFE,
         }, self._resource)  # fmt: skip
 
     async def redeem(self, code: str, client: str, redirect_uri: str, verifier: str) -> IssuedTokens:
@@ -88,6 +99,8 @@ class ClientGrants:
         request: Json = made["request"]
         if made["until"] <= self._clock():
             raise GrantEnded("the code is too old")
+        if made["source"] != self._source():
+            raise GrantEnded("the provider is another one now, or gives other roles")
         if (client, redirect_uri) != (request["client"], request["redirect_uri"]):
             raise GrantEnded("the code is another client's")
         if not proves(verifier, request["challenge"]):
@@ -97,7 +110,7 @@ class ClientGrants:
             await self._store.delete(f"{_GRANTS}/{grant}")
             raise GrantEnded("the code was used before: its grant ended")
         now = self._clock()
-        kept = _Grant(made["principal"], tuple(made["roles"]), client, now + self._lasts(), turned=now)
+        kept = _Grant(made["principal"], tuple(made["roles"]), client, now + self._lasts(), made["source"], turned=now)
         await self._add(grant, kept)
         return self._tokens(grant, kept)
 
@@ -107,9 +120,14 @@ class ClientGrants:
         life = kept.until - self._clock()
         for _ in range(_ATTEMPTS):
             raw = await self._store.get(key)
-            before: list[str] = json.loads(raw) if raw else []
+            listed = self._unsealed(key, raw) or {}
+            before: list[str] = listed.get("grants", [])
             gone, left = before[: max(0, len(before) - MAX_GRANTS + 1)], before[-(MAX_GRANTS - 1) :]
-            writes = [Write(key, dump([*left, grant]), life), Write(f"{_GRANTS}/{grant}", dump(asdict(kept)), life)]
+            there = f"{_GRANTS}/{grant}"
+            writes = [
+                Write(key, self._sealed(key, {"grants": [*left, grant]}), life),
+                Write(there, self._sealed(there, asdict(kept)), life),
+            ]
             if await self._store.swap(key, raw, [*writes, *(Write(f"{_GRANTS}/{one}") for one in gone)]):
                 return
         raise GrantEnded("too many logins begin at once")
@@ -122,7 +140,7 @@ class ClientGrants:
         key, now = f"{_GRANTS}/{made['grant']}", self._clock()
         for _ in range(_ATTEMPTS):
             raw, kept = await self._read(key)
-            if kept is None or kept.until <= now:
+            if kept is None or not self._counts(kept):
                 raise GrantEnded("the grant has ended")
             if kept.client != client:
                 raise GrantEnded("the refresh token is another client's")
@@ -132,7 +150,7 @@ class ClientGrants:
                 await self._store.delete(key)
                 raise GrantEnded("the refresh token was used before: its grant ended")
             turned = replace(kept, generation=kept.generation + 1, turned=now)
-            if await self._store.swap(key, raw, [Write(key, dump(asdict(turned)), kept.until - now)]):
+            if await self._store.swap(key, raw, [Write(key, self._sealed(key, asdict(turned)), kept.until - now)]):
                 return self._tokens(made["grant"], turned)
         raise GrantEnded("the grant changes too often")
 
@@ -144,7 +162,7 @@ class ClientGrants:
                 _, kept = await self._read(key)
                 if kept is not None and kept.client == client:
                     await self._store.delete(key)
-                    return Subject(kept.principal, kept.roles)
+                    return kept.subject
         return None
 
     # ------------------------------------------------------------ tokens
@@ -160,7 +178,10 @@ class ClientGrants:
     async def lives(self, grant: str) -> bool:
         """Raises `StoreFailed`."""
         _, kept = await self._read(f"{_GRANTS}/{grant}")
-        return kept is not None and kept.until > self._clock()
+        return kept is not None and self._counts(kept)
+
+    def _counts(self, kept: _Grant) -> bool:
+        return kept.until > self._clock() and kept.source == self._source()
 
     def _tokens(self, grant: str, kept: _Grant) -> IssuedTokens:
         life = min(ACCESS_LIFE, kept.until - self._clock())
@@ -170,17 +191,26 @@ class ClientGrants:
         access = ACCESS + self._sealer.seal(ACCESS, made, self._resource)
         turn = {"grant": grant, "generation": kept.generation}
         refresh = _REFRESH + self._sealer.seal(_REFRESH, turn, self._resource)
-        return IssuedTokens(access, refresh, life, Subject(kept.principal, kept.roles), grant)
+        return IssuedTokens(access, refresh, life, kept.subject, grant)
 
     def _open(self, kind: str, token: str) -> Json:
         made = self._sealer.unseal(kind, token[len(kind) :], self._resource) if token.startswith(kind) else None
         if made is None:
-            raise GrantEnded("this was not made here")
+            raise NotOurs("this was not made here")
         return made
 
     async def _read(self, key: str) -> tuple[bytes | None, _Grant | None]:
+        """No grant is what does not open, or is of another version."""
         raw = await self._store.get(key)
-        if raw is None:
-            return None, None
-        value: Any = json.loads(raw)
-        return raw, _Grant(**(value | {"roles": tuple(value["roles"])}))
+        value = self._unsealed(key, raw)
+        try:
+            return raw, None if value is None else _Grant(**(value | {"roles": tuple(value["roles"])}))
+        except (TypeError, KeyError):
+            return raw, None
+
+    def _sealed(self, key: str, value: Json) -> bytes:
+        """For its own key: who can write into the store becomes nobody else by that."""
+        return self._sealer.seal(key.partition("/")[0], value, key).encode("ascii")
+
+    def _unsealed(self, key: str, raw: bytes | None) -> Json | None:
+        return None if raw is None else self._sealer.unseal(key.partition("/")[0], raw.decode("ascii", "replace"), key)

@@ -20,7 +20,7 @@ _VERIFIER: Final = re.compile(r"[A-Za-z0-9._~-]{43,128}")
 _CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _URI: Final = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*):[\x21-\x7e]+")
 _LOCAL: Final = re.compile(
-    r"http://(?P<host>localhost|127\.0\.0\.1|\[::1\])(?P<port>:\d{1,5})?(?P<rest>[/?][^#\\\x00-\x20\x7f-\U0010ffff]*)?"
+    r"http://(?P<host>localhost|127\.0\.0\.1|\[::1\])(?P<port>:[0-9]{1,5})?(?P<rest>[/?][^#\\\x00-\x20\x7f-\U0010ffff]*)?"
 )
 # A browser that is sent there runs a script, opens a file, or speaks to something else than an application.
 _NEVER: Final = frozenset({"javascript", "data", "file", "vbscript", "about", "blob", "ws", "wss", "ftp", "mailto"})

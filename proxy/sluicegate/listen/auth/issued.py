@@ -11,13 +11,14 @@ import anyio
 from sluicegate.listen.auth.principal import CredentialRefused, Principal
 
 MAX_KNOWN: Final = 4096
+MAX_PER_NAME: Final = 100
+"""Tokens of one person that are remembered: a client that renews all the time takes nobody else's place."""
 LOOK_EVERY: Final = 3.0
 
 
 @dataclass(slots=True)
 class _Seen:
     principal: Principal
-    grant: str
     looked: float
 
 
@@ -31,6 +32,7 @@ class Issued:
     ) -> None:  # fmt: skip
         self.prefix, self._read, self._lives, self._clock = prefix, read, lives, clock
         self._seen: dict[str, _Seen] = {}
+        self._of: dict[str, dict[str, _Seen]] = {}  # the same by name, as a sweep asks for each session
 
     def known(self, digest: str) -> Principal | None:
         """Without waiting; None where `verify` may know more."""
@@ -42,21 +44,35 @@ class Issued:
     async def verify(self, token: bytes, digest: str) -> Principal | CredentialRefused:
         found = self._read(token.decode("ascii", "replace"))
         if found is None:
-            self._seen.pop(digest, None)
+            self._forget(digest)
             return CredentialRefused("credential")
         name, roles, grant, until = found
         try:
             lives = await self._lives(grant)
         except OSError:
             return CredentialRefused("unknown_grant")
+        self._forget(digest)
         if not lives:
-            self._seen.pop(digest, None)
             return CredentialRefused("ended")
-        if len(self._seen) >= MAX_KNOWN:
-            self._seen.pop(next(iter(self._seen)))
-        principal = Principal(name, roles, expires=until)
-        self._seen[digest] = _Seen(principal, grant, self._clock())
+        principal = Principal(name, roles, expires=until, grant=grant)
+        self._remember(digest, _Seen(principal, self._clock()))
         return principal
+
+    def _remember(self, digest: str, seen: _Seen) -> None:
+        mine = self._of.get(seen.principal.name, {})
+        if len(mine) >= MAX_PER_NAME:
+            self._forget(next(iter(mine)))
+        elif len(self._seen) >= MAX_KNOWN:
+            self._forget(next(iter(self._seen)))
+        self._seen[digest] = self._of.setdefault(seen.principal.name, {})[digest] = seen
+
+    def _forget(self, digest: str) -> None:
+        seen = self._seen.pop(digest, None)
+        if seen is not None:
+            mine = self._of[seen.principal.name]
+            del mine[digest]
+            if not mine:
+                del self._of[seen.principal.name]
 
     async def run(self) -> None:
         while True:
@@ -65,28 +81,34 @@ class Issued:
 
     async def look(self) -> None:
         """Forgets the tokens whose grants have ended."""
+        by_grant: dict[str, dict[str, _Seen]] = {}
         for digest, seen in tuple(self._seen.items()):
             if seen.principal.expires is not None and self._clock() >= seen.principal.expires:
-                self._seen.pop(digest, None)
-                continue
+                self._forget(digest)
+            else:
+                by_grant.setdefault(seen.principal.grant, {})[digest] = seen
+        for grant, tokens in by_grant.items():
             try:
-                if await self._lives(seen.grant):
-                    seen.looked = self._clock()
-                else:
-                    self._seen.pop(digest, None)
+                lives = await self._lives(grant)
             except OSError:
                 continue  # it is not known any more once it was not looked for in time
+            for digest, seen in tokens.items():
+                if lives:
+                    seen.looked = self._clock()
+                elif self._seen.get(digest) is seen:
+                    self._forget(digest)
 
-    def find(self, name: str, roles: Iterable[str] | None = None) -> Principal | None:
-        """Of those of a subject that are good, and have just these groups where some are said, the longest."""
+    def find(self, name: str, roles: Iterable[str] | None = None, grant: str = "") -> Principal | None:
+        """Of those of a subject that are good, and have just these groups and this grant where some are said, the
+        longest."""
         wanted = None if roles is None else frozenset(roles)
         good = [
-            seen.principal for digest, seen in self._seen.items()
-            if seen.principal.name == name and self.known(digest) is not None
-            and wanted in (None, frozenset(seen.principal.roles))
+            seen.principal for digest, seen in self._of.get(name, {}).items()
+            if self.known(digest) is not None
+            and wanted in (None, frozenset(seen.principal.roles)) and grant in ("", seen.principal.grant)
             and (seen.principal.expires is None or self._clock() < seen.principal.expires)
         ]  # fmt: skip
         return max(good, key=lambda one: one.expires or 0, default=None)
 
     def current(self) -> set[str]:
-        return {seen.principal.name for seen in self._seen.values() if self.find(seen.principal.name) is not None}
+        return {name for name in self._of if self.find(name) is not None}

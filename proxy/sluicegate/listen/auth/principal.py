@@ -6,13 +6,15 @@ from hashlib import sha256
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """`expires` is the second from which the credential is no longer good, `credential` the mark of its key."""
+    """`expires` is the second from which the credential is no longer good, `credential` the mark of its key, `grant`
+    that of which its token is one of many."""
 
     name: str
     roles: tuple[str, ...] = ()
     owner: str = ""
     expires: float | None = None
     credential: str = ""
+    grant: str = ""
 
 
 def key_mark(digest: str) -> str:
