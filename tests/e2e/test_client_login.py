@@ -49,7 +49,7 @@ def mallory(there: Gateway) -> Iterator[ClientLogin]:
 # ---------------------------------------------------------------- the way
 
 
-@pytest.mark.parametrize("prefix", ["", "/tools", "/oauth"])
+@pytest.mark.parametrize("prefix", ["", "/tools", "/oauth", "/a%20b"])
 def test_a_client_finds_the_way_by_itself(peers: None, tmp_path: Path, prefix: str) -> None:
     with gateway(tmp_path, prefix) as there, Browser("ann") as browser:
         refused = there.list("nothing")

@@ -101,7 +101,7 @@ def browsing(there: Bed, user: str = "ann") -> Iterator[Browser]:
         yield as_page(browser, there)
 
 
-@pytest.mark.parametrize("prefix", ["", "/tools", "/login"])
+@pytest.mark.parametrize("prefix", ["", "/tools", "/login", "/a%20b"])
 def test_a_person_types_the_key_and_the_call_goes_through(tmp_path: Path, site: Misbehaving, prefix: str) -> None:
     with gateway(tmp_path, site, prefix) as there, browsing(there) as browser:
         url = f"{base(there)}login/mail"

@@ -14,7 +14,7 @@ from hashlib import sha256
 from hmac import compare_digest
 from html import escape
 from typing import Any, Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -96,7 +96,7 @@ class IssuerPages:
         if not length.isdigit() or int(length) > MAX_BODY:
             await _error(413 if length.isdigit() else 411, "invalid_request", "too large")(scope, receive, send)
             return
-        root = next((root for root in self._roots if path.startswith(root)), None)
+        root = next((root for root in map(unquote, self._roots) if path.startswith(root)), None)
         below = "metadata" if root is None else path[len(root) :]
         peer = scope["client"][0] if scope["client"] else ""
         if below != "metadata" and self._rate.hit(self._forwarded.client(peer, scope["headers"])) > 0:

@@ -9,7 +9,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -84,7 +84,7 @@ class LoginPages:
             refusal = page(413, "Too large", CLOSE) if length.isdigit() else page(411, "How long is it?", CLOSE)
             await refusal(scope, receive, send)
             return
-        root = next(root for root in self._roots if path.startswith(root) or f"{path}/" == root)
+        root = next(root for root in map(unquote, self._roots) if f"{path}/".startswith(root))
         await self._app({**scope, "path": f"/login/{path[len(root):]}"}, receive, send)
 
     def link(self, server: str, client: Client) -> str:
