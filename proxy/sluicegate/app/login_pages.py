@@ -199,7 +199,7 @@ class LoginPages:
         """Without a cookie there is no browser that asked: a login over the API is of none, and ends there."""
         server, browser = request.path_params["server"], request.cookies.get(COOKIE, "")
         if server not in self._index.servers() or not browser:
-            return page(400, "Nobody was logged in", text("Another browser began this login, or none did."), CLOSE)
+            return page(400, "Nobody was logged in", text("This login began in another browser, or in none."), CLOSE)
         try:
             info = await self._index.logins().finish(request.url.query, self._callback(server), browser=browser)
         except LoginFailed as error:
