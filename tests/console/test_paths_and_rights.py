@@ -90,7 +90,7 @@ def test_no_path_leads_to_a_file(town: Bed, local: Tab, upwards: str) -> None:
     for folder in sorted({*paths, "/console", "/console/static", static, f"{static}/vendor", "/approvals"}):
         place = folder.replace("{key}", "bank").replace("{id}", "apr_000000000000")
         answer = local.ask("GET", f"{place}/{upwards}")
-        assert answer.status_code in (400, 404) or answer.headers["content-type"].startswith("text/html"), place
+        assert answer.status_code in (400, 404, 405) or answer.headers["content-type"].startswith("text/html"), place
         for secret in (SECRET, "root:x:", *shown):
             assert secret not in answer.text, place
 

@@ -180,7 +180,7 @@ class LoginPages:
         client = _client(found)
         whose = self._index.whose(server, client)
         if made is not None and (made["principal"], made["whose"]) != (found.name, whose):
-            self._index.logins().refuse(server, made["whose"], f"its link was opened by {found.name}")
+            self._index.logins().note_stranger(server, made["whose"], f"its link was opened by {found.name}")
             return page(403, "Log in", text("This link was made for somebody else. Ask for one of your own."), CLOSE)
         if made is None and not self._is_there(server, client):
             return page(404, "Log in", text(f"There is no server {server} for you to log in to."), CLOSE)

@@ -51,6 +51,7 @@ servers:
   #   #     resource: omit                      # what tokens are for; found else
   #   #     pkce: required                      # required | assume
   #   #     params: {access_type: offline}      # further parameters of the authorization request
+  #   #     list: known                         # own: without a login nothing is shown that others accepted
   #   #   transport: auto                     # auto | http | sse (HTTP+SSE, 2024-11-05)
   #   tools: {allow: ["*"], deny: ["delete_*"]}   # globs over the server's own names
   #   # what the policy goes by: tools.classes: {list_files: read, "delete_*": destroy}; without one: write
@@ -86,6 +87,8 @@ REST: Final = """\
 #   # An issuer. What is said here of jwks, algorithms and typ is so unless set.
 #   #   {issuer: https://login.example.com, audience: https://mcp.example.com/mcp, roles_from: [groups],
 #   #    admin_audience: https://mcp.example.com/admin, jwks: auto, algorithms: [RS256, ES256, EdDSA], typ: at+jwt}
+#   # Clients log in by themselves: Sluice is their authorization server, in front of this provider.
+#   # login: {issuer: https://login.example.com, client_id: sluice, scopes: [openid], roles_from: [groups], lasts: 7d}
 
 # approvals:
 #   hold_for: 45s                             # how long a call waits for its approval before it is told to come back
@@ -144,6 +147,9 @@ REST: Final = """\
 # login:                                       # how people log in to servers
 #   callback: http://127.0.0.1:7412/callback   # where a browser of this machine returns to
 #   client_document: ""                        # URL of a client ID metadata document
+#   key_page: true                             # people of a team type their key into a page to log in to servers
+#   legacy: ask                                # ask | error: how a client of 2025-11-25 that opens pages learns of it
+#   # idp: {issuer: https://login.example.com, client_id: sluice}   # where people with tokens sign in on that page
 #   within: 10m                                # how long a login may take
 # drain: 30s                                  # how long open calls may take at the end
 """

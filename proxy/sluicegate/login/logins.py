@@ -68,7 +68,7 @@ class Logins:
         self._renewal.forget((info.server, info.whose))
         return info
 
-    def refuse(self, server: str, whose: str, reason: str) -> None:
+    def note_stranger(self, server: str, whose: str, reason: str) -> None:
         """Says that somebody could not begin a login: another one's link was opened."""
         self._scene.tell("login_failed", server, whose, reason=reason)
 
