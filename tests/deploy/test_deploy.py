@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import httpx
@@ -250,7 +251,8 @@ def test_nginx_as_configured_here_serves_it_under_a_prefix_with_tls_and_streams(
     }  # fmt: skip
     keys = {"anybody": {"hash": f"sha256:{hashlib.sha256(KEY.encode()).hexdigest()}", "roles": ["role:all"]}}
     (tmp_path / "policy.csv").write_text("p, role:all, *, *, *, allow\n")
-    config: Json = {"servers": {"web": recording}, "listen": listen, "clients": {"keys": keys}}
+    login = {"issuer": "https://login.example.com", "client_id": "sluice"}
+    config: Json = {"servers": {"web": recording}, "listen": listen, "clients": {"keys": keys, "login": login}}
     with sluice(config | {"policy": {"files": ["policy.csv"]}}, tmp_path) as process:
         text = (DEPLOY / "nginx.conf").read_text()
         text = text.replace("127.0.0.1:7410", process.url.removeprefix("http://").removesuffix("/mcp"))
@@ -283,6 +285,14 @@ async def through_nginx(port: int, certificate: Path) -> None:
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
         answer = await client.post("/tools/mcp", json=message, headers=modern, extensions=named)
         assert answer.json()["result"]["content"][0]["text"] == "ran read"
+        resource = await client.get("/.well-known/oauth-protected-resource/tools/mcp", extensions=named)
+        assert resource.json()["authorization_servers"] == ["https://mcp.example.com/tools"]
+        server = (await client.get("/.well-known/oauth-authorization-server/tools", extensions=named)).json()
+        assert server["issuer"] == "https://mcp.example.com/tools"
+        registration = urlsplit(server["registration_endpoint"]).path
+        wanted = {"redirect_uris": ["https://client.example.com/back"]}
+        assert (await client.post(registration, json=wanted, extensions=named)).status_code == 201
+        assert (await client.get("/tools/login/web", extensions=named)).status_code == 200
         stranger = {"Host": "evil.example.com"}
         assert (await client.get("/tools/mcp", headers=stranger, extensions=named)).status_code >= 400
         assert (await client.post("/mcp", json=message, headers=modern, extensions=named)).status_code == 404

@@ -105,6 +105,17 @@ def test_a_refresh_token_turns_and_an_old_one_ends_the_grant(there: Gateway, ann
     there.bed.until(lambda: there.list(third["access_token"]).status_code == 401)
 
 
+def test_while_nothing_can_be_kept_a_client_is_told_to_ask_again(there: Gateway, ann: ClientLogin) -> None:
+    """Another program holds the database. What was not turned is still good afterwards."""
+    tokens = ann.log_in()
+    with closing(sqlite3.connect(there.bed.folder / "state" / "sluice.db", isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        answer = ann.refresh(tokens["refresh_token"])
+        assert (answer.status_code, answer.json()["error"]) == (503, "temporarily_unavailable")
+        holder.execute("ROLLBACK")
+    there.bed.until(lambda: ann.refresh(tokens["refresh_token"]).status_code == 200)
+
+
 def test_who_logs_out_is_out_within_seconds(there: Gateway, ann: ClientLogin) -> None:
     tokens = ann.log_in()
     assert there.list(tokens["access_token"]).status_code == 200

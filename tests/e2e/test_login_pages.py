@@ -121,7 +121,7 @@ def test_a_person_types_the_key_and_the_call_goes_through(tmp_path: Path, site: 
         for page in (asked, done):
             policy = page.headers["content-security-policy"]
             assert "default-src 'none'" in policy and "unsafe" not in policy and "<script" not in page.text
-            assert page.headers["cache-control"] == "no-store" and page.headers["referrer-policy"] == "same-origin"
+            assert page.headers["cache-control"] == "no-store" and page.headers["referrer-policy"] == "no-referrer"
         assert key_of("ann") not in there.process.log()
 
 
@@ -162,7 +162,7 @@ def test_an_answer_counts_in_the_browser_that_asked_alone(tmp_path: Path, site: 
         callback = browser.stop_at(way, f"{base(there)}login/callback/")
         with browsing(there, "bob") as other:
             stolen = other.open(callback)
-            assert stolen.status_code == 400 and "nother browser" in stolen.text
+            assert stolen.status_code == 400 and "another browser" in stolen.text
         elsewhere = callback.replace("/callback/mail", "/callback/post")
         spent = len(site.of("token"))
         assert browser.open(elsewhere).status_code == 400 and len(site.of("token")) == spent

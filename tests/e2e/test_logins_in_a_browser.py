@@ -74,3 +74,4 @@ def test_a_person_signs_in_and_allows_a_client(peers: None, chromium: Browser, t
             assert client.exchange(asked["code"][0]).status_code == 200
     finally:
         listening.shutdown()
+        listening.server_close()

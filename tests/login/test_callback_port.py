@@ -79,7 +79,7 @@ async def test_pages_run_nothing_stay_nowhere_and_show_what_peers_wrote_plainly(
         for answer in (page, await client.get(f"{there.redirect_uri}?state=good&code=c")):
             assert "default-src 'none'" in answer.headers["content-security-policy"]
             assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
-            assert (answer.headers["cache-control"], answer.headers["referrer-policy"]) == ("no-store", "same-origin")
+            assert (answer.headers["cache-control"], answer.headers["referrer-policy"]) == ("no-store", "no-referrer")
 
 
 async def test_metadata_elsewhere_are_read_without_a_token(bench: Bench) -> None:

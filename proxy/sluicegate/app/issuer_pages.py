@@ -2,19 +2,16 @@
 
 A person signs in at the provider, and then allows each client by name, at each login: a provider that remembers its own
 consent would otherwise hand a person's account to whatever client asks (2026-07-28 basic/security_best_practices,
-confused deputy). Nothing of the provider's tokens is kept, or reaches a client or a server.
+confused deputy). Nothing of the provider's tokens is question, or reaches a client or a server.
 """
 
 import json
-import re
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from hashlib import sha256
-from hmac import compare_digest
 from html import escape
 from typing import Any, Final
-from urllib.parse import unquote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -22,8 +19,19 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from sluicegate.app.login_pages_html import CLOSE, HEADERS, page, text
 from sluicegate.app.login_sign_in import Provider, SignIn
+from sluicegate.app.public_pages import (
+    CLOSE,
+    HEADERS,
+    BrowserCookie,
+    body_refusal,
+    digest,
+    form_page,
+    is_same,
+    page,
+    path_below,
+    text,
+)
 from sluicegate.config import Config
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.issuer import ClientDirectory, ClientGrants, GrantEnded, IssuedTokens, NotOurs, Subject
@@ -31,20 +39,18 @@ from sluicegate.listen.asgi import asgi
 from sluicegate.listen.http_request import HttpRequest
 from sluicegate.login import LoginFailed, LoginUnavailable
 from sluicegate.oauth import Unfit, issuing
-from sluicegate.oauth.issuing import AuthorizationDenied, AuthorizationRequest
+from sluicegate.oauth.issuing import AuthorizationDenied, AuthorizationRequest, UnfitRedirect
 from sluicegate.policy.rates import Windows
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.store import Store
+from sluicegate.store import Store, StoreFailed
 from sluicegate.store.keys import Sealer
 
 COOKIE: Final = "__Host-sluice-client-login"
-MAX_BODY: Final = 64 * 1024
 A_MINUTE: Final = 600  # requests of one address, which a whole office may share
 FETCHED_A_MINUTE: Final = 20
 """Documents of clients that one address has us fetch: nobody makes us ask others all the time, or fills our log."""
 _WELL_KNOWN: Final = "/.well-known/oauth-authorization-server"
 _CONSENT: Final = "client consent"
-_SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _NO_STORE: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 Note = Callable[[str, Json], None]
@@ -64,6 +70,7 @@ class IssuerPages:
         self._issuer, self._origin = issuer, f"{parts.scheme}://{parts.netloc}"
         self._config, self._directory, self._grants, self._sign_in = config, directory, grants, sign_in
         self._sealer, self._store, self._forwarded, self._note, self._refused = sealer, store, forwarded, note, refused
+        self._cookie = BrowserCookie(COOKIE, lambda: self._config().login.within)
         self._rate, self._fetched = Windows(A_MINUTE, 60), Windows(FETCHED_A_MINUTE, 60)
         self._documents = {_WELL_KNOWN, f"{_WELL_KNOWN}{parts.path}", f"{parts.path}{_WELL_KNOWN}"}
         self._roots = f"{forwarded.beside}/oauth/", "/oauth/"  # the longer one first, as it may begin with the other
@@ -76,7 +83,8 @@ class IssuerPages:
                 Route("/register", self._register, methods=["POST"]),
                 Route("/token", self._token, methods=["POST"]),
                 Route("/revoke", self._revoke, methods=["POST"]),
-            ]
+            ],
+            exception_handlers={StoreFailed: _not_now},
         )
         self.serve: Callable[[HttpRequest], Awaitable[None]] = asgi(self._below_root)
 
@@ -90,19 +98,15 @@ class IssuerPages:
         return is_ours and self._config().clients.login is not None
 
     async def _below_root(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A proxy may have taken the public prefix away, or left it."""
-        headers, path = dict(scope["headers"]), scope["path"]
-        length = headers.get(b"content-length", b"0" if scope["method"] == "GET" else b"")
-        if not length.isdigit() or int(length) > MAX_BODY:
-            await _error(413 if length.isdigit() else 411, "invalid_request", "too large")(scope, receive, send)
+        if status := body_refusal(scope):
+            await _error(status, "invalid_request", "too large")(scope, receive, send)
             return
-        root = next((root for root in map(unquote, self._roots) if path.startswith(root)), None)
-        below = "metadata" if root is None else path[len(root) :]
+        below = path_below(scope["path"], self._roots) or "/metadata"
         peer = scope["client"][0] if scope["client"] else ""
-        if below != "metadata" and self._rate.hit(self._forwarded.client(peer, scope["headers"])) > 0:
+        if below != "/metadata" and self._rate.hit(self._forwarded.client(peer, scope["headers"])) > 0:
             await _error(429, "temporarily_unavailable", "too many requests")(scope, receive, send)
             return
-        await self._app({**scope, "path": f"/{below}"}, receive, send)
+        await self._app({**scope, "path": below}, receive, send)
 
     async def _metadata(self, request: Request) -> Response:
         return JSONResponse(issuing.server_metadata(self._issuer), headers={"cache-control": "max-age=300"})
@@ -111,7 +115,7 @@ class IssuerPages:
         try:
             return JSONResponse(self._directory.register(await _object(request)), 201, _NO_STORE)
         except Unfit as error:
-            kind = "invalid_redirect_uri" if "redirect" in str(error) else "invalid_client_metadata"
+            kind = "invalid_redirect_uri" if isinstance(error, UnfitRedirect) else "invalid_client_metadata"
             return _error(400, kind, str(error))
 
     # ------------------------------------------------------------ a person
@@ -137,36 +141,34 @@ class IssuerPages:
         provider = provider_of(self._config())
         if provider is None:
             return page(404, "No such page", CLOSE)
-        # Of a browser that has one already, the same: two of its clients may log in at once.
-        known = request.cookies.get(COOKIE, "")
-        secret = known if _SECRET.fullmatch(known) else secrets.token_urlsafe(32)
+        secret = self._cookie.read_or_make(request)
         try:
             url = await self._sign_in.begin(provider, asdict(wanted) | {"name": client.name}, secret)
         except (LoginFailed, LoginUnavailable) as error:
             return page(502, "Log in", text(str(error)))
-        return self._with_cookie(RedirectResponse(url, 303, HEADERS), secret)
+        return self._cookie.give(RedirectResponse(url, 303, HEADERS), secret)
 
     async def _signed_in(self, request: Request) -> Response:
         """Asks the person about this client, whatever was allowed before."""
-        provider, browser = provider_of(self._config()), request.cookies.get(COOKIE, "")
+        provider, browser = provider_of(self._config()), self._cookie.read(request)
         if provider is None:
             return page(404, "No such page", CLOSE)
         try:
             person, asked = await self._sign_in.finish(provider, request.url.query, browser)
         except (LoginFailed, LoginUnavailable) as error:
             return page(400, "Nobody was signed in", text(str(error)), CLOSE)
-        kept = {"asked": asked, "principal": person.name, "roles": list(person.roles), "source": provider.mark,
-                "browser": _hash(browser), "id": secrets.token_hex(16),
-                "until": self._sign_in.now() + self._config().login.within}  # fmt: skip
-        ticket = self._sealer.seal(_CONSENT, kept, self._issuer)
+        question = {"asked": asked, "principal": person.name, "roles": list(person.roles), "source": provider.mark,
+                    "browser": digest(browser), "id": secrets.token_hex(16),
+                    "until": self._sign_in.now() + self._config().login.within}  # fmt: skip
+        ticket = self._sealer.seal(_CONSENT, question, self._issuer)
         name, to = asked["name"] or "A client without a name", _shown_target(asked["redirect_uri"])
         # The name comes last: it may be a sentence that looks like one of ours.
-        said = f"A client wants to use Sluice as you, {person.name}. What it gets is sent to {to}."
+        sentence = f"A client wants to use Sluice as you, {person.name}. What it gets is sent to {to}."
         warning = "Allow it only if you began this yourself, just now. Anybody can give a client this name."
         buttons = "".join(f'<p><button name="answer" value="{word.lower()}">{word}</button></p>' for word in _ANSWERS)
         hidden = f'<input type="hidden" name="ticket" value="{escape(ticket)}">'
         form = f'<form method="post" action="{escape(self._issuer)}/oauth/consent">{hidden}{buttons}</form>'
-        answer = page(200, "Allow this client?", text(said), text(warning), text(f"It calls itself: {name}"), form)
+        answer = form_page("Allow this client?", text(sentence), text(warning), text(f"It calls itself: {name}"), form)
         # A browser takes the policy of the page for the redirect that its form leads to, too.
         policy = HEADERS["content-security-policy"].replace("form-action 'self'", f"form-action 'self' {_source(to)}")
         answer.headers["content-security-policy"] = policy
@@ -176,16 +178,16 @@ class IssuerPages:
         if request.headers.get("origin") != self._origin:
             return page(403, "Log in", text("This page was not sent by Sluice."))
         form = await _form(request)
-        kept = self._sealer.unseal(_CONSENT, form.get("ticket", ""), self._issuer)
-        browser = request.cookies.get(COOKIE, "")
-        if kept is None or kept["until"] <= self._sign_in.now() or not compare_digest(kept["browser"], _hash(browser)):
-            return page(400, "Log in", text("This question is over. Log in again from your client."))
-        if not await self._store.spend(f"issuer-consent/{kept['id']}", self._config().login.within):
+        question = self._sealer.unseal(_CONSENT, form.get("ticket", ""), self._issuer)
+        browser = self._cookie.read(request)
+        if question is None or question["until"] <= self._sign_in.now() or not is_same(browser, question["browser"]):
+            return page(400, "Log in", text("This question has expired. Log in again from your client."))
+        if not await self._store.spend(f"issuer-consent/{question['id']}", self._config().login.within):
             return page(400, "Log in", text("This question was answered already."))
-        asked: Json = kept["asked"]
+        asked: Json = question["asked"]
         name = asked.pop("name")
         wanted = AuthorizationRequest(**asked)
-        subject = Subject(kept["principal"], tuple(kept["roles"]), kept["source"])
+        subject = Subject(question["principal"], tuple(question["roles"]), question["source"])
         if form.get("answer") != "allow":
             self._tell("client_refused", subject.principal, name)
             return self._back(wanted.redirect_uri, wanted.state, error="access_denied")
@@ -193,16 +195,10 @@ class IssuerPages:
         return self._back(wanted.redirect_uri, wanted.state, code=self._grants.code(wanted, subject))
 
     def _back(self, redirect_uri: str, state: str, **answer: str) -> Response:
-        """RFC 9207: who answers is said, so that a client of two servers mixes up nothing."""
+        """`iss` says who answers, so that a client of two servers takes no answer for another's (RFC 9207)."""
         more = answer | ({"state": state} if state else {}) | {"iss": self._issuer}
         joint = "&" if "?" in redirect_uri else "?"
         return RedirectResponse(f"{redirect_uri}{joint}{urlencode(more)}", 303, HEADERS)
-
-    def _with_cookie(self, response: Response, secret: str) -> Response:
-        """Lax: the browser comes back from the provider by a link."""
-        response.set_cookie(COOKIE, secret, max_age=int(self._config().login.within) + 60, path="/", secure=True,
-                            httponly=True, samesite="lax")  # fmt: skip
-        return response
 
     # ------------------------------------------------------------ a client
 
@@ -241,8 +237,8 @@ class IssuerPages:
         return self._forwarded.client(request.client.host if request.client else "", request.scope["headers"])
 
     def _tell(self, what: str, principal: str, client: str, **more: str) -> None:
-        said = {"principal": principal, "client": client, **more}
-        self._note("identity", {"what": what} | {name: value for name, value in said.items() if value})
+        about = {"principal": principal, "client": client, **more}
+        self._note("identity", {"what": what} | {name: value for name, value in about.items() if value})
 
 
 _ANSWERS: Final = ("Allow", "Refuse")
@@ -292,9 +288,12 @@ async def _object(request: Request) -> dict[str, Any]:
     return value
 
 
+def _not_now(request: Request, failed: Exception) -> Response:
+    """What is kept of grants can be neither read nor written: nothing was given, and the client may ask again."""
+    if request.method == "GET" or request.url.path == "/consent":
+        return page(503, "Not now", text("Sluice cannot keep this login now. Try again later."))
+    return _error(503, "temporarily_unavailable", "what is kept cannot be read or written now")
+
+
 def _error(status: int, error: str, description: str) -> Response:
     return JSONResponse({"error": error, "error_description": description}, status, _NO_STORE)
-
-
-def _hash(browser: str) -> str:
-    return sha256(browser.encode()).hexdigest()

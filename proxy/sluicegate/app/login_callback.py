@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from sluicegate.app.login_pages_html import CLOSE, HEADERS, may, page, text
+from sluicegate.app.public_pages import CLOSE, HEADERS, may, page, text
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.server import AddressServer, CannotListen
 from sluicegate.listen.settings import ConnectionLimits
@@ -82,5 +82,5 @@ class CallbackPort:
         if info is None:
             return page(404, "No such page", CLOSE)
         self._seen.set()
-        said = f"Sluice is logged in to {info.server} by {info.issuer}.{may(info.scopes)}"
-        return page(200, "Logged in", text(said), CLOSE)
+        sentence = f"Sluice is logged in to {info.server} by {info.issuer}.{may(info.scopes)}"
+        return page(200, "Logged in", text(sentence), CLOSE)

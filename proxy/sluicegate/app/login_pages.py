@@ -6,10 +6,9 @@ cookie ties the answer of the authorization server to the browser that asked (20
 """
 
 import re
-import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -17,9 +16,21 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from sluicegate.app.login_pages_html import CLOSE, HEADERS, key_form, link, may, page, text
 from sluicegate.app.login_sign_in import Provider, SignIn
 from sluicegate.app.logins import GATEWAY, LoginIndex
+from sluicegate.app.public_pages import (
+    CLOSE,
+    HEADERS,
+    BrowserCookie,
+    body_refusal,
+    form_page,
+    key_form,
+    link,
+    may,
+    page,
+    path_below,
+    text,
+)
 from sluicegate.config import Config
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.listen.asgi import asgi
@@ -34,15 +45,13 @@ from sluicegate.protocol.model import Call, Client
 from sluicegate.store.keys import Sealer
 
 COOKIE: Final = "__Host-sluice-login"
-MAX_BODY: Final = 64 * 1024
 KEYS_A_MINUTE: Final = 5
 BEGUN_A_MINUTE: Final = 10
 """Logins over the API, of one principal: each may register a client at an authorization server."""
 _PURPOSE: Final = "login link"
 _DONE: Final = "login done"
-_SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _LOOPBACK: Final = re.compile(r"http://127\.0\.0\.1:[0-9]{1,5}/[A-Za-z0-9/_-]{0,64}")
-_OVER: Final = "This link is over, or was not made here. Call again for a new one."
+_OVER: Final = "This link has expired, or Sluice did not make it. Call the tool again to get a new one."
 
 
 class LoginPages:
@@ -57,18 +66,19 @@ class LoginPages:
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._config, self._index, self._identity, self._judge = config, index, identity, judge
         self._sealer, self._forwarded, self._sign_in = sealer, forwarded, sign_in
+        self._cookie = BrowserCookie(COOKIE, lambda: self._within)
         self._attempts, self._begun = Windows(KEYS_A_MINUTE, 60), Windows(BEGUN_A_MINUTE, 60)
         self._roots = f"{forwarded.beside}/login/", "/login/"  # the longer one first, as it may begin with the other
         self._app = Starlette(
             routes=[
-                Route("/login/client.json", self._document, methods=["GET"]),
-                Route("/login/idp/callback", self._signed_in, methods=["GET"]),
-                Route("/login/callback/{server}", self._returned, methods=["GET"]),
-                Route("/login/done/{server}", self._done, methods=["GET"]),
-                Route("/login/api/{server}", self._begin_elsewhere, methods=["POST"]),
-                Route("/login/api/{server}/code", self._finish_elsewhere, methods=["POST"]),
-                Route("/login/{server}", self._ask, methods=["GET"]),
-                Route("/login/{server}", self._take_key, methods=["POST"]),
+                Route("/client.json", self._document, methods=["GET"]),
+                Route("/idp/callback", self._signed_in, methods=["GET"]),
+                Route("/callback/{server}", self._returned, methods=["GET"]),
+                Route("/done/{server}", self._done, methods=["GET"]),
+                Route("/api/{server}", self._begin_elsewhere, methods=["POST"]),
+                Route("/api/{server}/code", self._finish_elsewhere, methods=["POST"]),
+                Route("/{server}", self._ask, methods=["GET"]),
+                Route("/{server}", self._take_key, methods=["POST"]),
             ]
         )
         self.serve: Callable[[HttpRequest], Awaitable[None]] = asgi(self._below_root)
@@ -77,15 +87,10 @@ class LoginPages:
         return path.startswith(self._roots)
 
     async def _below_root(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A proxy may have taken the public prefix away, or left it."""
-        headers, path = dict(scope["headers"]), scope["path"]
-        length = headers.get(b"content-length", b"0" if scope["method"] == "GET" else b"")
-        if not length.isdigit() or int(length) > MAX_BODY:
-            refusal = page(413, "Too large", CLOSE) if length.isdigit() else page(411, "How long is it?", CLOSE)
-            await refusal(scope, receive, send)
+        if status := body_refusal(scope):
+            await page(status, "Too large", CLOSE)(scope, receive, send)
             return
-        root = next(root for root in map(unquote, self._roots) if f"{path}/".startswith(root))
-        await self._app({**scope, "path": f"/login/{path[len(root):]}"}, receive, send)
+        await self._app({**scope, "path": path_below(scope["path"], self._roots) or "/"}, receive, send)
 
     def link(self, server: str, client: Client) -> str:
         """The page on which this client's person logs in; empty where it cannot be known who opens it."""
@@ -115,24 +120,25 @@ class LoginPages:
     # ------------------------------------------------------------ who is it
 
     async def _ask(self, request: Request) -> Response:
-        """Names no server before it is known who asks, except to whom has a link."""
+        """Names no server before the person has proved who they are; a link names its own."""
         server, ticket = request.path_params["server"], request.query_params.get("t", "")
         made = self._opened(server, ticket)
         if ticket and made is None:
             return page(400, "Log in", text(_OVER))
         config, principal = self._config(), made["principal"] if made else ""
-        blocks = [text(f"Sluice asks you to log in to {server}." if made else "Who are you?")]
+        why = f"Sluice asks you to log in to {server}." if made else "Sluice has to know who you are before you log in."
+        blocks = [text(why)]
         if config.login.idp is not None and (not principal or self._may_sign_in(principal)):
-            secret = self._secret(request)
+            secret = self._cookie.read_or_make(request)
             try:
                 url = await self._sign_in.begin(_provider(config), {"server": server, "t": ticket}, secret)
             except (LoginFailed, LoginUnavailable) as error:
                 return page(502, "Log in", text(str(error)))
             host = urls.host(config.login.idp.issuer)
-            return self._with_cookie(page(200, "Log in", *blocks, link(url, f"Sign in at {host}")), secret)
+            return self._cookie.give(page(200, "Log in", *blocks, link(url, f"Sign in at {host}")), secret)
         if not config.login.key_page or (principal and not self._is_key(principal)):
             return page(404, "No such page", CLOSE)
-        return page(200, "Log in", *blocks, key_form(f"{self.base}{quote(server)}", ticket))
+        return form_page("Log in", *blocks, key_form(f"{self.base}{quote(server)}", ticket))
 
     async def _take_key(self, request: Request) -> Response:
         """The key is compared as a hash, counted, and not kept."""
@@ -162,7 +168,7 @@ class LoginPages:
         config = self._config()
         try:
             person, asked = await self._sign_in.finish(
-                _provider(config), request.url.query, request.cookies.get(COOKIE, "")
+                _provider(config), request.url.query, self._cookie.read(request)
             )
         except (LoginFailed, LoginUnavailable) as error:
             return page(400, "Nobody was signed in", text(str(error)), CLOSE)
@@ -186,34 +192,34 @@ class LoginPages:
             return page(404, "Log in", text(f"There is no server {server} for you to log in to."), CLOSE)
         if not whose or (whose == GATEWAY and not self._may_lend(client)):
             return page(403, "Log in", text(f"Whoever runs Sluice logs in to {server}."), CLOSE)
-        secret = self._secret(request)
+        secret = self._cookie.read_or_make(request)
         try:
             flow = await self._index.logins().begin(server, whose, self._callback(server), browser=secret)
         except (LoginFailed, LoginUnavailable) as error:
             return page(502, "Log in", text(str(error)), CLOSE)
         asks = f"{server} is reached with an account at {flow.issuer}.{may(flow.scopes)}"
         go_on = link(flow.url, f"Go on at {urls.host(flow.issuer)}")
-        return self._with_cookie(page(200, f"Log in to {server}", text(asks), go_on), secret)
+        return self._cookie.give(page(200, f"Log in to {server}", text(asks), go_on), secret)
 
     async def _returned(self, request: Request) -> Response:
         """Without a cookie there is no browser that asked: a login over the API is of none, and ends there."""
-        server, browser = request.path_params["server"], request.cookies.get(COOKIE, "")
+        server, browser = request.path_params["server"], self._cookie.read(request)
         if server not in self._index.servers() or not browser:
             return page(400, "Nobody was logged in", text("This login began in another browser, or in none."), CLOSE)
         try:
             info = await self._index.logins().finish(request.url.query, self._callback(server), browser=browser)
         except LoginFailed as error:
             return page(400, "Nobody was logged in", text(error.text), CLOSE)
-        said = self._sealer.seal(_DONE, {"issuer": info.issuer, "scopes": list(info.scopes)}, server)
-        return RedirectResponse(f"{self.base}done/{quote(server)}?t={said}", 303, HEADERS)
+        result = self._sealer.seal(_DONE, {"issuer": info.issuer, "scopes": list(info.scopes)}, server)
+        return RedirectResponse(f"{self.base}done/{quote(server)}?t={result}", 303, HEADERS)
 
     async def _done(self, request: Request) -> Response:
         server = request.path_params["server"]
-        said = self._sealer.unseal(_DONE, request.query_params.get("t", ""), server)
-        if said is None:
+        result = self._sealer.unseal(_DONE, request.query_params.get("t", ""), server)
+        if result is None:
             return page(404, "No such page", CLOSE)
-        more = f"You are logged in to {server} by {said['issuer']}.{may(tuple(said['scopes']))}"
-        return page(200, "Logged in", text(more), CLOSE)
+        sentence = f"You are logged in to {server} by {result['issuer']}.{may(tuple(result['scopes']))}"
+        return page(200, "Logged in", text(sentence), CLOSE)
 
     async def _document(self, request: Request) -> Response:
         """Sluice as a client of any authorization server (draft-ietf-oauth-client-id-metadata-document)."""
@@ -297,15 +303,6 @@ class LoginPages:
         made = self._sealer.unseal(_PURPOSE, ticket, server) if ticket else None
         return made if made is not None and made["until"] > self._sign_in.now() else None
 
-    def _secret(self, request: Request) -> str:
-        """Of a browser that has one already, the same: it may log in to two servers at once."""
-        known = request.cookies.get(COOKIE, "")
-        return known if _SECRET.fullmatch(known) else secrets.token_urlsafe(32)
-
-    def _with_cookie(self, response: Response, secret: str) -> Response:
-        response.set_cookie(COOKIE, secret, max_age=int(self._within) + 60, path="/", secure=True, httponly=True,
-                            samesite="lax")  # fmt: skip
-        return response
 
 
 def _provider(config: Config) -> Provider:

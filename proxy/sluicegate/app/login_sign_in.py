@@ -12,6 +12,7 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import Final
 
+from sluicegate.app.public_pages import digest, is_same
 from sluicegate.http.fetch import Fetcher, Unfetched
 from sluicegate.listen.auth import jws
 from sluicegate.listen.auth.issuers import KeySets, TokenIssuer
@@ -72,9 +73,9 @@ class SignIn:
         with plainly(provider.name):
             at = await self._described(provider)
             verifier, nonce = secrets.token_urlsafe(64), secrets.token_urlsafe(32)
-            kept = {"verifier": verifier, "nonce": nonce, "asked": asked, "browser": _hash(browser),
+            pending = {"verifier": verifier, "nonce": nonce, "asked": asked, "browser": digest(browser),
                     "until": self.now() + self._within()}  # fmt: skip
-            state = self._sealer.seal(_PURPOSE, kept, self._callback)
+            state = self._sealer.seal(_PURPOSE, pending, self._callback)
             return authorization.url(
                 at.authorize, provider.client_id, self._callback, state, verifier, provider.scopes, "",
                 {"nonce": nonce},
@@ -84,14 +85,14 @@ class SignIn:
         """Who signed in, and what was asked. Raises `LoginFailed`, `LoginUnavailable`."""
         with plainly(provider.name):
             answer = authorization.read(query)
-            kept = self._sealer.unseal(_PURPOSE, answer.state, self._callback)
-            if kept is None or kept["until"] <= self.now() or not compare_digest(kept["browser"], _hash(browser)):
+            pending = self._sealer.unseal(_PURPOSE, answer.state, self._callback)
+            if pending is None or pending["until"] <= self.now() or not is_same(browser, pending["browser"]):
                 raise LoginFailed("no sign-in of this browser waits for this answer")
             at = await self._described(provider)
             if why := authorization.why_not(answer, at.issuer, at.names_itself):
                 raise LoginFailed(why)
-            token = await self._id_token(provider.settings, at, answer.code, kept["verifier"])
-            return await self._subject(provider, token, kept["nonce"]), kept["asked"]
+            token = await self._id_token(provider.settings, at, answer.code, pending["verifier"])
+            return await self._subject(provider, token, pending["nonce"]), pending["asked"]
 
     async def _described(self, provider: Provider) -> AuthorizationServer:
         """Anybody can begin a sign-in, so its provider is not asked for each."""
@@ -130,7 +131,3 @@ class SignIn:
         if read.claims.get("azp", issuer.audience) != issuer.audience:
             raise LoginFailed("the ID token is for another client")
         return found
-
-
-def _hash(browser: str) -> str:
-    return sha256(browser.encode()).hexdigest()

@@ -165,17 +165,13 @@ def _pages(config: Config, inner: Core) -> Iterator[Pages]:
     directory = ClientDirectory(services.sealer, Fetcher(services.egress), issuer)
     yield IssuerPages(
         issuer, lambda: services.judging.config, directory, grants, sign_in(f"{issuer}/oauth/callback"),
-        services.sealer, services.store, forwarded, audit.note if audit is not None else _unrecorded,
-        audit.identity_failure if audit is not None else _unsummed,
+        services.sealer, services.store, forwarded, audit.note if audit is not None else _to_nobody,
+        audit.identity_failure if audit is not None else _to_nobody,
     )  # fmt: skip
 
 
-def _unrecorded(what: str, fields: Json) -> None:
-    pass
-
-
-def _unsummed(address: str, reason: str) -> None:
-    pass
+def _to_nobody(*words: object) -> None:
+    """Without an audit log there is nothing to write."""
 
 
 def _issued(services: Services, grants: ClientGrants, token: str) -> tuple[str, tuple[str, ...], str, float] | None:

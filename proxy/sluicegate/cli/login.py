@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
@@ -195,7 +195,7 @@ async def _with_logins(loaded: Config, use: Callable[[Logins], Awaitable[T]]) ->
 async def _log_in(
     loaded: Config, server: str, whose: str, show: Callable[[Flow], None], paste: bool, logins: Logins
 ) -> LoginInfo:
-    if loaded.servers[server].login and loaded.servers[server].login.grant == "client_credentials":  # type: ignore[union-attr]
+    if login_service.login_settings(loaded)[server].is_machine:
         await logins.bearer(server, whose)
         return next(one for one in await logins.all() if (one.server, one.whose) == (server, whose))
     if paste:
@@ -248,18 +248,15 @@ def _hand_over(config_file: Path | None, server: str, as_: str | None, as_json: 
 
 def _log_in_elsewhere(url: str, server: str, key: GivenKey | None, no_open: bool, as_json: bool) -> None:
     def show(address: str, login: str) -> None:
-        if as_json:
-            print_out(json.dumps({"url": address, "login": login}))
-        elif not no_open and open_link(Path(mkdtemp(prefix="sluice-")), address):
-            info(f"Your browser opens {address}")
-        else:
-            info(f"Open this address in a browser of this machine:\n{address}")
+        flow = Flow(login, server, "", address, 0.0, "", ())
+        _show(flow, state=Path(folder), as_json=as_json, opens=not no_open)
 
-    said = log_in_elsewhere(url, server, key, show)
+    with TemporaryDirectory(prefix="sluice-") as folder:  # there may be no state directory on this machine
+        done = log_in_elsewhere(url, server, key, show)
     if as_json:
-        print_out(json.dumps(said))
+        print_out(json.dumps(done))
     else:
-        print_out(f"You are logged in to {printable(str(said.get('server')))} by {printable(str(said.get('issuer')))}.")
+        print_out(f"You are logged in to {printable(str(done.get('server')))} by {printable(str(done.get('issuer')))}.")
 
 
 def _show(flow: Flow, state: Path, as_json: bool, opens: bool) -> None:

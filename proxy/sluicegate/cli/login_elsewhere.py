@@ -55,13 +55,14 @@ async def _log_in(api: str, key: str, show: Callable[[str, str], None]) -> dict[
     async with httpx.AsyncClient(headers=headers, timeout=_WITHIN, trust_env=False) as client:
 
         async def finish(query: str, redirect_uri: str) -> LoginInfo:
-            said = await _ask(client, f"{api}/code", {"query": query, "redirect_uri": redirect_uri})
-            done.append(said)
+            answered = await _ask(client, f"{api}/code", {"query": query, "redirect_uri": redirect_uri})
+            done.append(answered)
             returned.set()
             return LoginInfo(
-                id=str(said.get("login")), server=str(said.get("server")), whose="", issuer=str(said.get("issuer")),
-                client_id="", scopes=tuple(map(str, said.get("scopes", ()))), expires_at=None, state="ok",
-                generation=0, can_refresh=False,
+                id=str(answered.get("login")), server=str(answered.get("server")), whose="",
+                issuer=str(answered.get("issuer")), client_id="",
+                scopes=tuple(map(str, answered.get("scopes", ()))), expires_at=None, state="ok", generation=0,
+                can_refresh=False,
             )  # fmt: skip
 
         async with CallbackPort(LoginSection().callback, finish).open() as port:
@@ -83,12 +84,12 @@ async def _ask(client: httpx.AsyncClient, url: str, body: dict[str, str]) -> dic
     except httpx.HTTPError as error:
         stop(Code.UNREACHABLE, f"{urlsplit(url).netloc} does not answer: {type(error).__name__}")
     try:
-        said = json_object(answer.text)
+        answered = json_object(answer.text)
     except ValueError:
-        said = {}
+        answered = {}
     if answer.status_code == 200:
-        return said
-    why = printable(str(said.get("error", f"HTTP {answer.status_code}")))
+        return answered
+    why = printable(str(answered.get("error", f"HTTP {answer.status_code}")))
     if answer.status_code == 401:
         stop(Code.AUTH, f"the gateway refuses this key ({why})")
     if answer.status_code in (403, 404, 409):

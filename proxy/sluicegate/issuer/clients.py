@@ -28,8 +28,8 @@ class ClientDirectory:
         """The answer to a registration. Clients have no secrets here: whoever installs one could read it. Raises
         `Unfit`."""
         client = read_client(document, "")
-        kept = {"name": client.name, "redirect_uris": list(client.redirect_uris)}
-        id = self._sealer.seal(_PURPOSE, kept, self._issuer)
+        registered = {"name": client.name, "redirect_uris": list(client.redirect_uris)}
+        id = self._sealer.seal(_PURPOSE, registered, self._issuer)
         if len(id) > MAX_ID:
             raise Unfit("the registration is too large")
         return {
@@ -40,8 +40,8 @@ class ClientDirectory:
 
     def is_at_hand(self, id: str) -> bool:
         """Whether `find` asks nobody else."""
-        known = self._documents.get(id)
-        return not id.startswith("https://") or (known is not None and known[0] > self._clock())
+        cached = self._documents.get(id)
+        return not id.startswith("https://") or (cached is not None and cached[0] > self._clock())
 
     async def find(self, id: str) -> RegisteredClient:
         """Raises `Unfit`, also where its document cannot be had."""
@@ -49,18 +49,18 @@ class ClientDirectory:
             raise Unfit("there is no such client")
         if id.startswith("https://"):
             return await self._described(id)
-        kept = self._sealer.unseal(_PURPOSE, id, self._issuer)
-        if kept is None:
+        registered = self._sealer.unseal(_PURPOSE, id, self._issuer)
+        if registered is None:
             raise Unfit("there is no such client")
-        return RegisteredClient(id, kept["name"], tuple(kept["redirect_uris"]))
+        return RegisteredClient(id, registered["name"], tuple(registered["redirect_uris"]))
 
     async def _described(self, url: str) -> RegisteredClient:
         """draft-ietf-oauth-client-id-metadata-document 3 and 4: an https URL with a path, and its own `client_id`."""
         if urls.split(url).path in ("", "/"):
             raise Unfit("a client ID URL has a path")
-        known = self._documents.get(url)
-        if known is not None and known[0] > self._clock():
-            return known[1]
+        cached = self._documents.get(url)
+        if cached is not None and cached[0] > self._clock():
+            return cached[1]
         try:
             document = read_json(await self._fetcher.get(url, "", f"client {urls.host(url)}"))
         except Unfetched as error:

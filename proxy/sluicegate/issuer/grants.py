@@ -19,7 +19,6 @@ from sluicegate.store.keys import Sealer
 
 CODE_LIFE: Final = 60.0
 ACCESS_LIFE: Final = 600.0
-LOOK_EVERY: Final = 3.0
 GRACE: Final = 10.0
 MAX_GRANTS: Final = 50  # of one person
 ACCESS: Final = "slat_"
@@ -105,28 +104,28 @@ class ClientGrants:
             raise GrantEnded("the code is another client's")
         if not proves(verifier, request["challenge"]):
             raise GrantEnded("the verifier is not that of the code")
-        grant = sha256(made["id"].encode()).hexdigest()[:32]
+        id = sha256(made["id"].encode()).hexdigest()[:32]
         if not await self._store.spend(f"{_CODES}/{made['id']}", 2 * CODE_LIFE):
-            await self._store.delete(f"{_GRANTS}/{grant}")
+            await self._store.delete(f"{_GRANTS}/{id}")
             raise GrantEnded("the code was used before: its grant ended")
         now = self._clock()
-        kept = _Grant(made["principal"], tuple(made["roles"]), client, now + self._lasts(), made["source"], turned=now)
-        await self._add(grant, kept)
-        return self._tokens(grant, kept)
+        grant = _Grant(made["principal"], tuple(made["roles"]), client, now + self._lasts(), made["source"], turned=now)
+        await self._add(id, grant)
+        return self._tokens(id, grant)
 
-    async def _add(self, grant: str, kept: _Grant) -> None:
+    async def _add(self, id: str, grant: _Grant) -> None:
         """Beyond 50 of one person the oldest end."""
-        key = f"{_LISTS}/{sha256(kept.principal.encode()).hexdigest()}"
-        life = kept.until - self._clock()
+        key = f"{_LISTS}/{sha256(grant.principal.encode()).hexdigest()}"
+        life = grant.until - self._clock()
         for _ in range(_ATTEMPTS):
             raw = await self._store.get(key)
             listed = self._unsealed(key, raw) or {}
             before: list[str] = listed.get("grants", [])
             gone, left = before[: max(0, len(before) - MAX_GRANTS + 1)], before[-(MAX_GRANTS - 1) :]
-            there = f"{_GRANTS}/{grant}"
+            there = f"{_GRANTS}/{id}"
             writes = [
-                Write(key, self._sealed(key, {"grants": [*left, grant]}), life),
-                Write(there, self._sealed(there, asdict(kept)), life),
+                Write(key, self._sealed(key, {"grants": [*left, id]}), life),
+                Write(there, self._sealed(there, asdict(grant)), life),
             ]
             if await self._store.swap(key, raw, [*writes, *(Write(f"{_GRANTS}/{one}") for one in gone)]):
                 return
@@ -139,18 +138,18 @@ class ClientGrants:
         made = self._open(_REFRESH, token)
         key, now = f"{_GRANTS}/{made['grant']}", self._clock()
         for _ in range(_ATTEMPTS):
-            raw, kept = await self._read(key)
-            if kept is None or not self._counts(kept):
+            raw, grant = await self._read(key)
+            if grant is None or not self._counts(grant):
                 raise GrantEnded("the grant has ended")
-            if kept.client != client:
+            if grant.client != client:
                 raise GrantEnded("the refresh token is another client's")
-            if made["generation"] == kept.generation - 1 and now - kept.turned < GRACE:
-                return self._tokens(made["grant"], kept)
-            if made["generation"] != kept.generation:
+            if made["generation"] == grant.generation - 1 and now - grant.turned < GRACE:
+                return self._tokens(made["grant"], grant)
+            if made["generation"] != grant.generation:
                 await self._store.delete(key)
                 raise GrantEnded("the refresh token was used before: its grant ended")
-            turned = replace(kept, generation=kept.generation + 1, turned=now)
-            if await self._store.swap(key, raw, [Write(key, self._sealed(key, asdict(turned)), kept.until - now)]):
+            turned = replace(grant, generation=grant.generation + 1, turned=now)
+            if await self._store.swap(key, raw, [Write(key, self._sealed(key, asdict(turned)), grant.until - now)]):
                 return self._tokens(made["grant"], turned)
         raise GrantEnded("the grant changes too often")
 
@@ -159,10 +158,10 @@ class ClientGrants:
         for kind in (_REFRESH, ACCESS):
             if token.startswith(kind) and (made := self._sealer.unseal(kind, token[len(kind) :], self._resource)):
                 key = f"{_GRANTS}/{made['grant']}"
-                _, kept = await self._read(key)
-                if kept is not None and kept.client == client:
+                _, grant = await self._read(key)
+                if grant is not None and grant.client == client:
                     await self._store.delete(key)
-                    return kept.subject
+                    return grant.subject
         return None
 
     # ------------------------------------------------------------ tokens
@@ -175,23 +174,23 @@ class ClientGrants:
             return None
         return Subject(made["principal"], tuple(made["roles"])), made["grant"], made["until"]
 
-    async def lives(self, grant: str) -> bool:
+    async def lives(self, id: str) -> bool:
         """Raises `StoreFailed`."""
-        _, kept = await self._read(f"{_GRANTS}/{grant}")
-        return kept is not None and self._counts(kept)
+        _, grant = await self._read(f"{_GRANTS}/{id}")
+        return grant is not None and self._counts(grant)
 
-    def _counts(self, kept: _Grant) -> bool:
-        return kept.until > self._clock() and kept.source == self._source()
+    def _counts(self, grant: _Grant) -> bool:
+        return grant.until > self._clock() and grant.source == self._source()
 
-    def _tokens(self, grant: str, kept: _Grant) -> IssuedTokens:
-        life = min(ACCESS_LIFE, kept.until - self._clock())
+    def _tokens(self, id: str, grant: _Grant) -> IssuedTokens:
+        life = min(ACCESS_LIFE, grant.until - self._clock())
         made: Json = {
-            "grant": grant, "principal": kept.principal, "roles": list(kept.roles), "until": self._clock() + life
+            "grant": id, "principal": grant.principal, "roles": list(grant.roles), "until": self._clock() + life
         }
         access = ACCESS + self._sealer.seal(ACCESS, made, self._resource)
-        turn = {"grant": grant, "generation": kept.generation}
+        turn = {"grant": id, "generation": grant.generation}
         refresh = _REFRESH + self._sealer.seal(_REFRESH, turn, self._resource)
-        return IssuedTokens(access, refresh, life, kept.subject, grant)
+        return IssuedTokens(access, refresh, life, grant.subject, id)
 
     def _open(self, kind: str, token: str) -> Json:
         made = self._sealer.unseal(kind, token[len(kind) :], self._resource) if token.startswith(kind) else None

@@ -46,6 +46,10 @@ class AuthorizationRequest:
     challenge: str
 
 
+class UnfitRedirect(Unfit):
+    """A redirect URI that no client may register (RFC 7591 3.2.2: invalid_redirect_uri)."""
+
+
 class AuthorizationDenied(Exception):
     """An error of RFC 6749 4.1.2.1, for the client at its redirect URI."""
 
@@ -58,7 +62,7 @@ def read_client(document: dict[str, Any], id: str) -> RegisteredClient:
     """A registration (RFC 7591 2) or a client ID metadata document. Raises `Unfit`."""
     uris = texts_of(document, "redirect_uris", MAX_REDIRECTS + 1) or ()
     if not uris or len(uris) > MAX_REDIRECTS or len(uris) != len(document["redirect_uris"]):
-        raise Unfit(f"redirect_uris has to name 1 to {MAX_REDIRECTS} URIs")
+        raise UnfitRedirect(f"redirect_uris has to name 1 to {MAX_REDIRECTS} URIs")
     for uri in uris:
         _check_redirect(uri)
     name = text_of(document, "client_name", 128)
@@ -69,16 +73,16 @@ def _check_redirect(uri: str) -> None:
     """https, http on this machine (RFC 8252 7.3), or a scheme of an application's own (7.1)."""
     found = _URI.fullmatch(uri)
     if found is None or "#" in uri or "\\" in uri or found["scheme"] in _NEVER:
-        raise Unfit("a redirect URI is absolute, of printable ASCII, without fragment, and leads to an application")
+        raise UnfitRedirect("a redirect URI is absolute, printable ASCII, has no fragment, and leads to an application")
     try:
         parts = urlsplit(uri)
         _ = parts.port
     except ValueError:
-        raise Unfit("a redirect URI is no URI") from None
+        raise UnfitRedirect("a redirect URI is no URI") from None
     if parts.scheme in ("http", "https") and (not parts.hostname or "@" in parts.netloc):
-        raise Unfit("a redirect URI has a host, and no user")
+        raise UnfitRedirect("a redirect URI has a host, and no user")
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
-        raise Unfit("a redirect URI with http is for this machine alone")
+        raise UnfitRedirect("a redirect URI with http is for this machine alone")
 
 
 def is_registered(uri: str, registered: Iterable[str]) -> bool:

@@ -1,0 +1,125 @@
+"""What pages for people beside the public endpoint have in common: how they look, whose browser they are in, and how
+large a request may be.
+
+No page has a script, is framed, is stored, or tells another site its address (2025-11-25
+basic/authorization#authorization-code-protection). Text of others is escaped.
+"""
+
+import re
+import secrets
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from hmac import compare_digest
+from html import escape
+from typing import Final
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.types import Scope
+
+_STYLE: Final = (
+    ":root{color-scheme:light dark}body{font:1rem/1.5 system-ui;max-width:36rem;margin:4rem auto;padding:0 1rem}"
+    "input,button{font:inherit;padding:.4rem .6rem}input{width:100%;box-sizing:border-box}"
+)
+_HASH: Final = b64encode(sha256(_STYLE.encode()).digest()).decode()
+HEADERS: Final = {
+    "content-security-policy": f"default-src 'none'; style-src 'sha256-{_HASH}'; form-action 'self'; "
+                               "frame-ancestors 'none'; base-uri 'none'",
+    "cache-control": "no-store", "referrer-policy": "no-referrer", "x-content-type-options": "nosniff",
+}  # fmt: skip
+_HEAD: Final = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><title>Sluice</title>'
+    f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style>'
+)
+CLOSE: Final = "<p>You can close this page.</p>"
+
+
+def page(status: int, title: str, *blocks: str) -> HTMLResponse:
+    """`blocks` are HTML: `text` makes one of what others wrote."""
+    return HTMLResponse(f"{_HEAD}<h1>{escape(title)}</h1>{''.join(blocks)}</html>", status, HEADERS)
+
+
+def form_page(title: str, *blocks: str) -> HTMLResponse:
+    """A page with a form. Without a referrer a browser would send `Origin: null` with it (Fetch 3.2), as it does for a
+    form of anybody else's."""
+    made = page(200, title, *blocks)
+    made.headers["referrer-policy"] = "same-origin"
+    return made
+
+
+def text(words: str) -> str:
+    return f"<p>{escape(words)}</p>"
+
+
+def link(address: str, words: str) -> str:
+    return f'<p><a href="{escape(address)}" rel="noreferrer">{escape(words)}</a></p>'
+
+
+def key_form(action: str, ticket: str) -> str:
+    hidden = f'<input type="hidden" name="t" value="{escape(ticket)}">' if ticket else ""
+    field = '<input name="key" type="password" autocomplete="off" required autofocus>'
+    return (
+        f'<form method="post" action="{escape(action)}">{hidden}<p><label>Your Sluice key {field}</label></p>'
+        "<p><button>Go on</button></p></form>"
+    )
+
+
+def may(scopes: tuple[str, ...]) -> str:
+    return f" It may: {' '.join(scopes)}." if scopes else ""
+
+
+# ---------------------------------------------------------------- whose browser
+
+_SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
+
+
+class BrowserCookie:
+    """A secret that one browser has: what began in another one does not go on in it. `within` gives seconds."""
+
+    def __init__(self, name: str, within: Callable[[], float]) -> None:
+        self._name, self._within = name, within
+
+    def read(self, request: Request) -> str:
+        return request.cookies.get(self._name, "")
+
+    def read_or_make(self, request: Request) -> str:
+        """Of a browser that has one already, the same: two logins may go on in it at once."""
+        found = self.read(request)
+        return found if _SECRET.fullmatch(found) else secrets.token_urlsafe(32)
+
+    def give(self, response: Response, secret: str) -> Response:
+        """SameSite is Lax, because a browser comes back from another site by a link."""
+        response.set_cookie(self._name, secret, max_age=int(self._within()) + 60, path="/", secure=True, httponly=True,
+                            samesite="lax")  # fmt: skip
+        return response
+
+
+def digest(secret: str) -> str:
+    """What sealed values have of a browser's secret."""
+    return sha256(secret.encode()).hexdigest()
+
+
+def is_same(secret: str, digested: str) -> bool:
+    return compare_digest(digest(secret), digested)
+
+
+# ---------------------------------------------------------------- requests
+
+MAX_BODY: Final = 64 * 1024
+
+
+def body_refusal(scope: Scope) -> int:
+    """The status of a request whose body is too large, or does not say how large it is; 0 for all others."""
+    length = dict(scope["headers"]).get(b"content-length", b"0" if scope["method"] == "GET" else b"")
+    if not length.isdigit():
+        return 411
+    return 413 if int(length) > MAX_BODY else 0
+
+
+def path_below(path: str, roots: Sequence[str]) -> str | None:
+    """The rest of a path behind the first of these roots, which end with a slash. A proxy may have taken the public
+    prefix away, or left it; so a longer root comes first."""
+    root = next((one for one in map(unquote, roots) if f"{path}/".startswith(one)), None)
+    return None if root is None else f"/{path[len(root) :]}"
