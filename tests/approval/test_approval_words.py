@@ -240,7 +240,7 @@ async def test_a_ballot_that_is_not_fit_is_refused_with_why() -> None:
     town = Town()
     approval, _ = await asked(town, amount=1)
     for who, ballot, refused in (
-        (LEA, {"seen": "sha256:0"}, VoteRefused(409, "this is not what was seen: the digest is another one")),
+        (LEA, {"seen": "sha256:0"}, VoteRefused(409, "it changed while you looked at it: read it again")),
         (LEA, {"seen": ""}, VoteRefused(400, "seen_digest is needed: the digest of what you looked at")),
         (LEA, {"scope": "session"}, VoteRefused(400, "one-of-leads can be remembered as: once, 15m")),
         (

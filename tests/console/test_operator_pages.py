@@ -188,6 +188,20 @@ def test_the_catalog_follows_what_a_client_is_given(town: Bed, chrome: Browser, 
         expect(tab.locator(".leaf s").filter(has_text="look")).to_have_count(0)
 
 
+def test_a_change_counts_that_comes_when_the_page_asks_anyway(town: Bed, chrome: Browser, lead: Json) -> None:
+    with page(chrome, storage_state=lead) as tab:
+        tab.goto(f"{town.process.admin}/console/catalog?as=key:ann")
+        expect(tab.locator(".status")).to_contain_text("live")
+        expect(tab.locator(".leaf s").filter(has_text="wire")).to_have_count(1)
+        tab.evaluate("setInterval(() => document.dispatchEvent(new Event('visibilitychange')), 50)")
+        try:
+            town.write(ROWS + "p, role:everyone, bank, tool:look, *, deny\n")
+            expect(tab.locator(".leaf s").filter(has_text="look")).to_have_count(1)
+        finally:
+            town.write(ROWS)
+        expect(tab.locator(".leaf s").filter(has_text="look")).to_have_count(0)
+
+
 def test_a_question_that_is_none_is_answered_in_words(town: Bed, chrome: Browser, lead: Json) -> None:
     with page(chrome, storage_state=lead) as tab:
         tab.goto(f"{town.process.admin}/console/policy?as=ann&method=tools/call&target=nothing")

@@ -109,8 +109,8 @@ async def test_what_somebody_else_names_is_not_reached_here(url: Callable[[Site]
 async def test_what_the_operator_allows_is_reached() -> None:
     async with site({"/doc": page(b"{}")}) as here:
         url = here.url(scheme="https", host="localhost")
-        with pytest.raises(Unfetched, match=r"ConnectTimeout|no answer within"):
-            await Fetcher(Egress(["127.0.0.0/8", "::1"]), within=1.5).get(url, "https://login.example.com", "x")
+        with pytest.raises(Unfetched, match="ConnectTimeout"):
+            await Fetcher(Egress(["127.0.0.0/8", "::1"]), within=5).get(url, "https://login.example.com", "x")
         assert here.hits == 1  # reached; it speaks no TLS
 
 

@@ -36,7 +36,7 @@ def unfit(approval: Approval, who: Client, vote_request: VoteRequest, channel: s
     if approval.state not in ("pending", "partially_approved"):
         return VoteRefused(409, f"it is {approval.state} already")
     if vote_request.seen and vote_request.seen != approval.binding.digest:
-        return VoteRefused(409, "this is not what was seen: the digest is another one")
+        return VoteRefused(409, "it changed while you looked at it: read it again")
     if vote_request.word == "deny":
         return None
     if "api" not in terms.via and channel not in ELICITED:

@@ -1,7 +1,7 @@
 /** Approvals: what waits for a person, one card, and the decision. The server says what is shown; the page lays it out. */
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.mjs";
 import { signal } from "./vendor/signals.mjs";
-import { Failure, Resource, post, session, stepUp } from "./net.mjs";
+import { Resource, post, session, withStepUp } from "./net.mjs";
 import { now } from "./live.mjs";
 import {
   Countdown, Fragment, Lines, Peer, Region, Time, ToolClass, Verdict, ago, html, plural, size, span, spoken, useLive,
@@ -100,15 +100,10 @@ function Whole({ one, resource }) {
   const [isOpen, setOpen] = useState(false);
   const lines = revealed ?? one.arguments_lines;
   const needsOpening = (lines.length > SHOWN || one.arguments_cut) && !isOpen;
-  const reveal = async () => {
-    try {
-      setRevealed((await post(`/api/v1/approvals/${one.id}/reveal`)).arguments_lines);
-    } catch (problem) {
-      if (!(problem instanceof Failure)) throw problem;
-      if (problem.body.step_up) stepUp.value = { name: one.tool, why: "what follows shows secrets", done: reveal };
-      else spoken.value = problem.message;
-    }
-  };
+  const say = (/** @type {string} */ problem) => { spoken.value = problem; };
+  const reveal = () => withStepUp({ name: one.tool, why: "what follows shows secrets" }, async () => {
+    setRevealed((await post(`/api/v1/approvals/${one.id}/reveal`)).arguments_lines);
+  }, say).catch((problem) => say(problem.message));
   const isWaiting = WAITING.includes(one.state);
   const compared = one.compared_with_last_approved;
   return html`<article class="card" aria-labelledby="what">
@@ -204,7 +199,7 @@ function Decide({ one, needsOpening, resource }) {
       const told = await post(`/api/v1/approvals/${one.id}/decisions`, body);
       spoken.value = `${one.tool}: ${told.state}`;
     } catch (failure) {
-      const { message, status } = /** @type {Failure} */ (failure);
+      const { message, status } = /** @type {import("./net.mjs").Failure} */ (failure);
       setProblem(status === 409 ? `Your decision was not taken: ${message}.` : message);
     }
     setSending(false);

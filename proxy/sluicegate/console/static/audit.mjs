@@ -1,8 +1,8 @@
 /** Audit: every record of the log, newest first, and the proof that the log is whole and unchanged. */
 import { useEffect, useMemo, useState } from "./vendor/hooks.mjs";
 import { signal } from "./vendor/signals.mjs";
-import { Failure, Resource, getExactly, post } from "./net.mjs";
-import { Lines, Peer, Region, Time, Verdict, clock, html, plural, spoken } from "./ui.mjs";
+import { Resource, getExactly, post } from "./net.mjs";
+import { Lines, Peer, Region, Time, Verdict, clock, html, plural, spoken, useRequest } from "./ui.mjs";
 import { Filters, filtersOf } from "./filters.mjs";
 
 const SECOND = 1_000;
@@ -34,19 +34,12 @@ function Export({ filter }) {
 function Found({ filter }) {
   const older = useMemo(() => signal(/** @type {any[]} */ ([])), [filter]);
   const newest = useMemo(() => new Resource((/** @type {boolean} */ background) => getExactly(`/api/v1/audit/records?${filter}`, background)), [filter]);
-  const [failure, setFailure] = useState(/** @type {Failure | null} */ (null)), [isBusy, setBusy] = useState(false);
+  const { run, failure, isBusy } = useRequest();
   const load = () => { older.value = []; return newest.load(false); };
   useEffect(() => void load(), [newest]);
-  const goOn = async (/** @type {string} */ before) => {
-    setBusy(true);
-    setFailure(null);
-    try {
-      older.value = [...older.value, await getExactly(`/api/v1/audit/records?${filter}&before=${encodeURIComponent(before)}`)];
-    } catch (problem) {
-      if (problem instanceof Failure) setFailure(problem);
-    }
-    setBusy(false);
-  };
+  const goOn = (/** @type {string} */ before) => run(async () => {
+    older.value = [...older.value, await getExactly(`/api/v1/audit/records?${filter}&before=${encodeURIComponent(before)}`)];
+  });
   return html`<${Region} resource=${newest} title="Records">${(/** @type {any} */ first) => {
     const pages = [first, ...older.value], last = pages.at(-1), rows = pages.flatMap((page) => page.records);
     return html`${rows.length === 0 ? html`<div class="empty"><h3>${last.next ? "No record matches so far" : "No record matches"}</h3><p>${last.next ? "Older ones may." : "Take a filter away, or go back further."}</p></div>`
@@ -75,7 +68,7 @@ function Row({ one }) {
 const proof = new Resource("/api/v1/audit/verify");
 
 function Proof() {
-  const [failure, setFailure] = useState(/** @type {Failure | null} */ (null));
+  const { run, failure } = useRequest();
   const state = proof.data.value?.state;
   useEffect(() => void proof.load(false), []);
   useEffect(() => {
@@ -83,14 +76,7 @@ function Proof() {
     const timer = setInterval(() => { if (!document.hidden) void proof.load(); }, SECOND / 2);
     return () => { clearInterval(timer); spoken.value = "The proof of the log has ended"; };
   }, [state]);
-  const start = async () => {
-    setFailure(null);
-    try {
-      proof.data.value = await post("/api/v1/audit/verify");
-    } catch (problem) {
-      if (problem instanceof Failure) setFailure(problem);
-    }
-  };
+  const start = () => run(async () => { proof.data.value = await post("/api/v1/audit/verify"); });
   return html`<section class="panel needs" aria-labelledby="u-proof"><header><h2 id="u-proof">Proof of the whole log</h2></header>
     <${Region} resource=${proof} title="Proof">${(/** @type {any} */ data) => html`
       ${failure && html`<p class="note bad" role="alert"><${Peer} text=${failure.message} /></p>`}

@@ -1,8 +1,8 @@
 /** Catalog: what a client is given of all servers, what it costs in tokens, and definitions that wait for a person. */
 import { useEffect, useMemo, useState } from "./vendor/hooks.mjs";
 import { Failure, Resource, get, post, session } from "./net.mjs";
-import { Confirm, Lines, Peer, Region, Time, ToolClass, Verdict, html, plural, size, spoken, useLive, visible } from "./ui.mjs";
-import { liveState, onChange } from "./live.mjs";
+import { Confirm, Lines, Peer, Region, Time, ToolClass, Verdict, html, plural, size, spoken, useLive, useRequest, visible } from "./ui.mjs";
+import { onChange } from "./live.mjs";
 import { go, query } from "./router.mjs";
 
 const SHOWN = 100; // rows of a kind of one server; a search narrows them
@@ -57,13 +57,10 @@ export function Catalog() {
   const load = async (background = false) => { await lists.load(background); await judged.load(background); };
   useEffect(() => {
     void load();
-    let timer = 0, isGone = false; // the lists are large: what comes within a second is one change
+    let timer = 0; // the lists are large: what comes within a second is one change
     const soon = () => { timer ||= setTimeout(() => { timer = 0; void load(true); }, 1_000); };
-    const leave = [onChange((isEvent) => isEvent && soon(), ["pin", "server", "policy"]), liveState.subscribe((state) => {
-      if (state === "live" && isGone) soon();
-      isGone = state === "reconnecting";
-    })];
-    return () => { clearTimeout(timer); leave.forEach((end) => end()); };
+    const leave = onChange((isEvent) => isEvent && soon(), ["pin", "server", "policy"]);
+    return () => { clearTimeout(timer); leave(); };
   }, [lists]);
   useLive(pins);
   const filter = (/** @type {string} */ name, /** @type {string} */ value) => go(pathWith({ [name]: value }), true);
@@ -140,25 +137,18 @@ function Definition({ one, about, client }) {
 /* ---------------------------------------------------------------- preview */
 
 function Preview({ one, method }) {
-  const [answer, setAnswer] = useState(/** @type {any} */ (null)), [problem, setProblem] = useState(""), [isBusy, setBusy] = useState(false);
+  const [answer, setAnswer] = useState(/** @type {any} */ (null)), { run, failure, isBusy } = useRequest();
   const wanted = one.kind === "prompt" ? one.item.arguments ?? [] : [];
-  const submit = async (/** @type {any} */ event) => {
+  const submit = (/** @type {any} */ event) => {
     event.preventDefault();
     const given = [...event.target.querySelectorAll("input")].map((input, index) => [wanted[index].name, input.value]).filter(([, value]) => value);
-    setBusy(true);
-    setProblem("");
     setAnswer(null);
-    try {
-      setAnswer(await post("/api/v1/preview", { method, target: one.name, ...(one.kind === "prompt" ? { arguments: Object.fromEntries(given) } : {}) }));
-    } catch (failure) {
-      setProblem(/** @type {Error} */ (failure).message);
-    }
-    setBusy(false);
+    void run(async () => setAnswer(await post("/api/v1/preview", { method, target: one.name, ...(one.kind === "prompt" ? { arguments: Object.fromEntries(given) } : {}) })));
   };
   return html`<section class="block"><h3>Preview <span class="author">a call of your own: judged and recorded as <${Peer} text=${session.value?.principal} /></span></h3>
     <form class="block" onSubmit=${submit}>${wanted.map((/** @type {any} */ argument) => html`<label><${Peer} text=${argument.name} /><input spellcheck="false" autocomplete="off" required=${argument.required === true} /></label>`)}
       <p><button disabled=${isBusy}>${one.kind === "prompt" ? "Get it" : "Read it"}</button></p></form>
-    <div class="block" role="status" aria-busy=${isBusy}>${problem && html`<p class="note bad" role="alert"><${Peer} text=${problem} /></p>`}
+    <div class="block" role="status" aria-busy=${isBusy}>${failure && html`<p class="note bad" role="alert"><${Peer} text=${failure.message} /></p>`}
       ${answer?.failure && html`<p class="note bad"><${Peer} text=${answer.failure.message} />${answer.failure.reason && html` <span class="badge"><${Peer} text=${answer.failure.reason} /></span>`}${
         answer.failure.data?.approval?.id && html` <a href=${`/console/approvals/${encodeURIComponent(answer.failure.data.approval.id)}`}>Its approval</a>`}</p>`}
       ${answer?.result && !partsOf(answer.result).length && html`<p class="dim">The answer is empty.</p>`}

@@ -9,22 +9,26 @@ skew.subscribe(() => { now.value = serverTime(); });
 
 /** @type {Map<(isEvent: boolean) => void, string[]>} */
 const listeners = new Map();
-/** Topics that have changed and of which nobody knows yet; null: any may have. @type {Set<string | null>} */
+/** Topics that have changed and of which nobody knows yet. @type {Set<string>} */
 let news = new Set();
+const ANY = "any", ROUTINE = "routine"; // an unknown change; none that is known of, but it is time to ask
 
-/** Calls `listener` when something of these topics changed, or any may have. @param {(isEvent: boolean) => void} listener @param {string[]} topics @returns {() => void} */
+/** Calls `listener` with true when something of these topics changed, or any may have; with false now and then. @param {(isEvent: boolean) => void} listener @param {string[]} topics @returns {() => void} */
 export function onChange(listener, topics) {
   listeners.set(listener, topics);
   return () => listeners.delete(listener);
 }
 
-/** At most four times a second, however many events come. @param {string | null} [topic] */
-function changed(topic = null) {
+/** At most four times a second, however many events come. @param {string} [topic] */
+function changed(topic = ROUTINE) {
   if (news.add(topic).size > 1) return;
   setTimeout(() => {
     const told = news;
     news = new Set();
-    for (const [listener, topics] of [...listeners]) if (told.has(null) || topics.some((one) => told.has(one))) listener(!told.has(null));
+    for (const [listener, topics] of [...listeners]) {
+      const isEvent = [ANY, ...topics].some((one) => told.has(one));
+      if (isEvent || told.has(ROUTINE)) listener(isEvent);
+    }
   }, 250);
 }
 
@@ -58,7 +62,7 @@ async function stream() {
       const answer = await send("GET", "/api/v1/events", { background: true, signal: open.signal, last });
       liveState.value = "live";
       wait = 500;
-      if (isGap && !last) changed();
+      if (isGap && !last) changed(ANY);
       isGap = true;
       settle();
       await read(/** @type {ReadableStream<Uint8Array>} */ (answer.body));
@@ -97,7 +101,7 @@ async function read(body) {
     for (const line of lines) {
       if (line.startsWith("event: ")) name = line.slice(7);
       else if (line.startsWith("id: ")) last = line.slice(4);
-      else if (line.startsWith("data:") && name !== "open") changed(name === "reset" ? null : name);
+      else if (line.startsWith("data:") && name !== "open") changed(name === "reset" ? ANY : name);
     }
   }
 }

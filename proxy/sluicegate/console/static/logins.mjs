@@ -1,6 +1,6 @@
 /** Logins: whose account each server sees, until when, and how that is ended. */
 import { useState } from "./vendor/hooks.mjs";
-import { Resource, send, stepUp } from "./net.mjs";
+import { Resource, send, withStepUp } from "./net.mjs";
 import { Confirm, Peer, Region, Verdict, ago, html, plural, spoken, useLive, visible } from "./ui.mjs";
 
 const logins = new Resource("/api/v1/logins?limit=200", "logins", [], ["login"]);
@@ -10,17 +10,12 @@ const WHOSE = { client: "", owner: "for all keys of one owner", gateway: "one ac
 export function Logins() {
   useLive(logins);
   const [asked, setAsked] = useState(/** @type {any} */ (null)), [done, setDone] = useState("");
-  const end = async (/** @type {any} */ one) => {
-    try {
-      const { revoked } = await (await send("DELETE", `/api/v1/logins/${encodeURIComponent(one.id)}`)).json();
-      setDone(`${one.principal} is logged out of ${one.server}${revoked ? "" : "; the tokens are deleted here, and were not revoked there"}.`);
-      spoken.value = `${one.server}: logged out`;
-      void logins.load(false);
-    } catch (/** @type {any} */ failure) {
-      if (!failure.body?.step_up) throw failure;
-      stepUp.value = { name: one.server, why: "the tokens are revoked and deleted", done: () => void end(one).catch((problem) => setDone(problem.message)) };
-    }
-  };
+  const end = (/** @type {any} */ one) => withStepUp({ name: one.server, why: "the tokens are revoked and deleted" }, async () => {
+    const { revoked } = await (await send("DELETE", `/api/v1/logins/${encodeURIComponent(one.id)}`)).json();
+    setDone(`${one.principal} is logged out of ${one.server}${revoked ? "" : "; the tokens are deleted here, and were not revoked there"}.`);
+    spoken.value = `${one.server}: logged out`;
+    void logins.load(false);
+  }, setDone);
   return html`<header class="head"><h1>Logins</h1></header>${done && html`<p class="note" role="status"><${Peer} text=${done} /></p>`}
     <${Region} resource=${logins} title="Logins" isEmpty=${(/** @type {any} */ data) => !data.logins.length}
       empty=${html`<h3>Nobody is logged in to a server</h3><p><code>sluice login SERVER</code>, where Sluice runs, logs in to one that wants it. The page Servers says which do.</p>`}>

@@ -3,7 +3,7 @@ import { render } from "./vendor/preact.mjs";
 import { useEffect, useRef, useState } from "./vendor/hooks.mjs";
 import { answeredAt, isOffline, isStarted, logIn, logOut, look, session, start, startProblem } from "./net.mjs";
 import { liveState, onChange, opened } from "./live.mjs";
-import { Peer, StepUp, clock, html, span, spoken } from "./ui.mjs";
+import { Peer, StepUp, clock, html, span, spoken, useRequest } from "./ui.mjs";
 import { go, route } from "./router.mjs";
 import { Approvals, waiting, yours } from "./approvals.mjs";
 import { Overview } from "./overview.mjs";
@@ -81,22 +81,16 @@ function Ending() {
 }
 
 function LogIn() {
-  const [problem, setProblem] = useState(startProblem.value), [isSending, setSending] = useState(false);
-  const submit = async (/** @type {any} */ event) => {
+  const { run, failure, isBusy } = useRequest(), problem = failure?.message ?? startProblem.value;
+  const submit = (/** @type {any} */ event) => {
     event.preventDefault();
-    setSending(true);
-    try {
-      await logIn({ key: event.target.elements.key.value.trim() });
-    } catch (failure) {
-      setProblem(/** @type {Error} */ (failure).message);
-    }
-    setSending(false);
+    void run(() => logIn({ key: event.target.elements.key.value.trim() }));
   };
   return html`<main class="login" id="main"><form onSubmit=${submit}><p class="brand"><${Mark} />Sluice</p><h1>Log in</h1>
     <p class="dim">On the machine where Sluice runs: <code>sluice console</code>. Elsewhere, paste your client key; the browser does not keep it.</p>
     <label>Client key<input name="key" type="password" autocomplete="off" required /></label>
     ${problem && html`<p class="note bad" role="alert">${problem}</p>`}
-    <button class="main" disabled=${isSending}>Log in</button></form></main>`;
+    <button class="main" disabled=${isBusy}>Log in</button></form></main>`;
 }
 
 /* ---------------------------------------------------------------- keys */

@@ -89,13 +89,16 @@ function begin(told) {
 }
 
 /** With the code of a link or with a key. @param {{code: string} | {key: string}} body */
-export async function logIn(body) {
-  begin(await post("/console/session", body));
-}
-
+export const logIn = async (body) => begin(await post("/console/session", body));
 /** @param {{key: string} | {name: string}} body */
-export async function confirmIdentity(body) {
-  begin(await post("/console/session/step-up", body));
+export const confirmIdentity = async (body) => begin(await post("/console/session/step-up", body));
+
+/** Does what may need a step-up first: `name` and `why` are for that. @param {{name: string, why: string}} about @param {() => Promise<any>} run @param {(problem: string) => void} say */
+export async function withStepUp(about, run, say) {
+  await run().catch((failure) => {
+    if (!failure.body?.step_up) throw failure;
+    stepUp.value = { ...about, done: () => void run().catch((problem) => say(problem.message)) };
+  });
 }
 
 /** @param {boolean} everywhere */

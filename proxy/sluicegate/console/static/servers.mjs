@@ -1,6 +1,6 @@
 /** Servers: how each is doing, its last words, and what it waits for. */
 import { useState } from "./vendor/hooks.mjs";
-import { Resource, post, stepUp } from "./net.mjs";
+import { Resource, post, withStepUp } from "./net.mjs";
 import { Confirm, Lines, Peer, Region, Time, Verdict, html, plural, size, spoken, useLive, visible } from "./ui.mjs";
 import { query, route, go } from "./router.mjs";
 
@@ -68,17 +68,12 @@ const ACTIONS = {
 function Actions({ one }) {
   const [asked, setAsked] = useState(""), [done, setDone] = useState("");
   const path = `/api/v1/servers/${encodeURIComponent(one.key)}/`;
-  const act = async (/** @type {string} */ action) => {
-    try {
-      const { open_calls: count } = await post(path + action);
-      setDone(`${ACTIONS[action][0]}: done.${count ? ` ${plural(count, "open call")} ended as outcome_unknown.` : ""}`);
-      spoken.value = `${ACTIONS[action][0]} ${one.key}: done`;
-      void servers.load(false);
-    } catch (/** @type {any} */ failure) {
-      if (!failure.body?.step_up) throw failure;
-      stepUp.value = { name: one.key, why: "Sluice is not ready without this server", done: () => void act(action).catch((problem) => setDone(problem.message)) };
-    }
-  };
+  const act = (/** @type {string} */ action) => withStepUp({ name: one.key, why: "Sluice is not ready without this server" }, async () => {
+    const { open_calls: count } = await post(path + action);
+    setDone(`${ACTIONS[action][0]}: done.${count ? ` ${plural(count, "open call")} ended as outcome_unknown.` : ""}`);
+    spoken.value = `${ACTIONS[action][0]} ${one.key}: done`;
+    void servers.load(false);
+  }, setDone);
   const names = one.status === "disabled" ? ["enable"] : ["restart", "reconnect", "disable"];
   const ends = ["restart", "disable"].includes(asked);
   return html`<div class="actions start">${names.map((name) => html`<button onClick=${() => { setDone(""); setAsked(name); }}>${ACTIONS[name][0]}</button>`)}</div>

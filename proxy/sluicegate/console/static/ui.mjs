@@ -133,56 +133,58 @@ function Problem({ failure, title, retry }) {
     <button onClick=${retry}>Try again</button></div>`;
 }
 
+/** What a person asks Sluice for: one request at a time, how the last one failed, and whether one runs. */
+export function useRequest() {
+  const [failure, setFailure] = useState(/** @type {any} */ (null)), [isBusy, setBusy] = useState(false);
+  const run = async (/** @type {() => Promise<any>} */ what) => {
+    setBusy(true);
+    setFailure(null);
+    await what().catch(setFailure);
+    setBusy(false);
+  };
+  return { run, failure, isBusy, reset: () => setFailure(null) };
+}
+
 /**
  * Asks once more before something is done; closes when it is done, says why when it was not.
  * @param {{title: any, action: string, run: () => Promise<any>, onClose: () => void, children?: any}} props
  */
 export function Confirm({ title, action, run, onClose, children }) {
-  const box = useRef(null), [problem, setProblem] = useState(""), [isBusy, setBusy] = useState(false);
+  const box = useRef(null), request = useRequest();
   useEffect(() => /** @type {any} */ (box.current)?.showModal(), []);
-  const submit = async (/** @type {any} */ event) => {
+  const submit = (/** @type {any} */ event) => {
     event.preventDefault();
-    setBusy(true);
-    try {
-      await run();
-      onClose();
-    } catch (failure) {
-      setProblem(/** @type {Error} */ (failure).message);
-      setBusy(false);
-    }
+    void request.run(async () => { await run(); onClose(); });
   };
   return html`<dialog ref=${box} onClose=${onClose} aria-labelledby="confirm"><form onSubmit=${submit}><h2 id="confirm">${title}</h2>${children}
-    ${problem && html`<p class="note bad" role="alert"><${Peer} text=${problem} /></p>`}
-    <div class="actions"><button type="button" autofocus onClick=${onClose}>Cancel</button><button class="main" disabled=${isBusy}>${action}</button></div></form></dialog>`;
+    ${request.failure && html`<p class="note bad" role="alert"><${Peer} text=${request.failure.message} /></p>`}
+    <div class="actions"><button type="button" autofocus onClick=${onClose}>Cancel</button><button class="main" disabled=${request.isBusy}>${action}</button></div></form></dialog>`;
 }
 
 /** Asks for the key again, or for the name of what it is about. */
 export function StepUp() {
-  const asked = stepUp.value, box = useRef(null);
-  const [problem, setProblem] = useState("");
+  const asked = stepUp.value, box = useRef(null), { run, failure, reset } = useRequest();
   useEffect(() => {
     if (asked) /** @type {any} */ (box.current)?.showModal();
   }, [asked]);
   if (!asked) return null;
   const isKey = session.value?.way === "key";
-  const close = () => { stepUp.value = null; setProblem(""); };
-  const submit = async (/** @type {any} */ event) => {
+  const close = () => { stepUp.value = null; reset(); };
+  const submit = (/** @type {any} */ event) => {
     event.preventDefault();
     const value = event.target.elements.word.value.trim();
-    if (!isKey && value !== asked.name) return setProblem("That is not its name.");
-    try {
+    void run(async () => {
+      if (!isKey && value !== asked.name) throw new Error("That is not its name.");
       await confirmIdentity(isKey ? { key: value } : { name: value });
       close();
       asked.done();
-    } catch (failure) {
-      setProblem(/** @type {Error} */ (failure).message);
-    }
+    });
   };
   return html`<dialog ref=${box} onClose=${close} aria-labelledby="step-up"><form onSubmit=${submit}>
     <h2 id="step-up">Is it still you?</h2>
     <p>${isKey ? `Paste your key once more: ${asked.why}.` : html`Type <b><${Peer} text=${asked.name} /></b> to go on: ${asked.why}.`}</p>
     <label>${isKey ? "Client key" : "Its name"}<input name="word" type=${isKey ? "password" : "text"} autocomplete="off" required /></label>
-    ${problem && html`<p class="note bad" role="alert">${problem}</p>`}
+    ${failure && html`<p class="note bad" role="alert">${failure.message}</p>`}
     <div class="actions"><button type="button" onClick=${close}>Cancel</button><button class="main">Continue</button></div></form></dialog>`;
 }
 
