@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import console_load
+import console_tasks
 from console.browser import browser, page
 from console.test_accessibility import LOOKS, PAGES, problems
 from console.test_accessibility import opened as accessible_stage
@@ -173,6 +174,8 @@ def access(stage: Stage) -> Iterator[Figure]:
 Opens = Callable[[Browser, Path], AbstractContextManager[Stage]]
 TABLE: dict[str, tuple[Callable[[Stage], Iterator[Figure]], Opens]] = {
     "approving": (approving, stage), "command": (console_command, stage), "cold": (cold_page, stage),
+    "tasks": (console_tasks.tasks, stage), "breaks": (console_tasks.breaks, stage),
+    "crash": (console_tasks.crash, console_tasks.before_workers), "pictures": (console_tasks.pictures, stage),
     "restart": (restart, stage), "wheel": (wheel, stage), "access": (access, stage),
     "activity": (console_load.activity, console_load.before_a_fast_server),
     "tools": (console_load.tools, console_load.before_many_tools),

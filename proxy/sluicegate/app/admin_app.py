@@ -1,8 +1,9 @@
 """The admin API, wired: the same application at the admin port, at a worker's socket and at that of a desktop client's
 Sluice."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from starlette.types import ASGIApp
@@ -23,11 +24,13 @@ from sluicegate.app.logins_api import logins_api
 from sluicegate.app.preview import Previews
 from sluicegate.audit.log import AuditLog
 from sluicegate.config import Config
-from sluicegate.console import Console, Note
 from sluicegate.listen.auth import Identity, Principal
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client
 from sluicegate.store import Store
+
+Note = Callable[[Json], Awaitable[bool]]
+"""The console's: keeps an `admin` record, or says that it could not."""
 
 
 def admin_application(
@@ -139,7 +142,11 @@ def with_console(config: Config, application: ASGIApp, note: Note, store: Store,
     operator's."""
     if not config.console.enabled:
         return application
-    return Console(application, settings.names(config), note, step_up_of, store=store, operator_token=token)
+    room = import_module("sluicegate.console")  # where it is off, nothing of it is imported
+    served: ASGIApp = room.Console(
+        application, settings.names(config), note, step_up_of, store=store, operator_token=token
+    )
+    return served
 
 
 def _calls(audit: AuditLog) -> CallsApi:

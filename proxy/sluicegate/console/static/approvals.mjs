@@ -147,9 +147,8 @@ function Whole({ one, resource }) {
       ${one.trace && html`<dt>Trace</dt><dd><code><${Peer} text=${one.trace} /></code></dd>`}
     </dl>
     ${one.last_calls?.length > 0 && html`<details class="block"><summary>Last ${one.last_calls.length} calls of <${Peer} text=${one.principal} /></summary>
-      <table class="plain"><tbody>${one.last_calls.map((/** @type {any} */ call) => html`<tr><td class="dim"><${Time} at=${call.time} /></td>
-        <td><${Peer} text=${[call.server, call.own].filter(Boolean).join(" / ") || call.method} /></td>
-        <td><${Peer} text=${call.outcome} />${call.reason && html` <span class="dim"><${Peer} text=${call.reason} /></span>`}</td></tr>`)}</tbody></table></details>`}
+      <ul class="sentences">${one.last_calls.map((/** @type {any} */ call) => html`<li><span class="dim"><${Time} at=${call.time} /></span> <${Peer}
+        text=${[call.server, call.own].filter(Boolean).join(" / ") || call.method} /> <${Peer} text=${call.outcome} class="strong" />${call.reason && html` <span class="dim"><${Peer} text=${call.reason} /></span>`}</li>`)}</ul></details>`}
     <${Decide} one=${one} needsOpening=${needsOpening} resource=${resource} />
   </article>`;
 }

@@ -152,7 +152,7 @@ function Preview({ one, method }) {
       ${answer?.failure && html`<p class="note bad"><${Peer} text=${answer.failure.message} />${answer.failure.reason && html` <span class="badge"><${Peer} text=${answer.failure.reason} /></span>`}${
         answer.failure.data?.approval?.id && html` <a href=${`/console/approvals/${encodeURIComponent(answer.failure.data.approval.id)}`}>Its approval</a>`}</p>`}
       ${answer?.result && !partsOf(answer.result).length && html`<p class="dim">The answer is empty.</p>`}
-      ${answer?.result && partsOf(answer.result).map(([title, text]) => html`<p class="dim"><${Peer} text=${title} /> <span class="author">written by the server</span></p><${Lines} lines=${text.split("\n").slice(0, PREVIEWED)} label=${visible(title)} />`)}
+      ${answer?.result && partsOf(answer.result).map(([title, text]) => html`<p class="dim row-top"><${Peer} text=${title} /> <span class="author">written by the server</span></p><${Lines} lines=${text.split("\n").slice(0, PREVIEWED)} label=${visible(title)} />`)}
       ${answer?.call && html`<p><a href=${`/console/activity/${encodeURIComponent(answer.call)}`}>This call in Activity</a></p>`}</div></section>`;
 }
 
