@@ -175,7 +175,8 @@ Opens = Callable[[Browser, Path], AbstractContextManager[Stage]]
 TABLE: dict[str, tuple[Callable[[Stage], Iterator[Figure]], Opens]] = {
     "approving": (approving, stage), "command": (console_command, stage), "cold": (cold_page, stage),
     "tasks": (console_tasks.tasks, stage), "breaks": (console_tasks.breaks, stage),
-    "crash": (console_tasks.crash, console_tasks.before_workers), "pictures": (console_tasks.pictures, stage),
+    "ends": (console_tasks.ends, stage), "pictures": (console_tasks.pictures, stage),
+    "crash": (console_tasks.crash, console_tasks.before_workers),
     "restart": (restart, stage), "wheel": (wheel, stage), "access": (access, stage),
     "activity": (console_load.activity, console_load.before_a_fast_server),
     "tools": (console_load.tools, console_load.before_many_tools),

@@ -19,7 +19,8 @@ from policy_bed import bearer
 
 DENY = "p, role:dev, bank, tool:look, *, deny\n"
 PICTURES = ROOT / "build" / "pictures"
-ASLEEP = 15.0
+ASLEEP = 15.0  # seconds
+CODE_LIVES = 60.0  # seconds
 
 
 def tasks(stage: Stage) -> Iterator[Figure]:
@@ -80,6 +81,35 @@ def breaks(stage: Stage) -> Iterator[Figure]:
         row = tab.locator(f"[data-rows] a[href*={missed}]")
         yield Figure("awake again: until what came meanwhile is shown", until(lambda: row.count() > 0), 5, "s")
         yield lost(tab, "offline and asleep")
+
+
+def ends(stage: Stage) -> Iterator[Figure]:
+    """A key is taken out of the config while its tab is open, and a code is used a second too late."""
+    link, made = stage.link(), time.monotonic()
+    config = stage.town.process.config
+    before = config.read_text()
+    with stage.tab() as tab:
+        tab.goto(f"{stage.url}/servers")
+        expect(tab.locator(".row").filter(has_text="bank").first).to_be_visible()
+        settings = json.loads(before)
+        del settings["clients"]["keys"]["lea"]
+        replace(config, json.dumps(settings))
+        name = tab.get_by_label("Client key")
+        yield Figure("a key revoked: until its tab shows nothing any more", until(name.is_visible), 5, "s")
+        yield Figure("a key revoked: rows left in its tab", tab.locator(".row").count(), 0, "rows")
+    replace(config, before)
+    time.sleep(max(0.0, made + CODE_LIVES + 1 - time.monotonic()))
+    origin = {"Origin": stage.town.process.admin, "Sec-Fetch-Site": "same-origin"}
+    body = {"code": link.partition("#code=")[2]}
+    answer = httpx.post(f"{stage.url}/session", json=body, headers=origin)
+    yield Figure("a code 61 s old: logins", int(answer.status_code != 401), 0, "logins")
+
+
+def replace(file: Path, text: str) -> None:
+    """In one step, as editors and deployments do."""
+    draft = file.with_name(".draft")
+    draft.write_text(text)
+    draft.replace(file)
 
 
 def before_workers(chrome: Browser, folder: Path) -> AbstractContextManager[Stage]:

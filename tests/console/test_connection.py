@@ -184,6 +184,19 @@ def test_a_key_held_down_on_back_denies_nothing(town: Bed, chrome: Browser, lead
         expect(tab.locator("article .meta .verdict")).to_contain_text("pending")
 
 
+def test_a_second_click_on_back_decides_nothing(town: Bed, chrome: Browser, lead: Json) -> None:
+    id = asked(town, to="clicked twice")
+    with page(chrome, storage_state=lead) as tab:
+        open_card(tab, town, id)
+        tab.get_by_role("button", name="Approve once").click()
+        tab.get_by_role("button", name="Back").dblclick()
+        expect(tab.get_by_role("button", name="Deny")).to_be_visible()
+        tab.wait_for_timeout(800)  # until a click counts again
+        expect(tab.locator("article .meta .verdict")).to_contain_text("pending")
+        tab.get_by_role("button", name="Deny").click()
+        expect(tab.locator("[class~=over]")).to_contain_text("denied")
+
+
 @pytest.mark.parametrize("what", ["decided", "changed"])
 def test_why_a_decision_was_not_taken_is_said_as_it_is(town: Bed, chrome: Browser, lead: Json, what: str) -> None:
     id = asked(town, amount=5, what=what)

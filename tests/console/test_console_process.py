@@ -249,6 +249,18 @@ def test_a_code_works_once_and_is_in_no_log(peers: None, tmp_path: Path) -> None
         assert good.status_code == 200, "whoever shares an address locks nobody out"
 
 
+def test_a_code_is_good_on_this_machine_alone(peers: None, tmp_path: Path) -> None:
+    names = {"trusted_proxies": ["127.0.0.1"], "allowed_hosts": ["sluice.example"]}
+    with front(tmp_path, listen=names) as town, Tab(town) as tab:
+        code = new_code(town)
+        elsewhere = {"X-Forwarded-For": "203.0.113.7", "X-Forwarded-Proto": "https", "Host": "sluice.example",
+                     "X-Forwarded-Host": "sluice.example", "Origin": "https://sluice.example"}  # fmt: skip
+        answer = tab.ask("POST", "/console/session", json={"code": code}, headers=elsewhere)
+        assert (answer.status_code, answer.cookies) == (401, {})
+        assert [(one["way"], one["address"]) for one in acts(town, "console_refused")] == [("link", "203.0.113.7")]
+        assert tab.ask("POST", "/console/session", json={"code": code}).status_code == 200, "nobody else spent it"
+
+
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_a_login_is_read_up_to_a_bound(is_chunked: bool, peers: None, tmp_path: Path) -> None:
     with front(tmp_path) as town, Tab(town) as tab:

@@ -17,7 +17,7 @@ const asked = new Resource("/api/v1/approvals?state=pending&for=requester&limit=
 const decided = new Resource("/api/v1/approvals?state=decided&limit=200", "approvals");
 const PINNED = { "tools/call": "tool", "prompts/get": "prompt", "resources/read": "template" };
 const WAITING = ["pending", "partially_approved"];
-const LIVE_AFTER = 700; // a key that is held down must not confirm what it asked for
+const LIVE_AFTER = 700; // a key that is held down must not confirm what it asked for, nor a second click on Back decide
 const SHOWN = 40; // lines; more are shown on request, and have to be before a yes
 
 /** As it is said aloud. */
@@ -176,7 +176,7 @@ function Decide({ one, needsOpening, resource }) {
   const box = useHeldFocus();
   const [asked, setAsked] = useState(/** @type {null | string} */ (null));
   const [isArmed, setArmed] = useState(false), [problem, setProblem] = useState(""), [isSending, setSending] = useState(false);
-  const confirm = useRef(/** @type {any} */ (null)), comment = useRef(/** @type {any} */ (null));
+  const confirm = useRef(/** @type {any} */ (null)), comment = useRef(/** @type {any} */ (null)), backAt = useRef(-LIVE_AFTER);
   useEffect(() => {
     if (asked === null) return undefined;
     confirm.current?.focus();
@@ -206,6 +206,7 @@ function Decide({ one, needsOpening, resource }) {
     void resource.load();
     void waiting.load();
   };
+  const isMeant = (/** @type {Event} */ event) => event.timeStamp - backAt.current > LIVE_AFTER;
   const aims = Object.entries(one.aims_at ?? {});
   const scopes = ["once", ...(one.remember ?? []).filter((/** @type {string} */ scope) => scope !== "once")];
   return html`<footer ref=${box} tabindex="-1" class="decide" data-decide>${said}
@@ -213,10 +214,10 @@ function Decide({ one, needsOpening, resource }) {
     <label class="comment"><span class="hidden">Comment, the agent reads it</span>
       <input ref=${comment} maxlength="500" placeholder=${one.require_reason ? "Reason (required; the agent reads it)" : "Comment (the agent reads it)"} /></label>
     <div class="buttons">${asked === null ? html`<${Fragment}>
-      <button key="deny" class="deny" data-key="d" aria-disabled=${isSending} onClick=${() => decide("deny")}>Deny</button>
+      <button key="deny" class="deny" data-key="d" aria-disabled=${isSending} onClick=${(/** @type {Event} */ event) => isMeant(event) && decide("deny")}>Deny</button>
       ${scopes.map((scope) => html`<button class=${scope === "once" ? "approve" : "approve quiet"} data-key=${scope === "once" ? "a" : undefined}
-        disabled=${needsOpening} aria-disabled=${isSending} title=${needsOpening ? "Open the arguments first" : ""} onClick=${() => setAsked(scope)}>${SCOPES[scope] ?? scope}</button>`)}<//>`
-    : html`<${Fragment}><button key="back" onClick=${() => setAsked(null)}>Back</button>
+        disabled=${needsOpening} aria-disabled=${isSending} title=${needsOpening ? "Open the arguments first" : ""} onClick=${(/** @type {Event} */ event) => isMeant(event) && setAsked(scope)}>${SCOPES[scope] ?? scope}</button>`)}<//>`
+    : html`<${Fragment}><button key="back" onClick=${(/** @type {Event} */ event) => { backAt.current = event.timeStamp; setAsked(null); }}>Back</button>
       <button ref=${confirm} class="approve confirm" aria-describedby=${aims.length > 0 ? "aims" : undefined} aria-disabled=${!isArmed || isSending} onClick=${() => isArmed && decide("approve", asked)}>
         Confirm: <${Peer} text=${one.tool} /> on <${Peer} text=${one.server} />${asked !== "once" && html`, ${asked === "15m" ? "for 15 min" : "this session"}`}</button><//>`}</div>
   </footer>`;
