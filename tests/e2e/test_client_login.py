@@ -16,7 +16,7 @@ from console import browser as chromium
 from e2e.client_login import CALLBACK, ClientLogin, Gateway, Json, events, gateway, query, well_known
 from e2e.sluice_process import clean_environment, free_port
 from peers.fleet import node_environment, stop
-from peers.install import MCP1, MCP2, MCP_REMOTE, NODE
+from peers.install import INSPECTOR, MCP1, MCP2, MCP_REMOTE, NODE
 from peers.login.browser import Browser
 from policy_bed import bed, recorder
 from waiting import until_so
@@ -170,6 +170,32 @@ def test_mcp_remote_logs_in_by_itself(there: Gateway, tmp_path: Path) -> None:
                 process.stdin.write(f"{json.dumps({'jsonrpc': '2.0', **message})}\n")
                 process.stdin.flush()
             assert '"name":"sluice"' in process.stdout.readline() and "fs__read" in process.stdout.readline()
+        finally:
+            stop(process)
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_the_inspector_logs_in_by_itself(there: Gateway, tmp_path: Path, era: str) -> None:
+    command = [str(NODE), str(INSPECTOR), "--cli", "--format", "json", "--protocol-era", era, "--method", "tools/list",
+               "--server-url", there.resource, "--transport", "http",
+               "--callback-url", f"http://127.0.0.1:{free_port()}/oauth/callback"]  # fmt: skip
+    environment = clean_environment() | node_environment() | {"HOME": str(tmp_path), "MCP_AUTO_OPEN_ENABLED": "true"}
+    log = tmp_path / "inspector.log"
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr,
+                         text=True, start_new_session=True) as process,
+    ):  # fmt: skip
+        try:
+            until_so(lambda: "/oauth/authorize?" in log.read_text(), 60, log.read_text)
+            found = re.search(rf"{there.issuer}/oauth/authorize\S+", log.read_text())
+            assert found
+            with Browser("ann") as browser:
+                answer = ClientLogin(there, browser).answer(browser.login(found[0]))
+                del browser.headers["Origin"]
+                assert browser.open(answer.headers["location"]).status_code == 200
+            shown, _ = process.communicate(timeout=60)
+            assert [tool["name"] for tool in json.loads(shown)["result"]["tools"]] == ["fs__read"], log.read_text()
         finally:
             stop(process)
 

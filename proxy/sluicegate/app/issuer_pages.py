@@ -2,7 +2,7 @@
 
 A person signs in at the provider, and then allows each client by name, at each login: a provider that remembers its own
 consent would otherwise hand a person's account to whatever client asks (2026-07-28 basic/security_best_practices,
-confused deputy). Nothing of the provider's tokens is question, or reaches a client or a server.
+confused deputy). The provider's tokens are not kept, and reach neither clients nor servers.
 """
 
 import json
