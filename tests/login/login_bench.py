@@ -7,10 +7,10 @@ from typing import Any
 
 from small_authorization_server import AuthorizationServer, ProtectedServer
 
+from sluicegate.app.login_key import opener
 from sluicegate.http.egress import Egress
 from sluicegate.http.fetch import Fetcher
 from sluicegate.login import Bearer, LoginEvent, LoginInfo, Logins, LoginSettings
-from sluicegate.store.keys import KeyRing, Sealer
 from sluicegate.store.sqlite import SqliteStore
 
 BACK = "http://127.0.0.1:7412/callback"
@@ -41,7 +41,7 @@ class Bench:
     def make(self, allowed: tuple[str, ...] = ("127.0.0.1",)) -> Logins:
         """A further process, as far as one can be had in this one: all it shares with others is the store's file."""
         store = SqliteStore(self.path / "state" / "sluice.db", self.clock)
-        seal = Sealer(KeyRing.load(self.path / "keys", "login"))
+        seal = opener(self.path / "keys", "file")
         made = Logins(store, seal, Fetcher(Egress(allowed), within=2.0), self.events.append, self.clock)
         made.configure({self.settings.server: self.settings})
         self.others.append((made, store))

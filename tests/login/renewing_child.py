@@ -13,10 +13,10 @@ from pathlib import Path
 
 from login_bench import Clock
 
+from sluicegate.app.login_key import opener
 from sluicegate.http.egress import Egress
 from sluicegate.http.fetch import Fetcher
 from sluicegate.login import LoginNeeded, Logins, LoginSettings, LoginUnavailable
-from sluicegate.store.keys import KeyRing, Sealer
 from sluicegate.store.sqlite import SqliteStore
 
 
@@ -24,7 +24,7 @@ async def main(folder: Path, url: str, calls: int, how: str) -> None:
     clock = Clock(time.time, calls * 3600.0 if how == "live" else 0.0)
     store = SqliteStore(folder / "state" / "sluice.db", clock)
     fetcher = Fetcher(Egress(["127.0.0.1"]), within=2.0)
-    logins = Logins(store, Sealer(KeyRing.load(folder / "keys", "login")), fetcher, lambda event: None, clock)
+    logins = Logins(store, opener(folder / "keys", "file"), fetcher, lambda event: None, clock)
     logins.configure({"srv": LoginSettings("srv", url, url)})
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)

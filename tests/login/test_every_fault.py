@@ -14,10 +14,10 @@ from login_bench import BACK, Clock
 from peers.login import faults
 from peers.login.misbehaving import Misbehaving, misbehaving
 
+from sluicegate.app.login_key import opener
 from sluicegate.http.egress import Egress
 from sluicegate.http.fetch import Fetcher
 from sluicegate.login import Bearer, LoginFailed, LoginNeeded, Logins, LoginSettings, LoginUnavailable, network
-from sluicegate.store.keys import KeyRing, Sealer
 from sluicegate.store.memory import MemoryStore
 
 FETCHER = Fetcher(Egress(["127.0.0.1"]))  # making a TLS context takes longer than a login
@@ -50,7 +50,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def new(site: Misbehaving, folder: Path, clock: Callable[[], float] = time.time) -> Logins:
-    seal = Sealer(KeyRing.load(folder / "keys", "login"))
+    seal = opener(folder / "keys", "file")
     logins = Logins(MemoryStore(), seal, FETCHER, lambda event: None, clock)
     logins.configure({"srv": LoginSettings("srv", site.mcp, site.mcp)})
     return logins

@@ -14,10 +14,10 @@ from peers.fleet import peers as peers
 from peers.login.authorities import Authority, Guarded, guarded_server, oidc_provider
 from peers.login.browser import Browser
 
+from sluicegate.app.login_key import opener
 from sluicegate.http.egress import Egress
 from sluicegate.http.fetch import Fetcher
 from sluicegate.login import Bearer, LoginEvent, LoginInfo, LoginNeeded, Logins, LoginSettings
-from sluicegate.store.keys import KeyRing, Sealer
 from sluicegate.store.memory import MemoryStore
 
 
@@ -50,7 +50,7 @@ async def test_a_login_a_step_up_a_renewal_and_a_logout(
     authority: Authority, tmp_path: Path, sdk: Literal[1, 2]
 ) -> None:
     events: list[LoginEvent] = []
-    seal, fetcher = Sealer(KeyRing.load(tmp_path / "keys", "login")), Fetcher(Egress(["127.0.0.1", "localhost"]))
+    seal, fetcher = opener(tmp_path / "keys", "file"), Fetcher(Egress(["127.0.0.1", "localhost"]))
     clock = Clock(time.time)
     logins = Logins(MemoryStore(), seal, fetcher, events.append, clock)
     with anyio.fail_after(120), guarded_server(tmp_path, authority.issuer, sdk=sdk) as guarded:
@@ -84,7 +84,7 @@ async def test_a_login_a_step_up_a_renewal_and_a_logout(
 
 
 async def test_a_login_on_another_device(authority: Authority, tmp_path: Path) -> None:
-    seal, fetcher = Sealer(KeyRing.load(tmp_path / "keys", "login")), Fetcher(Egress(["127.0.0.1", "localhost"]))
+    seal, fetcher = opener(tmp_path / "keys", "file"), Fetcher(Egress(["127.0.0.1", "localhost"]))
     logins = Logins(MemoryStore(), seal, fetcher, lambda event: None)
     with anyio.fail_after(120), guarded_server(tmp_path, authority.issuer) as guarded:
         logins.configure({"srv": LoginSettings("srv", guarded.url, guarded.url)})

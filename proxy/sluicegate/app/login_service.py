@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from sluicegate.app.login_key import opener
 from sluicegate.app.logins import DEFAULT, GATEWAY, MACHINE, may_log_in, principal_of, sentence
 from sluicegate.app.settings import KEYS
 from sluicegate.audit.log import AuditLog
@@ -17,9 +18,7 @@ from sluicegate.login import Bearer, LoginEvent, LoginInfo, LoginNeeded, Logins,
 from sluicegate.metrics.scraped import Sample
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.store import Store, StoreFailed
-from sluicegate.store.keys import KeyRing, Sealer
 
-RING: Final = "login"
 _OMIT: Final = "omit"
 _FLOWS: Final = {
     "login_asked": "asked", "login_done": "done", "scopes_added": "done", "login_failed": "failed",
@@ -32,15 +31,13 @@ T = TypeVar("T")
 def open_logins(
     config: Config, store: Store, egress: Egress, audit: AuditLog | None, tally: "LoginTally | None" = None
 ) -> Logins:
-    """Raises what `KeyRing.load` raises."""
-
     def tell(event: LoginEvent) -> None:
         note_login(audit, event)
         if tally is not None:
             tally.add(event)
 
-    sealer = Sealer(KeyRing.load(Path(config.state.dir) / KEYS, RING))
-    logins = Logins(store, sealer, Fetcher(egress), tell)
+    seal = opener(Path(config.state.dir) / KEYS, config.login.key)
+    logins = Logins(store, seal, Fetcher(egress), tell)
     logins.configure(login_settings(config))
     return logins
 

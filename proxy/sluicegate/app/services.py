@@ -6,7 +6,7 @@ They are opened in this order, and closed in the opposite order when everything 
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -36,7 +36,7 @@ from sluicegate.policy.rulebook import nobody_accepted
 from sluicegate.protocol.elicitation_urls import OwnUrls
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, Client, Guard, Handler, Outcome, Target
-from sluicegate.store.keys import KeyRing, Sealer
+from sluicegate.store.keys import KeyRing, KeyUnavailable, Sealer
 from sluicegate.store.revoked import Revoked
 from sluicegate.store.sqlite import SqliteStore
 
@@ -420,7 +420,8 @@ async def open_services(
         index = LoginIndex(partial(_open_logins, judges, store, egress, audit, metrics), judges.config)
         stack.push_async_callback(index.aclose)
         metrics.watch(index.samples)
-        await index.look()
+        with suppress(KeyUnavailable):  # a keyring may be unlocked later; calls say why until then
+            await index.look()
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         group.start_soon(telemetry.supervise, "logins", index.run)

@@ -147,6 +147,7 @@ REST: Final = """\
 # login:                                       # how people log in to servers
 #   callback: http://127.0.0.1:7412/callback   # where a browser of this machine returns to
 #   client_document: ""                        # URL of a client ID metadata document
+#   key: auto                                  # auto | keyring | file: where the key that seals logins is kept
 #   key_page: true                             # people of a team type their key into a page to log in to servers
 #   legacy: ask                                # ask | error: how a client of 2025-11-25 that opens pages learns of it
 #   # idp: {issuer: https://login.example.com, client_id: sluice}   # where people with tokens sign in on that page

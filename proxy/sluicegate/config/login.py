@@ -112,6 +112,9 @@ class LoginSection(Section):
     """URL of a client ID metadata document for this Sluice: its client id where an issuer takes such."""
     idp: IdentityProvider | None = None
     """Where people with tokens sign in on the login pages beside listen.public_url."""
+    key: Literal["auto", "keyring", "file"] = "auto"
+    """Where the key that seals logins is kept: in the operating system's keyring, or in a file of state.dir. auto: in
+    the keyring where there was one at the first start, and from then on where it is."""
     key_page: bool = True
     """Whether people with a client key may type it into the login pages. It is compared as a hash and not kept."""
     legacy: Literal["ask", "error"] = "ask"

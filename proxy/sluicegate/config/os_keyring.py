@@ -38,16 +38,16 @@ def delete(name: str) -> None:
     _ask(lambda keyring: keyring.delete_password(SERVICE, name))
 
 
-def why_none() -> str:
-    """Why secrets cannot be kept in a keyring here; empty where they can."""
+def why_none(within: float = WITHIN) -> str:
+    """Why secrets cannot be kept in a keyring here; empty where they can. Waits for so many seconds at most."""
     try:
-        _ask(lambda keyring: keyring.get_password(SERVICE, "."))
+        _ask(lambda keyring: keyring.get_password(SERVICE, "."), within)
     except NoKeyring as error:
         return str(error)
     return ""
 
 
-def _ask(what: Callable[[Any], T]) -> T:
+def _ask(what: Callable[[Any], T], within: float = WITHIN) -> T:
     try:
         library = import_module("keyring")
     except ImportError:
@@ -65,9 +65,9 @@ def _ask(what: Callable[[Any], T]) -> T:
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
-    thread.join(WITHIN)
+    thread.join(within)
     if not answers:
-        raise NoKeyring(f"the keyring did not answer within {WITHIN:g} seconds; is it locked?")
+        raise NoKeyring(f"the keyring did not answer within {within:g} seconds; is it locked?")
     answer = answers[0]
     if isinstance(answer, NoKeyring):
         raise answer

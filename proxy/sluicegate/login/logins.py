@@ -8,18 +8,17 @@ from sluicegate.http.fetch import Fetcher
 from sluicegate.login.device import DeviceFlows
 from sluicegate.login.flows import Flows
 from sluicegate.login.model import Bearer, DeviceFlow, Flow, LoginEvent, LoginInfo, LoginSettings
-from sluicegate.login.records import LOGINS, Login, key_of
+from sluicegate.login.records import LOGINS, Login, OpenSealer, key_of
 from sluicegate.login.renewal import Renewal
 from sluicegate.login.scene import Scene, plainly
 from sluicegate.store import Store, Write
-from sluicegate.store.keys import Sealer
 
 _NOWHERE = "https://server.invalid"  # where the config knows a server no more, no origin is the operator's
 
 
 class Logins:
     def __init__(
-        self, store: Store, seal: Sealer, fetcher: Fetcher, tell: Callable[[LoginEvent], None],
+        self, store: Store, seal: OpenSealer, fetcher: Fetcher, tell: Callable[[LoginEvent], None],
         clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._scene = Scene(store, seal, fetcher, tell, clock)

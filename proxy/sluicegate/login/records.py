@@ -3,7 +3,7 @@ one does not open, and counts as none.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeVar
@@ -14,7 +14,7 @@ from sluicegate.oauth.clients import OAuthClient
 from sluicegate.oauth.metadata import AuthorizationServer
 from sluicegate.oauth.urls import covers
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.store import Store, Write
+from sluicegate.store import Store, StoreFailed, Write
 from sluicegate.store.keys import Sealer
 
 MAX_RECORD: Final = 64 * 1024
@@ -25,6 +25,9 @@ FLOWS: Final = "login-flow"
 FLOW_LISTS: Final = "login-flows"
 LEASES: Final = "login-lease"
 SERVERS: Final = "login-server"
+
+OpenSealer = Callable[[], Awaitable[Sealer]]
+"""Raises `StoreFailed` while the key cannot be read."""
 
 T = TypeVar("T")
 
@@ -129,17 +132,20 @@ def flow_id(state: str) -> str:
 class Records:
     """The one reader and writer of all of them. Methods raise `StoreFailed`."""
 
-    def __init__(self, store: Store, seal: Sealer) -> None:
-        self.store, self._seal = store, seal
+    def __init__(self, store: Store, seal: OpenSealer) -> None:
+        self.store, self._open_seal = store, seal
+        self._seal: Sealer | None = None
         self._opened: dict[str, tuple[bytes, Login | None]] = {}
 
     async def read(self, key: str) -> tuple[bytes | None, Json | None]:
         """What stands there as it is stored, and what it says; None for what does not open."""
-        raw = await self.store.get(key)
-        return raw, None if raw is None else self._open(key, raw)
+        raw, seal = await self.store.get(key), await self._sealer()
+        return raw, None if raw is None else _unsealed(seal, key, raw)
 
     def write(self, key: str, payload: Mapping[str, Any], ttl: float | None = None) -> Write:
         """Raises `RecordTooLarge`."""
+        if self._seal is None:
+            raise StoreFailed("the key of logins was not read yet")
         value = self._seal.seal(key.split("/")[0], dict(payload), key).encode("ascii")
         if len(value) > MAX_RECORD:
             raise RecordTooLarge("what would have to be kept is too large")
@@ -164,10 +170,11 @@ class Records:
         """Server, whose and record of all; None where it does not open. What is unchanged is not opened again: who
         wants to know of other processes' logins asks each second."""
         before, opened = self._opened, dict[str, tuple[bytes, Login | None]]()
+        seal = await self._sealer()
         for number, (key, raw) in enumerate((await self.store.scan(f"{LOGINS}/")).items()):
             known = before.get(key)
             if known is None or known[0] != raw:
-                known = raw, _read(Login, self._open(key, raw))
+                known = raw, _read(Login, _unsealed(seal, key, raw))
                 if not number % _IN_ONE_STEP:
                     await asyncio.sleep(0)
             opened[key] = known
@@ -175,8 +182,13 @@ class Records:
         places = ((key.split("/")[1:], login) for key, (_, login) in opened.items())
         return [(_unquoted(parts[0]), _unquoted(parts[1]), login) for parts, login in places if len(parts) == 2]
 
-    def _open(self, key: str, raw: bytes) -> Json | None:
-        return self._seal.unseal(key.split("/")[0], raw.decode("ascii", "replace"), key)
+    async def _sealer(self) -> Sealer:
+        self._seal = self._seal or await self._open_seal()
+        return self._seal
+
+
+def _unsealed(seal: Sealer, key: str, raw: bytes) -> Json | None:
+    return seal.unseal(key.split("/")[0], raw.decode("ascii", "replace"), key)
 
 
 _NESTED: Final[Mapping[str, type]] = {"at": AuthorizationServer, "client": OAuthClient}

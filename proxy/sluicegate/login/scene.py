@@ -8,15 +8,15 @@ from sluicegate.http.fetch import Fetcher
 from sluicegate.login.discovery import Discovery
 from sluicegate.login.model import EventWord, LoginEvent, LoginFailed, LoginSettings, LoginUnavailable
 from sluicegate.login.network import LoginNetwork
-from sluicegate.login.records import Login, Records, RecordTooLarge
+from sluicegate.login.records import Login, OpenSealer, Records, RecordTooLarge
 from sluicegate.oauth import Unfit
 from sluicegate.store import Store, StoreFailed
-from sluicegate.store.keys import Sealer
+from sluicegate.store.keys import KeyUnavailable
 
 
 class Scene:
     def __init__(
-        self, store: Store, seal: Sealer, fetcher: Fetcher, tell: Callable[[LoginEvent], None],
+        self, store: Store, seal: OpenSealer, fetcher: Fetcher, tell: Callable[[LoginEvent], None],
         clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.records, self.clock, self._tell = Records(store, seal), clock, tell
@@ -52,5 +52,7 @@ def plainly(server: str) -> Iterator[None]:
         raise LoginFailed(f"{server}: {error}") from None
     except RecordTooLarge as error:
         raise LoginFailed(f"{server}: {error}") from None
+    except KeyUnavailable as error:
+        raise LoginUnavailable(str(error)) from None
     except StoreFailed:
         raise LoginUnavailable("what is kept of logins can be neither read nor written") from None

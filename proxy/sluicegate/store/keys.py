@@ -43,6 +43,10 @@ def _decode(text: str) -> bytes:
     return data
 
 
+class KeyUnavailable(StoreFailed):
+    """A key is in a keyring that does not give it now. The text says what to do, and is for everybody."""
+
+
 class KeyRing:
     """Keys by id (the start of their hash). `newest` makes, all of them read."""
 
