@@ -217,6 +217,18 @@ async def test_a_clock_that_jumps_costs_one_renewal_at_most(bench: Bench, jump: 
     assert refreshes(bench) == 1 and bearer.generation == 2
 
 
+async def test_a_machine_that_sleeps_amid_a_renewal_renews_once_more_when_it_wakes(bench: Bench) -> None:
+    await bench.log_in()
+    bench.clock.added, bench.at.hold = 2 * HOUR, asyncio.Event()
+    renewing = asyncio.create_task(bench.logins.bearer("srv", "local"))
+    await until(lambda: bench.at.paths("/token")[1:])
+    bench.clock.added += 8 * HOUR
+    bench.at.hold.set()
+    used = await renewing  # its life was over before its answer was read
+    assert (await bench.refused(used)).generation == 3 and refreshes(bench) == 2
+    assert [info.state for info in await bench.logins.all()] == ["ok"] and not bench.at.dead
+
+
 async def test_a_lease_that_nobody_gave_back_is_taken_over_and_a_lost_token_is_said(bench: Bench) -> None:
     await bench.log_in()
     bench.clock.added, bench.at.hold = 2 * HOUR, asyncio.Event()

@@ -334,6 +334,6 @@ def with_tokens(login: Login, got: TokenAnswer, now: float) -> Login:
     """An answer without a refresh token or scopes keeps those of before (RFC 6749 5.1 and 6)."""
     return replace(
         login, access=got.access, refresh=got.refresh or login.refresh, obtained=now, life=got.life,
-        expires_at=None if got.life is None else now + got.life, state="ok", quiet_until=0.0, pending=(), problem="",
-        granted=got.scopes if got.scopes is not None else login.granted or login.asked,
+        expires_at=None if got.life is None else got.asked_at + got.life, state="ok", quiet_until=0.0, pending=(),
+        problem="", granted=got.scopes if got.scopes is not None else login.granted or login.asked,
     )  # fmt: skip

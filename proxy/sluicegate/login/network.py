@@ -5,6 +5,7 @@ POSTs follow no redirect. Knows no record.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -76,7 +77,7 @@ class LoginNetwork:
         lost, host = 0, urls.host(at.token)
         form = form | ({"resource": resource} if resource else {})
         for attempt in range(_TRIES):
-            is_last = attempt == _TRIES - 1
+            is_last, asked_at = attempt == _TRIES - 1, self._clock()
             try:
                 answer = await self.form(settings, at.token, at, client, form)
             except Unfetched as error:
@@ -85,7 +86,7 @@ class LoginNetwork:
                     raise LoginUnavailable(_said(error, host), host) from None
             else:
                 if answer.status < 500 and answer.status not in _NOT_NOW:
-                    return _read(answer, host)
+                    return _read(answer, host, asked_at)
                 if is_last or not again:
                     raise LoginUnavailable(f"its authorization server {host} answers HTTP {answer.status}", host)
             await anyio.sleep(_PAUSE * (attempt + 1))
@@ -118,11 +119,12 @@ class LoginNetwork:
         return done[:1] == [True]
 
 
-def _read(answer: Fetched, host: str) -> TokenAnswer | TokenRefusal:
+def _read(answer: Fetched, host: str, asked_at: float) -> TokenAnswer | TokenRefusal:
     try:
-        return tokens.read(answer.status, answer.body)
+        got = tokens.read(answer.status, answer.body)
     except Unfit as error:
         raise LoginUnavailable(f"its authorization server {host} gives no tokens: {error}", host) from None
+    return replace(got, asked_at=asked_at) if isinstance(got, TokenAnswer) else got
 
 
 def _said(error: Unfetched, host: str) -> str:

@@ -56,7 +56,8 @@ class Refusals:
         now, place = self._scene.clock(), (settings.server, login.whose)
         if not await self._is_its_issuer(settings, challenge, login):
             await self.end(login, "issuer_changed")
-        if 0 <= now - login.obtained < YOUNG:
+        is_over = login.expires_at is not None and login.expires_at <= now
+        if 0 <= now - login.obtained < YOUNG and not is_over:
             quiet = now + QUIET
             await self._change(login, lambda one: replace(one, state="refused", quiet_until=quiet, problem=_REFUSED))
             self._scene.tell("refresh_failed", *place, login, reason="refused")

@@ -20,12 +20,14 @@ _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 @dataclass(frozen=True, slots=True)
 class TokenAnswer:
     """`life` is None where it is unknown: the token is used until the server refuses it. `scopes` is None where the
-    answer does not say: they are those that were asked for (RFC 6749 5.1)."""
+    answer does not say: they are those that were asked for (RFC 6749 5.1). `asked_at` is when its request was sent: its
+    life counts from then, because the machine may have slept before it read the answer."""
 
     access: str = field(repr=False)
     refresh: str = field(default="", repr=False)
     life: float | None = None
     scopes: tuple[str, ...] | None = None
+    asked_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
