@@ -78,10 +78,11 @@ class Connection:
 
 
 class Client:
-    def __init__(self, url: str, modern: bool, connections: int = 8) -> None:
+    def __init__(self, url: str, modern: bool, connections: int = 8, credential: dict[str, str] | None = None) -> None:
         where = urlsplit(url)
         self._netloc, self._path, self.modern = where.netloc, where.path, modern
         self._size = connections
+        self._credential = credential or {}
         self._free: asyncio.Queue[Connection | None] = asyncio.Queue()  # None: not open yet
         self._headers = {"MCP-Protocol-Version": MODERN} if modern else {}
 
@@ -122,6 +123,7 @@ class Client:
             "Host": self._netloc,
             "Accept": "application/json, text/event-stream",
             "Content-Type": "application/json",
+            **self._credential,
             **self._headers,
             **headers,
         }

@@ -48,6 +48,7 @@ class Switches:
     token: Json = field(default_factory=dict)  # replaces members of the token endpoint's answers
     registration: Json = field(default_factory=dict)  # and of those to dynamic registration
     rotation: bool = True
+    refresh_ends_access: bool = False  # with a refresh, the access tokens of before are refused at once
     reuse_ends_grant: bool = True
     reuse_grace: float = 0  # so many seconds a used refresh token gets the answer of its first use
     device_polls: int = 1  # how often "authorization_pending" is said
@@ -277,6 +278,9 @@ class GoodAuthority:
             self.reused += 1
             grant.ended = self.switches.reuse_ends_grant
             raise Refused("invalid_grant")
+        if self.switches.refresh_ends_access:
+            for access in self.access.values():
+                access.until = 0 if access.grant is grant else access.until
         if not self.switches.rotation:
             return self._tokens(grant, form, False)
         told = self._tokens(grant, form)
