@@ -26,6 +26,12 @@ Object.defineProperty(document, "hidden", {configurable: true, get: () => true})
 MADE = "() => window.made.map(({title, body, tag}) => ({title, body, tag}))"
 __all__ = ["peers"]
 
+# What a tab says to the others comes two seconds later.
+LATE = """{
+  const post = BroadcastChannel.prototype.postMessage;
+  BroadcastChannel.prototype.postMessage = function (data) { setTimeout(() => post.call(this, data), 2_000); };
+}"""
+
 
 @pytest.fixture(scope="module")
 def town(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
@@ -78,6 +84,16 @@ def test_what_waits_is_said_once_by_tool_and_principal_and_leads_to_its_card(
     saying.evaluate("(id) => window.made.find((one) => one.tag === id).dispatchEvent(new Event('click'))", id)
     expect(saying).to_have_url(re.compile(f"/console/approvals/{id}$"))
     expect(saying.locator("article.card")).to_contain_text(SECRET)
+
+
+def test_of_tabs_that_hear_of_it_at_the_same_moment_one_says_it(town: Bed, granted: BrowserContext) -> None:
+    granted.add_init_script(LATE)
+    tabs = [opened(town, granted), opened(town, granted, "/servers")]
+    id = asked(town, to="both")
+    for tab in tabs:
+        expect(tab.get_by_role("link", name="Approvals").locator(".count")).to_be_visible()
+        expect(tab.locator("#app > [role=status]")).to_have_text("Approval needed: bank wire for key:ann")
+    assert len([one for tab in tabs for one in tab.evaluate(MADE) if one["tag"] == id]) == 1
 
 
 def test_what_waited_before_a_tab_was_opened_is_not_said(town: Bed, granted: BrowserContext) -> None:

@@ -84,7 +84,7 @@ async def running(
         moved=lambda key: moves.append(server.status),
         is_idle=is_idle,
     )
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         async with anyio.create_task_group() as group:
             group.start_soon(server.run)
             try:

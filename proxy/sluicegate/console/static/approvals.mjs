@@ -225,9 +225,9 @@ function Decide({ one, needsOpening, resource }) {
 
 /* ---------------------------------------------------------------- notifications */
 
-const CHANNEL = "BroadcastChannel" in window ? new BroadcastChannel("sluice.notified") : null;
+const CHANNEL = new BroadcastChannel("sluice.notified");
 const notified = new Set(/** @type {string[]} */ ([]));
-CHANNEL?.addEventListener("message", (event) => notified.add(event.data));
+CHANNEL.addEventListener("message", (event) => notified.add(event.data));
 const permission = signal("Notification" in window ? Notification.permission : "denied");
 let isFirst = true;
 
@@ -239,13 +239,18 @@ waiting.data.subscribe((data) => {
     notified.add(one.id);
     if (isFirst) continue;
     spoken.value = `Approval needed: ${one.server} ${one.tool} for ${one.principal}`;
-    if (permission.value !== "granted" || !document.hidden) continue;
-    CHANNEL?.postMessage(one.id);
-    const shown = new Notification("Sluice: approval needed", { body: `${one.server}/${one.tool} for ${one.principal}`, tag: one.id });
-    shown.onclick = () => { window.focus(); go(`/console/approvals/${one.id}`); };
+    if (permission.value === "granted" && document.hidden) void navigator.locks.request(`sluice.notified ${one.id}`, { ifAvailable: true }, (lock) => lock && notify(one));
   }
   isFirst = false;
 });
+
+/** Tabs that hear of it at the same moment find the lock taken. @param {Approval} one */
+function notify(one) {
+  CHANNEL.postMessage(one.id);
+  const shown = new Notification("Sluice: approval needed", { body: `${one.server}/${one.tool} for ${one.principal}`, tag: one.id });
+  shown.onclick = () => { window.focus(); go(`/console/approvals/${one.id}`); };
+  return new Promise((done) => setTimeout(done, 5_000)); // by then the other tabs have heard it
+}
 
 function Notify() {
   if (permission.value !== "default") return null;

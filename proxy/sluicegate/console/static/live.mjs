@@ -127,7 +127,4 @@ document.addEventListener("visibilitychange", () => {
   changed();
 });
 let wasOffline = false;
-isOffline.subscribe((off) => {
-  if (wasOffline && !off) changed();
-  wasOffline = off;
-});
+isOffline.subscribe((off) => { if (wasOffline && !off) changed(); wasOffline = off; });
