@@ -1,7 +1,10 @@
 """`sluice login` without a browser here, and without waiting; and what `sluice logins` says."""
 
 import json
+import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,19 @@ from policy_bed import client_keys, key_of, reason
 
 Json = dict[str, Any]
 __all__ = ["site"]
+STAYS_OPEN = """
+import os, re, sys, time
+from html import unescape
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+from peers.login.browser import Browser
+page = Path(unquote(urlsplit(sys.argv[1]).path))
+Path(__file__).with_name("window").write_text(str(os.getpid()))
+with Browser("ann") as browser:
+    browser.login(unescape(re.search('url=([^"]+)', page.read_text())[1]))
+os.closerange(0, 3)
+time.sleep(600)
+"""
 
 
 def run(folder: Path, *words: str, key: str = "") -> subprocess.CompletedProcess[str]:
@@ -39,6 +55,21 @@ def test_who_does_not_wait_has_the_running_sluice_finish_the_login(tmp_path: Pat
         site.switches.prm["authorization_servers"] = [f"{site.issuer}/"]
         failed = run(tmp_path, "login", "mail", "--as", "bob", "--no-wait")
         assert failed.returncode == 1 and "names another issuer" in failed.stderr
+
+
+def test_a_browser_whose_window_stays_open_holds_up_no_login(tmp_path: Path, site: Misbehaving) -> None:
+    """$BROWSER names a program that runs as long as its window is open."""
+    with served(tmp_path, site):
+        pass
+    program = tmp_path / "browser.py"
+    program.write_text(STAYS_OPEN)
+    browser = f"{sys.executable} {program} %s"
+    environment = {**clean_environment(), "BROWSER": browser, "PYTHONPATH": str(Path(__file__).parents[1])}
+    words = command(tmp_path, "login", "mail", "--as", "ann")
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=60)
+    window = int((tmp_path / "window").read_text())
+    os.kill(window, signal.SIGKILL)  # it was open until now
+    assert done.returncode == 0 and done.stdout.startswith("key:ann is logged in to mail"), done.stderr
 
 
 def test_without_a_running_sluice_nobody_finishes_it(tmp_path: Path, site: Misbehaving) -> None:

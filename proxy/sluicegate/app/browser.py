@@ -6,20 +6,35 @@ only its user can read, and the browser gets the file.
 
 import os
 import sys
+import threading
 import webbrowser
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Final
 
 FILE: Final = "console.html"
+_STARTS_WITHIN: Final = 2.0
 _DISPLAYS: Final = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
 
 
 def open_link(state: Path, link: str) -> bool:
-    """Whether a browser opens the link, by a file in `state`. A text browser is none: it would take the terminal."""
+    """Whether a browser opens the link, by a file in `state`. A text browser is none: it would take the terminal.
+    Does not wait for the end of a program in $BROWSER, which may run as long as its window is open."""
     if sys.platform not in ("win32", "darwin") and not any(map(os.environ.get, _DISPLAYS)):
         return False
-    return webbrowser.open(_redirect(state / FILE, link).as_uri())
+    failed = threading.Event()
+
+    def run(address: str) -> None:
+        with suppress(webbrowser.Error):
+            if webbrowser.open(address):
+                return
+        failed.set()
+
+    opening = threading.Thread(target=run, args=[_redirect(state / FILE, link).as_uri()], daemon=True)
+    opening.start()
+    opening.join(_STARTS_WITHIN)
+    return not failed.is_set()
 
 
 def _redirect(path: Path, link: str) -> Path:
