@@ -202,7 +202,7 @@ async def _log_in(
         return await _by_paste(loaded.login.callback, server, whose, show, logins)
     async with CallbackPort(loaded.login.callback, logins.finish).open() as port:
         flow = await logins.begin(server, whose, port.redirect_uri)
-        show(flow)
+        await anyio.to_thread.run_sync(show, flow)  # meanwhile the port answers
         done = await logins.wait(flow)
     if done is None:
         raise LoginFailed(f"nobody logged in within {loaded.login.within:g} s")
