@@ -364,6 +364,17 @@ async def test_a_logout_revokes_there_deletes_here_and_other_processes_know_with
     assert await bench.logins.logout("srv", "local") is None and await bench.logins.all() == []
 
 
+async def test_a_login_of_another_process_replaces_a_token_that_was_just_used(bench: Bench) -> None:
+    await bench.log_in()
+    other = bench.make()
+    before = await other.bearer("srv", "local")
+    await bench.logins.logout("srv", "local")
+    await bench.log_in()
+    (info,) = await other.all()
+    assert other.cached("srv", "local") is None
+    assert (await other.bearer("srv", "local")).login == info.id != before.login
+
+
 @pytest.mark.parametrize("page", [None, (503, {}, b""), (400, {}, b"{}")])
 async def test_a_logout_that_cannot_revoke_deletes_all_the_same(bench: Bench, page: Any) -> None:
     await bench.log_in()

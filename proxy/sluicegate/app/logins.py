@@ -5,6 +5,7 @@ The login room itself is imported when a config has the first server that people
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from math import inf
 from secrets import token_hex
@@ -173,11 +174,13 @@ class LoginIndex:
             (whose for (key, whose), id in self._ids.items() if (key, id) == (server, login)), ""
         )
         made = import_module(SERVICE).LoggedIn
-        account: Account = made(self._logins, server, owner, login, self._look_soon, self._pages)
+        account: Account = made(self._logins, server, owner, login, partial(self._look_soon, login), self._pages)
         return account
 
-    def _look_soon(self) -> None:
-        """A login was replaced: the next call is not to wait until that is looked for."""
+    def _look_soon(self, login: str) -> None:
+        """There is another login than this one, or it is this one and an earlier one's token was kept: the store is
+        looked at before the next call, and the account tries again."""
+        self._generations.pop(login, None)
         self._is_due.set()
 
     async def look(self) -> None:

@@ -117,6 +117,7 @@ class Logins:
     async def all(self) -> list[LoginInfo]:
         """Raises `StoreFailed`."""
         found = await self._records.logins()
+        self._renewal.compare(found)
         now, servers = self._scene.clock(), self._scene.servers
         return [
             self._info(login, servers.get(server), now)

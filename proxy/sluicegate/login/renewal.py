@@ -8,7 +8,7 @@ leaves it as it was.
 import asyncio
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -68,6 +68,13 @@ class Renewal:
                 kept.clear()
             else:
                 kept.pop(place, None)
+
+    def compare(self, found: Collection[tuple[str, str, Login | None]]) -> None:
+        """Forgets each token that is not of the login that the store has: another process may have written it."""
+        ids = {(server, whose): login.id for server, whose, login in found if login is not None}
+        for place, known in tuple(self._cached.items()):
+            if ids.get(place) != known.bearer.login:
+                del self._cached[place]
 
     def problem(self, server: str, whose: str) -> str:
         """Why this process could not renew a login when it last tried. No record is written for that: the login is as
