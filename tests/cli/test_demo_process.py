@@ -96,6 +96,14 @@ def left_of(folder: Path) -> list[str]:
     return left
 
 
+async def test_what_it_needs_and_does_not_find_is_said(tmp_path: Path) -> None:
+    async with demo(tmp_path, PATH=str(tmp_path)) as process:
+        text = await said(process)
+        assert await process.wait() == 1
+    assert text == "the demo needs git, which is not on PATH: install it, and try again\n"
+    assert not list((tmp_path / "tmp").iterdir())
+
+
 async def test_it_completes_a_prompt_gets_it_and_shows_its_messages(tmp_path: Path) -> None:
     async with demo(tmp_path, "--once") as process:
         text = await said(process)
@@ -182,9 +190,11 @@ async def test_at_a_terminal_the_console_opens_on_the_waiting_approval(
 async def test_a_signal_leaves_no_directory_and_no_process(tmp_path: Path, name: str, until: str) -> None:
     async with demo(tmp_path) as process:
         text = await said(process, until)
+        assert processes(tmp_path), (text, process.returncode, await process.wait())
         assert processes(tmp_path) and list((tmp_path / "tmp").iterdir()), text
         os.kill(process.pid, signal.Signals[name])
         rest = await said(process)
         assert await process.wait() == 130
         assert "Traceback" not in rest, rest
-    assert not left_of(tmp_path) and not list((tmp_path / "tmp").iterdir())
+    assert not left_of(tmp_path)
+    assert not (rest_of := [str(p) for p in (tmp_path / "tmp").rglob("*")]), rest_of

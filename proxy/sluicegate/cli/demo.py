@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from sluicegate.cli.output import info
+from sluicegate.cli.output import Code, info, stop
 from sluicegate.cli.run import run_loop
-from sluicegate.demo import run
+from sluicegate.demo import DemoFailed, run
 
 
 def demo(
@@ -25,4 +25,7 @@ def demo(
     The first run downloads three servers from PyPI, and one from npm if `npx` is installed. Everything else is in a
     temporary directory, which is deleted at the end.
     """
-    raise typer.Exit(run_loop(partial(run, once, not no_browser and sys.stderr.isatty(), info)))
+    try:
+        raise typer.Exit(run_loop(partial(run, once, not no_browser and sys.stderr.isatty(), info)))
+    except DemoFailed as error:
+        stop(Code.NEGATIVE, str(error))

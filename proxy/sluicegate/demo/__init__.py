@@ -12,28 +12,35 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from socket import socket
-from typing import Any, Final
+from subprocess import CalledProcessError
+from typing import Any, Final, TypeVar
 
 import anyio
 import httpx
+from anyio.abc import TaskStatus
 
 from sluicegate import __version__, config
 from sluicegate.app.serve import RunningServer, running
 from sluicegate.demo.story import Stage, tell
+from sluicegate.listen.server import CannotListen
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import MODERN
 from sluicegate.store import private
 from sluicegate.store.keys import read_operator_token
 
+T = TypeVar("T")
 Say = Callable[[str], None]
+Until = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Awaits that, and gives what it gives; None if a signal comes first."""
 
 PACKAGES: Final = ("mcp-server-time", "mcp-server-git", "mcp-server-fetch")
 NPX_SERVER: Final = "@modelcontextprotocol/server-memory"
+PORTS: Final = (7410, 7411)
 READY_TIMEOUT: Final = 60.0
 SHOWN_TOOLS: Final = 40
 
@@ -76,52 +83,93 @@ NPX_CONFIG: Final = """\
 """
 
 
+class DemoFailed(Exception):
+    """What it needs is not there."""
+
+
 async def run(once: bool, browse: bool, say: Say) -> int:
     """Returns the exit code: 0 if everything that should work did. `browse`: the console opens on the first call that
-    waits. A signal ends it in order: its servers and its directory go first. Raises `KeyboardInterrupt` then."""
-    if sys.platform == "win32":
-        return await _play(once, browse, say)
+    waits. A signal ends it in order: its servers and its directory go first; `KeyboardInterrupt` is raised then. Raises
+    `DemoFailed`."""
+    is_signalled = anyio.Event()
+    async with anyio.create_task_group() as group:
+        if sys.platform != "win32":
+            await group.start(_hear, is_signalled)
+        code = await _play(partial(_until, is_signalled), once, browse, say)
+        group.cancel_scope.cancel()
+    if code is None:
+        raise KeyboardInterrupt
+    return code
+
+
+async def _hear(is_signalled: anyio.Event, *, task_status: TaskStatus[None]) -> None:
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-        group = anyio.create_task_group()
-        try:
-            async with group:
-                group.start_soon(_cancel_at_signal, signals, group.cancel_scope)
-                code = await _play(once, browse, say)
-                group.cancel_scope.cancel()
-                return code
-        except BaseExceptionGroup:  # what was under way when the signal came may fail of it
-            if not group.cancel_scope.cancel_called:
-                raise
-    raise KeyboardInterrupt
+        task_status.started()
+        async for _ in signals:
+            is_signalled.set()
 
 
-async def _cancel_at_signal(signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:
-    async for _ in signals:
-        scope.cancel()
+async def _until(is_signalled: anyio.Event, work: Callable[[], Awaitable[T]]) -> T | None:
+    """What it returns; None if a signal comes first, which cancels it."""
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_cancel_at, is_signalled, group.cancel_scope)
+            done = await work()
+            group.cancel_scope.cancel()
+            return done
+    except BaseExceptionGroup:  # what was under way when the signal came may fail of it
+        if not is_signalled.is_set():
+            raise
+    return None
 
 
-async def _play(once: bool, browse: bool, say: Say) -> int:
-    python = await _environment(_home(), say)
+async def _cancel_at(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
+
+
+async def _play(until: Until, once: bool, browse: bool, say: Say) -> int | None:
+    python = await until(partial(_environment, _home(), say))
+    if python is None:
+        return None
     with tempfile.TemporaryDirectory(prefix="sluice-demo-") as work:
-        key, path = Path(work) / "mia.key", await _write_config(Path(work), python)
-        loaded = config.load(path)
-        async with running(loaded) as sluice:
-            say(f"\nSluice {__version__} is running: one MCP endpoint in front of {len(loaded.servers)} servers.")
-            say("MCP clients on this machine can use it now, without a key.")
-            say(f"  endpoint   {sluice.endpoint}")
-            say(f"  metrics    {sluice.admin}/metrics")
-            say(f"  audit      {loaded.audit.path}")
-            say(f"  config     {path}")
-            good = await _show(sluice.endpoint, sluice, say)
-            token = read_operator_token(loaded.state.dir) or ""
-            stage = Stage(sluice.admin, path, token, loaded.audit.path, key, loaded.state.dir, browse)
-            async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
-                good = await tell(stage, partial(_ask, http, sluice.endpoint), once, say) and good
-            if once:
-                return 0 if good else 1
-            say("\nSluice serves until you press Ctrl-C. Then the servers end, and the files of the demo are deleted.")
-            await anyio.sleep_forever()
-    return 0
+        serve = partial(_serve, until, Path(work), python, once, browse, say)
+        try:
+            return await serve(*map(_free_port, PORTS))
+        except* CannotListen:
+            say("Another program has just taken the port. Sluice takes another one.")
+        return await serve(_free_port(0), _free_port(0))
+
+
+async def _serve(until: Until, work: Path, python: str, once: bool, browse: bool, say: Say, *ports: int) -> int | None:
+    """Sluice itself is not cancelled: it ends in order, as `sluice serve` does."""
+    path = await until(partial(_write_config, work, python, *ports))
+    if path is None:
+        return None
+    loaded = config.load(path)
+    async with running(loaded) as sluice:
+        code: int | None = await until(partial(_tour, sluice, loaded, path, once, browse, say))
+        if code is None:
+            sluice.stop()
+    return code
+
+
+async def _tour(sluice: RunningServer, loaded: config.Config, path: Path, once: bool, browse: bool, say: Say) -> int:
+    say(f"\nSluice {__version__} is running: one MCP endpoint in front of {len(loaded.servers)} servers.")
+    say("MCP clients on this machine can use it now, without a key.")
+    say(f"  endpoint   {sluice.endpoint}")
+    say(f"  metrics    {sluice.admin}/metrics")
+    say(f"  audit      {loaded.audit.path}")
+    say(f"  config     {path}")
+    good = await _show(sluice.endpoint, sluice, say)
+    token, key = read_operator_token(loaded.state.dir) or "", path.with_name("mia.key")
+    stage = Stage(sluice.admin, path, token, loaded.audit.path, key, loaded.state.dir, browse)
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
+        good = await tell(stage, partial(_ask, http, sluice.endpoint), once, say) and good
+    if not once:
+        say("\nSluice serves until you press Ctrl-C. Then the servers end, and the files of the demo are deleted.")
+        await anyio.sleep_forever()
+    return 0 if good else 1
 
 
 # ---------------------------------------------------------------- what it needs
@@ -147,16 +195,21 @@ async def _environment(home: Path, say: Say) -> str:
 
 
 async def _call_program(*command: str | Path) -> None:
-    """To its end, or to ours: who is cancelled ends it. Raises `CalledProcessError`."""
-    await anyio.run_process([str(word) for word in command], stdout=sys.stderr, stderr=None)
+    """To its end, or to ours: who is cancelled ends it. Raises `DemoFailed`."""
+    words = [str(word) for word in command]
+    try:
+        await anyio.run_process(words, stdout=sys.stderr, stderr=None)
+    except FileNotFoundError:
+        raise DemoFailed(f"the demo needs {words[0]}, which is not on PATH: install it, and try again") from None
+    except CalledProcessError as error:
+        raise DemoFailed(f"{' '.join(words)} failed with exit code {error.returncode}") from None
 
 
-async def _write_config(work: Path, python: str) -> Path:
+async def _write_config(work: Path, python: str, mcp: int, admin: int) -> Path:
     repository = work / "repository"
     await _call_program("git", "init", "-q", repository)
-    mcp, admin = _free_port(7410), _free_port(7411)
     key = secrets.token_urlsafe(32)
-    private.write(work / "mia.key", key.encode("ascii"), replace=False)
+    private.write(work / "mia.key", key.encode("ascii"), replace=True)
     text = CONFIG.format(
         mcp=mcp, admin=admin, state=work / "state", python=python, repository=repository, own=sys.executable,
         servers=Path(__file__).with_name("servers.py"), hash=f"sha256:{sha256(key.encode('ascii')).hexdigest()}",
