@@ -177,6 +177,21 @@ def test_a_key_that_took_anothers_name_has_not_its_login(tmp_path: Path, site: M
             assert reason(there.call(who, "mail__echo", text="x")) == "login_required"
 
 
+def test_a_key_made_anew_for_another_owner_has_not_the_login_of_the_first(tmp_path: Path, site: Misbehaving) -> None:
+    keys = {name: key | {"owner": "Ann"} for name, key in client_keys(ann=[], bob=[]).items()}
+    server: Json = {"url": site.mcp, "required": False, "login": {"per": "owner"}}
+    with bed(tmp_path, ROWS, {"mail": server}, clients={"keys": keys}) as there:
+        log_in(tmp_path, "--as", "ann")
+        there.until(lambda: "mail__echo" in there.names("ann") and "mail__echo" in there.names("bob"))
+        settings = json.loads((tmp_path / "sluice.yaml").read_text())
+        settings["clients"]["keys"]["bob"] = client_keys(eve=[])["eve"] | {"owner": "Eve"}
+        there.write(json.dumps(settings), "sluice.yaml")
+        there.until(lambda: there.ask("eve", "tools/list").status_code == 200)  # who has the key `bob` from now on
+        assert there.ask("bob", "tools/list").status_code == 401 and there.names("eve") == []
+        assert reason(there.call("eve", "mail__echo", text="x")) == "login_required"
+        assert "mail__echo" in there.names("ann")
+
+
 def test_who_may_not_use_a_server_does_not_learn_that_it_wants_a_login(tmp_path: Path, site: Misbehaving) -> None:
     rows = "p, key:ann, mail, *, *, allow\n"
     server: Json = {"url": site.mcp, "required": False}

@@ -72,7 +72,7 @@ class Egress:
             return good
         address, why = refused[0]
         self._tell(AddressRefused(whose, host, address, why))
-        raise Blocked(f"{host} is {address}: {why}")
+        raise Blocked(why if is_literal(host) else f"{host} is {address}: {why}")
 
     def _why_not(self, host: str, address: str, is_named: bool) -> str:
         kind = kind_of(address)
