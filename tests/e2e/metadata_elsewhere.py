@@ -1,4 +1,6 @@
-"""Inside a network namespace of its own: logins whose metadata name addresses that may not be asked. It prints what came.
+"""Inside a network namespace of its own: logins whose metadata name addresses that may not be asked.
+
+It prints what came.
 
     unshare --map-root-user --net --mount python metadata_elsewhere.py FOLDER
 
