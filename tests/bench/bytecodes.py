@@ -22,7 +22,10 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from load import Call
 
 BATCHES, CALLS, WARM_UP = 15, 10, 100
 FILE = "SLUICE_BENCH_BYTECODES"
@@ -88,30 +91,50 @@ def counted(kind: str, counts: Path) -> list[tuple[str, str, float, float]]:
         client = stack.enter_context(httpx.Client(trust_env=False, timeout=60))
         backend = stack.enter_context(fast_server(Path(folder), LOAD_CORE))
         with sluice(Path(folder), SUBJECT_CORE, backend, [sys.executable, __file__]) as subject:
-            call = {"legacy": legacy_call, "modern": modern_call}[kind](subject, client)
-            url, body = httpx.URL(call.url), call.body.encode()
-            lines = [f"POST {url.path} HTTP/1.1", f"Host: {url.netloc.decode()}", f"Content-Length: {len(body)}"]
-            head = "\r\n".join([*lines, *(f"{name}: {value}" for name, value in call.headers.items()), "", ""])
-            connection = stack.enter_context(socket.create_connection((url.host, url.port)))
+            count({"legacy": legacy_call, "modern": modern_call}[kind](subject, client), subject.pid, counts)
+    return rows(counts)
 
-            def ask(times: int) -> None:
-                for _ in range(times):
-                    connection.sendall(head.encode() + body)  # in one piece, as most clients send it
-                    answer = http.client.HTTPResponse(connection)
-                    answer.begin()
-                    assert answer.status == 200 and answer.read()
 
-            def toggle() -> None:
-                os.kill(subject.pid, signal.SIGUSR1)
-                while not counts.exists():
-                    time.sleep(0.001)
-                counts.unlink()
+class Asker:
+    """One connection on which a call is made again and again."""
 
-            ask(WARM_UP)
-            for _ in range(BATCHES):
-                toggle()
-                ask(CALLS)
-                toggle()
+    def __init__(self, call: "Call") -> None:
+        scheme, _, rest = call.url.partition("://")
+        assert scheme == "http"
+        host, _, path = rest.partition("/")
+        body = call.body.encode()
+        lines = [f"POST /{path} HTTP/1.1", f"Host: {host}", f"Content-Length: {len(body)}"]
+        head = "\r\n".join([*lines, *(f"{name}: {value}" for name, value in call.headers.items()), "", ""])
+        name, _, port = host.partition(":")
+        self._connection = socket.create_connection((name, int(port)))
+        self._request = head.encode() + body
+
+    def ask(self, times: int) -> None:
+        for _ in range(times):
+            self._connection.sendall(self._request)  # in one piece, as most clients send it
+            answer = http.client.HTTPResponse(self._connection)
+            answer.begin()
+            assert answer.status == 200 and answer.read()
+
+
+def count(call: "Call", pid: int, counts: Path) -> None:
+    """Has the process count what the call takes; the figures are in `counts` when it has ended."""
+
+    def toggle() -> None:
+        os.kill(pid, signal.SIGUSR1)
+        while not counts.exists():
+            time.sleep(0.001)
+        counts.unlink()
+
+    asker = Asker(call)
+    asker.ask(WARM_UP)
+    for _ in range(BATCHES):
+        toggle()
+        asker.ask(CALLS)
+        toggle()
+
+
+def rows(counts: Path) -> list[tuple[str, str, float, float]]:
     return [(file, name, codes / CALLS, calls / CALLS) for file, name, codes, calls in json.loads(counts.read_text())]
 
 

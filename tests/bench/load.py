@@ -77,15 +77,17 @@ def legacy_session(subject: Subject, client: httpx.Client, revision: str = LEGAC
     return headers
 
 
-def legacy_call(subject: Subject, client: httpx.Client, suffix: str = "") -> Call:
+def legacy_call(subject: Subject, client: httpx.Client, suffix: str = "", text: str = "") -> Call:
+    """`text` is what a tool that is not the fast server's says."""
     params = {"name": subject.tool + suffix, "arguments": {"text": "hello"}}
-    return _proven(subject.url, legacy_session(subject, client), params, client, TEXTS["echo" + suffix])
+    return _proven(subject.url, legacy_session(subject, client), params, client, text or TEXTS["echo" + suffix])
 
 
-def modern_call(subject: Subject, client: httpx.Client, suffix: str = "") -> Call:
+def modern_call(subject: Subject, client: httpx.Client, suffix: str = "", text: str = "") -> Call:
     params = {"name": subject.tool + suffix, "arguments": {"text": "hello"}, "_meta": META}
     routing = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": params["name"]}
-    return _proven(subject.url, {**plain_headers(subject), **routing}, params, client, TEXTS["echo" + suffix])
+    told = text or TEXTS["echo" + suffix]
+    return _proven(subject.url, {**plain_headers(subject), **routing}, params, client, told)
 
 
 def make_call(kind: Kind, subject: Subject, client: httpx.Client) -> Call:

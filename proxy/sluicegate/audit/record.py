@@ -91,6 +91,7 @@ class Composer:
         self._clients: dict[tuple[Any, ...], str] = {}
         self._targets: dict[tuple[str, str, str], tuple[Json | None, str]] = {}
         self._decisions: dict[tuple[Verdict, str, str, bool], str] = {}
+        self._logins: dict[tuple[Any, ...], str] = {}
         self._stamp = Stamp()
 
     def about(self, call: Call) -> str:
@@ -111,7 +112,7 @@ class Composer:
     def intent(self, call: Call, about: str, approval: Json | None) -> Body:
         extra = f',"approval":{self._small(approval)}' if approval else ""
         if call.trail.login is not None:
-            extra = f'{extra},"login":{self._small(call.trail.login)}'
+            extra = f'{extra},"login":{self._login(call.trail.login)}'
         start = f'"type":"intent","time":"{self._stamp()}",{about}'
         if _is_small(call.params.get("arguments")):
             return f"{start}{self._asked(call)}{extra}".encode("ascii")
@@ -228,6 +229,11 @@ class Composer:
                 fields["would_deny"] = True
             cached = _remember(self._decisions, key, f'"decision":{dump(fields)}')
         return cached
+
+    def _login(self, login: Json) -> str:
+        """Of the same members for each login; the issuer is the one that a server may have named."""
+        cached = self._logins.get(key := tuple(login.values()))
+        return _remember(self._logins, key, self._small(login)) if cached is None else cached
 
     def _asked(self, call: Call) -> str:
         """What the call carries, as far as the settings want it recorded."""

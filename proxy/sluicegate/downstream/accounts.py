@@ -50,13 +50,19 @@ class AccountServers:
         self._stopped = anyio.Event()
         self._is_retired = False
         self._former: dict[str, DownstreamServer] = {}
+        self._last_client: Client | None = None  # who was asked about last, while no login has changed
+        self._last_login, self._last = "", self._nobody
 
     # ------------------------------------------------------------ whose
 
     def of(self, client: Client) -> DownstreamServer:
-        """The one that serves this client."""
+        """The one that serves this client. A call asks several times, one after the other."""
+        if client is self._last_client:
+            return self._last
         login = self._login_of(client) if self._any else ""
-        return (self._accounts.get(login) or self._begin(login)) if login else self._nobody
+        server = (self._accounts.get(login) or self._begin(login)) if login else self._nobody
+        self._last_client, self._last_login, self._last = client, login, server
+        return server
 
     def _begin(self, login: str) -> DownstreamServer:
         if self._is_retired:
@@ -71,6 +77,7 @@ class AccountServers:
 
     def _end(self, login: str) -> None:
         server = self._accounts.pop(login)
+        self._last_client = None
         server.retire(_LOGGED_OUT)
         self._scopes = {known: scope for known, scope in self._scopes.items() if known[0] != login}
         self._leaving.add(server)
@@ -80,7 +87,7 @@ class AccountServers:
     def take(self, logins: Collection[str], new: Collection[str]) -> None:
         """These logins are good now. The others end with all that is open on them; who logged in just now is served
         at once, also with a further right."""
-        self._any = bool(logins)
+        self._any, self._last_client = bool(logins), None
         ended = self._accounts.keys() - set(logins)
         for login in ended:
             self._end(login)
@@ -141,8 +148,7 @@ class AccountServers:
     def scope(self, client: Client) -> str:
         if not self._any:
             return self._nobody.scope(client)
-        login = self._login_of(client)
-        scope = self.of(client).scope(client)
+        scope, login = self.of(client).scope(client), self._last_login
         public = self._scopes.get((login, scope))
         if public is None:
             if len(self._scopes) >= _MAX_SCOPES:
@@ -163,7 +169,7 @@ class AccountServers:
         return await self.of(client).subscribe(client, uris, tell)
 
     def __call__(self, call: Call) -> Coroutine[Any, Any, Outcome]:
-        return (self.of(call.client) if self._any else self._nobody)(call)
+        return self.of(call.client)(call)
 
     def unavailable(self, call: Call) -> Outcome:
         return self.of(call.client).unavailable(call)
