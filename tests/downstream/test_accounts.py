@@ -65,6 +65,18 @@ async def test_what_is_heard_without_a_token_is_told_to_all(logins: dict[str, st
     assert site.heard == [("mail", None), ("mail", "one scope")]
 
 
+async def test_who_was_asked_about_before_a_login_has_an_account_after_it() -> None:
+    site = Site(bob="lgn_b")
+    nobody, scope = site.servers.of(ANN), site.servers.scope(ANN)
+    site.logins["key:ann"] = "lgn_a"
+    site.servers.take({"lgn_a", "lgn_b"}, {"lgn_a"})
+    assert site.servers.of(ANN) not in (nobody, site.servers.of(BOB)) and site.servers.scope(ANN) != scope
+    site.logins["key:ann"] = "lgn_c"  # logged out and in again within one look
+    before = site.servers.of(ANN)
+    site.servers.take({"lgn_b", "lgn_c"}, {"lgn_c"})
+    assert site.servers.of(ANN) not in (nobody, before) and before.status == "down"
+
+
 async def test_after_a_logout_nothing_of_the_account_is_heard() -> None:
     site = Site(ann="lgn_a")
     async with anyio.create_task_group() as group:
