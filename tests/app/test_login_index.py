@@ -1,6 +1,8 @@
 """What Sluice knows of the logins in its store, and how soon."""
 
+import time
 from dataclasses import replace
+from math import inf
 
 import anyio
 import pytest
@@ -9,7 +11,7 @@ from sluicegate.app import logins as module
 from sluicegate.app.logins import LoginIndex
 from sluicegate.config import Config
 from sluicegate.downstream.failures import LoginRequired
-from sluicegate.login import Bearer, LoginInfo
+from sluicegate.login import Bearer, CachedBearer, LoginInfo
 from sluicegate.protocol.model import Client
 
 pytestmark = pytest.mark.anyio
@@ -24,15 +26,25 @@ class KnownLogins:
     """What another process wrote into the store: one login."""
 
     def __init__(self) -> None:
-        self.login = FIRST
+        self.login, self.kept = FIRST, kept_of(FIRST)
 
     def configure(self, servers: object) -> None: ...
 
     async def all(self) -> list[LoginInfo]:
         return [self.login]
 
-    def cached(self, server: str, whose: str) -> Bearer:
-        return Bearer("token", self.login.id, self.login.generation, self.login.issuer, float("inf"))
+    clock = staticmethod(time.time)
+
+    def cached(self, server: str, whose: str) -> CachedBearer:
+        return self.kept
+
+    def become(self, login: LoginInfo) -> None:
+        self.kept.until = 0.0
+        self.login, self.kept = login, kept_of(login)
+
+
+def kept_of(login: LoginInfo) -> CachedBearer:
+    return CachedBearer(Bearer("token", login.id, login.generation, login.issuer, inf), 0.0, inf)
 
 
 async def test_a_login_that_was_replaced_is_known_at_the_first_call_that_meets_it(
@@ -45,10 +57,10 @@ async def test_a_login_that_was_replaced_is_known_at_the_first_call_that_meets_i
     async with anyio.create_task_group() as group:
         group.start_soon(index.run)
         account = index.account("mail", "lgn_a")
-        assert account.header() == b"Bearer token"
-        known.login = replace(FIRST, id="lgn_b")
+        assert account.headers() == ((b"authorization", b"Bearer token"),)
+        known.become(replace(FIRST, id="lgn_b"))
         with pytest.raises(LoginRequired, match="Call again"):
-            account.header()
+            account.headers()
         await anyio.wait_all_tasks_blocked()
         assert index.find("mail", ANN) == "lgn_b"
         group.cancel_scope.cancel()

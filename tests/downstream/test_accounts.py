@@ -23,7 +23,7 @@ class Site:
         self.heard: list[tuple[str, str | None]] = []
         self.moved: list[str] = []
         self.servers = AccountServers(
-            self._make, lambda client: self.logins.get(client.principal, ""),
+            self._make, lambda client: self.logins.get(client.principal, ""), {"lgn_a": {"id": "lgn_a"}},
             lambda key, scope, said: self.heard.append((key, scope)), self.moved.append, bool(logins),
         )  # fmt: skip
 

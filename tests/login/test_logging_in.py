@@ -25,7 +25,8 @@ async def test_a_person_logs_in_and_the_token_is_good(bench: Bench) -> None:
     info = await bench.logins.finish(bench.at.authorize(flow.url), BACK)
     bearer = await bench.logins.bearer("srv", "local")
     assert bench.at.is_good(bearer.token) and bearer.login == info.id and bearer.generation == info.generation == 1
-    assert bench.logins.cached("srv", "local") == bearer
+    cached = bench.logins.cached("srv", "local")
+    assert cached is not None and cached.bearer == bearer
     assert bench.logins.cached("srv", "other") is None
     assert (info.state, info.can_refresh, info.issuer) == ("ok", True, bench.at.issuer)
     assert bench.told() == ["login_asked", "login_done"]

@@ -352,8 +352,11 @@ async def test_a_logout_revokes_there_deletes_here_and_other_processes_know_with
     await bench.log_in()
     other = bench.make()
     await other.bearer("srv", "local")
+    await bench.logins.bearer("srv", "local")
+    kept = bench.logins.cached("srv", "local")
     assert await bench.logins.logout("srv", "local") is True
     assert bench.logins.cached("srv", "local") is None
+    assert kept is not None and kept.until == 0  # whoever holds it is told, too
     bench.clock.added = 5
     assert other.cached("srv", "local") is None
     for logins in (bench.logins, other):
@@ -368,10 +371,11 @@ async def test_a_login_of_another_process_replaces_a_token_that_was_just_used(be
     await bench.log_in()
     other = bench.make()
     before = await other.bearer("srv", "local")
+    kept = other.cached("srv", "local")
     await bench.logins.logout("srv", "local")
     await bench.log_in()
     (info,) = await other.all()
-    assert other.cached("srv", "local") is None
+    assert other.cached("srv", "local") is None and kept is not None and kept.until == 0
     assert (await other.bearer("srv", "local")).login == info.id != before.login
 
 

@@ -12,9 +12,19 @@ from sluicegate.app.settings import KEYS
 from sluicegate.audit.log import AuditLog
 from sluicegate.config import Config
 from sluicegate.downstream.failures import LoginRequired, Lost
+from sluicegate.downstream.settings import Credentials
 from sluicegate.http.egress import Egress
 from sluicegate.http.fetch import Fetcher
-from sluicegate.login import Bearer, LoginEvent, LoginInfo, LoginNeeded, Logins, LoginSettings, LoginUnavailable
+from sluicegate.login import (
+    Bearer,
+    CachedBearer,
+    LoginEvent,
+    LoginInfo,
+    LoginNeeded,
+    Logins,
+    LoginSettings,
+    LoginUnavailable,
+)
 from sluicegate.metrics.scraped import Sample
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.store import Store, StoreFailed
@@ -101,10 +111,12 @@ class LoginTally:
             yield name, (server, result), count
 
 
+AUTHORIZATION: Final = b"authorization"
+_NOTHING: Final = CachedBearer(Bearer("", "", 0, "", 0.0), 0.0, 0.0)
+
+
 class LoggedIn:
     """The token of one login."""
-
-    has_token = True
 
     def __init__(
         self, logins: Logins, server: str, whose: str, login: str, moved: Callable[[], None], pages: str
@@ -113,27 +125,35 @@ class LoggedIn:
         self._pages = pages
         self._logins, self._server, self._whose, self._login = logins, server, whose, login
         self._moved = moved
+        self._clock = logins.clock
+        self._kept = _NOTHING
         self._last: Bearer | None = None
-        self._header = b""
+        self._headers: Credentials = ()
 
-    def header(self) -> bytes | None:
-        bearer = self._logins.cached(self._server, self._whose)
-        if bearer is None:
-            return None
-        return self._header if bearer is self._last else self._taken(bearer)
+    def headers(self) -> Credentials:
+        kept = self._kept
+        return self._headers if kept.since <= self._clock() < kept.until else self._look()
 
-    def _taken(self, bearer: Bearer) -> bytes:
+    def _look(self) -> Credentials:
+        kept = self._logins.cached(self._server, self._whose)
+        if kept is None:
+            return ()
+        headers, self._kept = self._taken(kept.bearer), kept
+        return headers
+
+    def _taken(self, bearer: Bearer) -> Credentials:
         if self._login not in (bearer.login, MACHINE):
             self._moved()
             raise LoginRequired(f"The login to {self._server} is another one now. Call again.")
-        self._last, self._header = bearer, f"Bearer {bearer.token}".encode("ascii")
-        return self._header
+        if bearer is not self._last:
+            self._last, self._headers = bearer, ((AUTHORIZATION, f"Bearer {bearer.token}".encode("ascii")),)
+        return self._headers
 
-    async def renewed(self) -> bytes:
+    async def renewed(self) -> Credentials:
         return self._taken(await self._asked(self._logins.bearer(self._server, self._whose)))
 
-    async def rejected(self, used: bytes, status: int, challenges: Sequence[str]) -> bytes:
-        bearer = self._last if used == self._header else None
+    async def rejected(self, used: Credentials, status: int, challenges: Sequence[str]) -> Credentials:
+        bearer = self._last if used == self._headers else None
         return self._taken(await self._asked(
             self._logins.rejected(self._server, self._whose, bearer, status, challenges)
         ))  # fmt: skip

@@ -4,7 +4,7 @@ The login room itself is imported when a config has the first server that people
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from math import inf
@@ -18,7 +18,7 @@ from sluicegate.app.late import Late
 from sluicegate.config import Config, HttpServer
 from sluicegate.config.login import ServerLogin
 from sluicegate.downstream.failures import LOCAL, LoginRequired
-from sluicegate.downstream.settings import Account
+from sluicegate.downstream.settings import Account, Credentials
 from sluicegate.guards.login import LoginLink
 from sluicegate.metrics.scraped import Sample
 from sluicegate.protocol.jsonrpc import Json
@@ -87,7 +87,7 @@ class LoginIndex:
         self._logins: Any = None
         self._ids: dict[tuple[str, str], str] = {}
         self._generations: dict[str, int] = {}
-        self._abouts: dict[tuple[str, str], Json] = {}
+        self._abouts: dict[str, dict[str, Json]] = {}
         self._looked_at, self._is_due = -inf, anyio.Event()
         self._states: Counter[tuple[str, str]] = Counter()
         self.on_change = Late[OnChange](lambda server, logins, new: None)
@@ -163,9 +163,9 @@ class LoginIndex:
         """Whether a client that has no login, and can have one, is shown what people have accepted of that server."""
         return server in self._known and not self.find(server, client) and bool(self.whose(server, client))
 
-    def about(self, server: str, client: Client) -> Json | None:
-        """What the audit log says of the account that a call uses. On the hot path."""
-        return self._abouts.get((server, self.whose(server, client))) if self._abouts else None
+    def abouts(self, server: str) -> Mapping[str, Json]:
+        """What the audit log says of each login to that server, by its id; kept up to date."""
+        return self._abouts.setdefault(server, {})
 
     def account(self, server: str, login: str) -> Account:
         if not login:
@@ -193,11 +193,12 @@ class LoginIndex:
         good = [one for one in every if one.state in _GOOD]
         before, generations = self._ids, self._generations
         self._ids = {(one.server, one.whose): one.id for one in good}
-        self._abouts = {
-            (one.server, one.whose): {"id": one.id, "per": self._per.get(one.server, ""), "issuer": one.issuer,
-                                      "generation": one.generation}
-            for one in good
-        }  # fmt: skip
+        for abouts in self._abouts.values():
+            abouts.clear()
+        for one in good:
+            self._abouts.setdefault(one.server, {})[MACHINE if one.server in self._machines else one.id] = {
+                "id": one.id, "per": self._per.get(one.server, ""), "issuer": one.issuer, "generation": one.generation,
+            }  # fmt: skip
         self._generations = {one.id: one.generation for one in good}
         new = {one.id for one in good if generations.get(one.id) != one.generation}
         changed = {key for (key, _), _ in before.items() ^ self._ids.items()}
@@ -269,18 +270,16 @@ class LoginIndex:
 class WithoutToken:
     """Requests while nobody is logged in."""
 
-    has_token = False
-
     def __init__(self, server: str, per: str, pages: str = "") -> None:
         self._server, self._per, self._pages = server, per, pages
 
-    def header(self) -> bytes | None:
-        return b""
+    def headers(self) -> Credentials:
+        return ()
 
-    async def renewed(self) -> bytes:
-        return b""
+    async def renewed(self) -> Credentials:
+        return ()
 
-    async def rejected(self, used: bytes, status: int, challenges: Sequence[str]) -> bytes:
+    async def rejected(self, used: Credentials, status: int, challenges: Sequence[str]) -> Credentials:
         raise LoginRequired(sentence(self._server, self._per, self._pages))
 
 

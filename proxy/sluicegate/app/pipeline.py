@@ -12,7 +12,6 @@ from sluicegate.app.services import Services, towards_clients, towards_servers
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.catalog_cache import Resolver
 from sluicegate.config import Config
-from sluicegate.downstream.accounts import login_needed
 from sluicegate.guards import RESUMED, TASK_NOTIFICATIONS, chain
 from sluicegate.guards.approve import approve
 from sluicegate.guards.commit import commit
@@ -61,9 +60,7 @@ def pipeline(
     begun_call = unresolved(sealer.unseal)
 
     logging_in = LoginDeps(
-        concerns=lambda server: behind.servers[server].has_logins,
-        needed=lambda server, client: login_needed(behind.servers[server], client),
-        about=services.logins.about,
+        account=lambda server, client: behind.servers[server].account(client),
         begin=services.logins.begin_link,
         wait=services.logins.wait,
         renew=asked.renew,

@@ -154,8 +154,8 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
             account = index.account(key, login)
             return one_server(replace(about, account=account), publish, 0.0 if login else client_wait)
 
-        return AccountServers(for_login, partial(index.find, key), tasking.publish, lambda key: cache().moved(key),
-                              index.has_any(key))
+        return AccountServers(for_login, partial(index.find, key), index.abouts(key), tasking.publish,
+                              lambda key: cache().moved(key), index.has_any(key))
 
     async with AsyncExitStack() as stack:
         while True:

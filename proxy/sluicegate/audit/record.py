@@ -92,6 +92,8 @@ class Composer:
         self._targets: dict[tuple[str, str, str], tuple[Json | None, str]] = {}
         self._decisions: dict[tuple[Verdict, str, str, bool], str] = {}
         self._logins: dict[tuple[Any, ...], str] = {}
+        self._last_login: Json | None = None
+        self._login_text = ""
         self._stamp = Stamp()
 
     def about(self, call: Call) -> str:
@@ -111,8 +113,8 @@ class Composer:
 
     def intent(self, call: Call, about: str, approval: Json | None) -> Body:
         extra = f',"approval":{self._small(approval)}' if approval else ""
-        if call.trail.login is not None:
-            extra = f'{extra},"login":{self._login(call.trail.login)}'
+        if (login := call.trail.login) is not None:
+            extra += self._login_text if login is self._last_login else self._login(login)
         start = f'"type":"intent","time":"{self._stamp()}",{about}'
         if _is_small(call.params.get("arguments")):
             return f"{start}{self._asked(call)}{extra}".encode("ascii")
@@ -233,7 +235,10 @@ class Composer:
     def _login(self, login: Json) -> str:
         """Of the same members for each login; the issuer is the one that a server may have named."""
         cached = self._logins.get(key := tuple(login.values()))
-        return _remember(self._logins, key, self._small(login)) if cached is None else cached
+        if cached is None:
+            cached = _remember(self._logins, key, f',"login":{self._small(login)}')
+        self._last_login, self._login_text = login, cached
+        return cached
 
     def _asked(self, call: Call) -> str:
         """What the call carries, as far as the settings want it recorded."""

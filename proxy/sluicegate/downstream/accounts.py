@@ -5,7 +5,7 @@ connections, sessions, suspended calls and lists of two accounts never meet. Kno
 """
 
 import logging
-from collections.abc import Callable, Collection, Container, Coroutine
+from collections.abc import Callable, Collection, Container, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -13,7 +13,6 @@ import anyio
 from anyio.abc import TaskGroup
 
 from sluicegate import telemetry
-from sluicegate.downstream.failures import LoginRequired
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.protocol.jsonrpc import Json, Notification
@@ -21,7 +20,7 @@ from sluicegate.protocol.model import Call, Client, Era, Outcome, Publish, Subsc
 
 MAX_ACCOUNTS: Final = 1_000
 _CIRCUITS: Final = ("closed", "half-open", "open")
-_MAX_SCOPES: Final = 10_000
+_MAX_KNOWN: Final = 10_000
 _LOGGED_OUT: Final = "its login has ended"
 
 log = logging.getLogger(__name__)
@@ -32,54 +31,98 @@ Make = Callable[[str, Publish], DownstreamServer]
 """Takes the id of a login, empty for none, and who is told of notifications."""
 
 
+class PublicScopes(dict[str, str]):
+    """Each scope of one login's server, and what it is called outside. A scope that is new is added."""
+
+    def __init__(self, login: str) -> None:
+        super().__init__()
+        self._login = login
+
+    def __missing__(self, scope: str) -> str:
+        if len(self) >= _MAX_KNOWN:
+            self.clear()
+        self[scope] = public = f"{self._login} {scope}" if self._login else scope
+        return public
+
+
+class ServedLogin:
+    """One login's server; under an empty id the one of all who have none."""
+
+    __slots__ = ("login", "scopes", "server")
+
+    def __init__(self, login: str, server: DownstreamServer) -> None:
+        self.login, self.server, self.scopes = login, server, PublicScopes(login)
+
+
 class AccountServers:
     """All of them as one server. `run` is its life, as that of each."""
 
     def __init__(
-        self, make: Make, login_of: LoginOf, publish: Publish, moved: Callable[[str], None], has_any: bool
-    ) -> None:
-        """`has_any`: there are logins to it already. `moved` is told that what clients see of the server may be other
-        than before."""
+        self, make: Make, login_of: LoginOf, abouts: Mapping[str, Json], publish: Publish,
+        moved: Callable[[str], None], has_any: bool,
+    ) -> None:  # fmt: skip
+        """`abouts` is what the audit log says of each login, by its id, and is kept up to date. `has_any`: there are
+        logins to it already. `moved` is told that what clients see of the server may be other than before."""
         self._make, self._login_of, self._publish, self._moved = make, login_of, publish, moved
+        self._abouts = abouts
         self._any = has_any
         self._nobody = make("", partial(self._heard, ""))
-        self._accounts: dict[str, DownstreamServer] = {}
-        self._scopes: dict[tuple[str, str], str] = {}
+        self._without = ServedLogin("", self._nobody)
+        self._accounts: dict[str, ServedLogin] = {}
         self._leaving: set[DownstreamServer] = set()
         self._group: TaskGroup | None = None
         self._stopped = anyio.Event()
         self._is_retired = False
         self._former: dict[str, DownstreamServer] = {}
-        self._last_client: Client | None = None  # who was asked about last, while no login has changed
-        self._last_login, self._last = "", self._nobody
+        # While no login has changed, by all of a client that makes a login its own: app.logins.whose
+        self._known: dict[tuple[str, str, str], ServedLogin] = {}
+        self._last_client: Client | None = None
+        self._last = self._without
 
     # ------------------------------------------------------------ whose
 
     def of(self, client: Client) -> DownstreamServer:
-        """The one that serves this client. A call asks several times, one after the other."""
-        if client is self._last_client:
-            return self._last
-        login = self._login_of(client) if self._any else ""
-        server = (self._accounts.get(login) or self._begin(login)) if login else self._nobody
-        self._last_client, self._last_login, self._last = client, login, server
-        return server
+        """The one that serves this client."""
+        return self._served(client).server
 
-    def _begin(self, login: str) -> DownstreamServer:
+    def _served(self, client: Client) -> ServedLogin:
+        """On the hot path. A call asks several times, one after the other: from the second time on, who asks compares
+        with `_last_client` itself."""
+        try:
+            served = self._known[client.principal, client.credential, client.owner]
+        except KeyError:
+            served = self._find(client)
+        self._last_client, self._last = client, served
+        return served
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._last_client = None
+
+    def _find(self, client: Client) -> ServedLogin:
+        login = self._login_of(client) if self._any else ""
+        served = (self._accounts.get(login) or self._begin(login)) if login else self._without
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        self._known[client.principal, client.credential, client.owner] = served
+        return served
+
+    def _begin(self, login: str) -> ServedLogin:
         if self._is_retired:
-            return self._nobody
+            return self._without
         if len(self._accounts) >= MAX_ACCOUNTS:
-            self._end(min(self._accounts, key=lambda id: self._accounts[id].open_calls))
-        server = self._accounts[login] = self._make(login, partial(self._heard, login))
+            self._end(min(self._accounts, key=lambda id: self._accounts[id].server.open_calls))
+        server = self._make(login, partial(self._heard, login))
+        served = self._accounts[login] = ServedLogin(login, server)
         if login in self._former:
             server.inherit(self._former.pop(login))
         self._start(server)
-        return server
+        return served
 
     def _end(self, login: str) -> None:
-        server = self._accounts.pop(login)
-        self._last_client = None
+        server = self._accounts.pop(login).server
+        self._forget()
         server.retire(_LOGGED_OUT)
-        self._scopes = {known: scope for known, scope in self._scopes.items() if known[0] != login}
         self._leaving.add(server)
         if self._group is not None:
             self._group.start_soon(self._leave, server)
@@ -87,12 +130,13 @@ class AccountServers:
     def take(self, logins: Collection[str], new: Collection[str]) -> None:
         """These logins are good now. The others end with all that is open on them; who logged in just now is served
         at once, also with a further right."""
-        self._any, self._last_client = bool(logins), None
+        self._any = bool(logins)
+        self._forget()
         ended = self._accounts.keys() - set(logins)
         for login in ended:
             self._end(login)
         for login in new:
-            server = self._accounts.get(login) or self._begin(login)
+            server = (self._accounts.get(login) or self._begin(login)).server
             if server.login_needed is not None:
                 server.logged_in()
         if ended:
@@ -104,9 +148,9 @@ class AccountServers:
         if scope is not None or not login:
             self._publish(key, f"{login} {scope}" if login else scope, notification)
             return
-        for known, public in tuple(self._scopes.items()):
-            if known[0] == login:
-                self._publish(key, public, notification)
+        served = self._accounts.get(login)
+        for public in tuple(served.scopes.values()) if served is not None else ():
+            self._publish(key, public, notification)
 
     # ------------------------------------------------------------ what the middle asks
 
@@ -123,7 +167,7 @@ class AccountServers:
         return self._nobody.settings
 
     def _all(self) -> list[DownstreamServer]:
-        return [*self._accounts.values(), self._nobody]
+        return [*(served.server for served in self._accounts.values()), self._nobody]
 
     def _best(self) -> DownstreamServer:
         """The one that tells how the server is doing: it can be reached if anybody reaches it."""
@@ -146,15 +190,8 @@ class AccountServers:
         return self.of(client).era_for(client)
 
     def scope(self, client: Client) -> str:
-        if not self._any:
-            return self._nobody.scope(client)
-        scope, login = self.of(client).scope(client), self._last_login
-        public = self._scopes.get((login, scope))
-        if public is None:
-            if len(self._scopes) >= _MAX_SCOPES:
-                self._scopes.clear()
-            public = self._scopes[login, scope] = f"{login} {scope}" if login else scope
-        return public
+        served = self._served(client)
+        return served.scopes[served.server.scope(client)]
 
     def capability_set(self, client: Client, era: Era) -> str:
         return self.of(client).capability_set(client, era)
@@ -169,7 +206,9 @@ class AccountServers:
         return await self.of(client).subscribe(client, uris, tell)
 
     def __call__(self, call: Call) -> Coroutine[Any, Any, Outcome]:
-        return self.of(call.client)(call)
+        client = call.client
+        served = self._last if client is self._last_client else self._served(client)
+        return served.server(call)
 
     def unavailable(self, call: Call) -> Outcome:
         return self.of(call.client).unavailable(call)
@@ -177,13 +216,12 @@ class AccountServers:
     def shows(self, client: Client) -> bool:
         return self.of(client).shows(client)
 
-    @property
-    def has_logins(self) -> bool:
-        return self._any or self._nobody.login_needed is not None
-
-    def login_needed(self, client: Client) -> LoginRequired | None:
-        """Why nothing of this client's can be sent before somebody logs in, where that is so."""
-        return self.of(client).login_needed
+    def account(self, client: Client) -> Json | str | None:
+        """What the audit log says of the account that this client's calls use; None where it says nothing. A sentence
+        where nothing can be sent before somebody logs in."""
+        served = self._last if client is self._last_client else self._served(client)
+        needed = served.server.login_needed
+        return self._abouts.get(served.login) if needed is None else needed.text
 
     # ------------------------------------------------------------ all of them
 
@@ -241,7 +279,7 @@ class AccountServers:
         if isinstance(before, DownstreamServer):
             return self._nobody.inherit(before)
         self._nobody.inherit(before._nobody)
-        self._former = before._accounts
+        self._former = {login: served.server for login, served in before._accounts.items()}
 
     async def run(self) -> None:
         """Runs until it is cancelled or `aclose` is called."""
@@ -277,12 +315,6 @@ class AccountServers:
 
 
 AnyDownstream = DownstreamServer | AccountServers
-
-
-def login_needed(server: AnyDownstream, client: Client) -> str:
-    """Why nothing of this client's can be sent before somebody logs in; empty where it can."""
-    why = server.login_needed(client) if isinstance(server, AccountServers) else None
-    return "" if why is None else why.text
 
 
 def inherit(server: AnyDownstream, before: AnyDownstream) -> None:

@@ -106,8 +106,6 @@ class DownstreamServer:
 
     # ------------------------------------------------------------ what the middle asks
 
-    has_logins = False
-
     @property
     def key(self) -> str:
         return self.settings.key
@@ -196,6 +194,9 @@ class DownstreamServer:
         if self._status != "down":
             return None
         return error if isinstance(error := self._health.error, LoginRequired) else None
+
+    def account(self, client: Client) -> Json | str | None:
+        """As of `AccountServers`: nobody logs in to this one."""
 
     def unavailable(self, call: Call) -> Outcome:
         if (needed := self.login_needed) is not None:

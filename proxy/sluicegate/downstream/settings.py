@@ -5,7 +5,7 @@ The composition root fills this in from the config file.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from sluicegate.catalog.list_bounds import DEFAULT_BOUNDS, Bounds
 from sluicegate.protocol.elicitation_urls import OwnUrls
@@ -16,20 +16,23 @@ MAX_MESSAGE = 8 * 1024 * 1024
 """Bytes of one message: a body, a line on stdio, an event of a stream. Longer lines and events end their connection."""
 
 
+Credentials = tuple[()] | tuple[tuple[bytes, bytes]]
+"""Headers: one with `Authorization`, or none."""
+NO_CREDENTIALS: Final[Credentials] = ()
+
+
 class Account(Protocol):
     """What requests to a server show for credentials: the token of one login, or nothing while there is none."""
 
-    @property
-    def has_token(self) -> bool: ...
+    def headers(self) -> Credentials:
+        """Empty where `renewed` has to be asked."""
 
-    def header(self) -> bytes | None:
-        """The value of `Authorization`, empty for none; None: ask `renewed`."""
+    async def renewed(self) -> Credentials:
+        """The same after a refresh; empty where there are none. Raises `LoginRequired`, and `Lost` where the
+        authorization server is away."""
 
-    async def renewed(self) -> bytes:
-        """The same after a refresh. Raises `LoginRequired`, and `Lost` where the authorization server is away."""
-
-    async def rejected(self, used: bytes, status: int, challenges: Sequence[str]) -> bytes:
-        """Another value, after the server has refused a request with this one. Raises as `renewed`."""
+    async def rejected(self, used: Credentials, status: int, challenges: Sequence[str]) -> Credentials:
+        """Others, after the server has refused a request with these. Raises as `renewed`."""
 
 
 @dataclass(frozen=True, slots=True)

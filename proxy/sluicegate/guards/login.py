@@ -39,16 +39,13 @@ class LoginLink(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoginDeps:
-    """`concerns` is whether a server has logins, or wants one: the others cost nothing here. `needed` says in a
-    sentence that a client has to log in to a server, and is empty where it need not. `about` is what the audit log
-    says of the account that is used, None for none. `begin` starts a login, None where that cannot be done by a link.
+    """`account` is what the audit log says of the account that a client's calls to a server use, None for none; a
+    sentence where somebody has to log in first. `begin` starts a login, None where that cannot be done by a link.
     `wait` takes seconds, and returns whether there is a login. `renew` finds what a call is about in the lists of
     today: before, those of an earlier login may have been known. `tells_legacy`: a legacy client gets the page in an
     error, and is not asked inside the call."""
 
-    concerns: Callable[[str], bool]
-    needed: Callable[[str, Client], str]
-    about: Callable[[str, Client], Json | None]
+    account: Callable[[str, Client], Json | str | None]
     begin: Callable[[str, Client], Awaitable[LoginLink | None]]
     wait: Callable[[str, Client, float], Awaitable[bool]]
     renew: Callable[[Call, Target], Awaitable[Target | None]]
@@ -58,17 +55,20 @@ class LoginDeps:
 
 
 def login(deps: LoginDeps) -> Guard:
-    concerns = deps.concerns
+    account_of = deps.account
 
     def guard(call: Call, inner: Handler) -> Awaitable[Outcome]:
-        asked, target = call.trail.approval_ref, call.target
-        is_back = asked is not None and asked.is_login
-        if target is None or not (is_back or concerns(target.server)) or call.trail.has_begun:
+        trail, target = call.trail, call.target
+        if target is None or trail.has_begun:
             return inner(call)
-        if not is_back and not deps.needed(target.server, call.client):
-            call.trail.login = deps.about(target.server, call.client)
-            return inner(call)
-        return _ask(deps, call, target, asked if is_back else None, inner)
+        asked = trail.approval_ref
+        if asked is not None and asked.is_login:
+            return _ask(deps, call, target, asked, inner)
+        account = account_of(target.server, call.client)
+        if isinstance(account, str):
+            return _ask(deps, call, target, None, inner)
+        trail.login = account
+        return inner(call)
 
     return guard
 
@@ -78,12 +78,13 @@ async def _ask(deps: LoginDeps, call: Call, target: Target, asked: ApprovalRef |
     if asked is not None:
         answer = (call.params.get("inputResponses") or {}).get(asked.key)
         if not isinstance(answer, dict) or answer.get("action") != "accept":
-            return _refused(call, f"{DECLINED} {deps.needed(server, call.client)}".strip())
+            why = deps.account(server, call.client)
+            return _refused(call, f"{DECLINED} {why}" if isinstance(why, str) else DECLINED)
         call = replace(call, params={name: one for name, one in call.params.items() if name != "inputResponses"})
     # What another process has done is known when it is looked for.
     await deps.wait(server, call.client, deps.hold_for if asked is not None else 0.0)
-    why = deps.needed(server, call.client)
-    if not why:
+    why = deps.account(server, call.client)
+    if not isinstance(why, str):
         return await _go_on(deps, call, target, inner)
     if call.method in ASKING and deps.opens_pages(call.client):
         link = await deps.begin(server, call.client)
@@ -99,7 +100,8 @@ async def _go_on(deps: LoginDeps, call: Call, target: Target, inner: Handler) ->
         return not_found(call.method, call.params)
     if replace(found, is_stored=target.is_stored) != target:
         return _refused(call, f"{target.public} has another definition for this login. Call again.")
-    call.trail.login = deps.about(target.server, call.client)
+    account = deps.account(target.server, call.client)
+    call.trail.login = account if isinstance(account, dict) else None
     return await inner(replace(call, target=found))
 
 

@@ -6,6 +6,7 @@
 from sluicegate.login.logins import Logins
 from sluicegate.login.model import (
     Bearer,
+    CachedBearer,
     DeviceFlow,
     Flow,
     LoginEvent,
@@ -17,6 +18,6 @@ from sluicegate.login.model import (
 )
 
 __all__ = [
-    "Bearer", "DeviceFlow", "Flow", "LoginEvent", "LoginFailed", "LoginInfo", "LoginNeeded", "LoginSettings",
-    "LoginUnavailable", "Logins",
+    "Bearer", "CachedBearer", "DeviceFlow", "Flow", "LoginEvent", "LoginFailed", "LoginInfo", "LoginNeeded",
+    "LoginSettings", "LoginUnavailable", "Logins",
 ]  # fmt: skip

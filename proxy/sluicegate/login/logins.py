@@ -7,7 +7,7 @@ from dataclasses import replace
 from sluicegate.http.fetch import Fetcher
 from sluicegate.login.device import DeviceFlows
 from sluicegate.login.flows import Flows
-from sluicegate.login.model import Bearer, DeviceFlow, Flow, LoginEvent, LoginInfo, LoginSettings
+from sluicegate.login.model import Bearer, CachedBearer, DeviceFlow, Flow, LoginEvent, LoginInfo, LoginSettings
 from sluicegate.login.records import LOGINS, Login, OpenSealer, key_of
 from sluicegate.login.renewal import Renewal
 from sluicegate.login.scene import Scene, plainly
@@ -26,6 +26,7 @@ class Logins:
         self._flows = Flows(self._scene)
         self._devices = DeviceFlows(self._scene, self._flows)
         self._renewal = Renewal(self._scene)
+        self.clock = self._scene.clock
 
     def configure(self, servers: Mapping[str, LoginSettings]) -> None:
         """Replaces the settings of all servers: at the start, and at a reload."""
@@ -34,8 +35,8 @@ class Logins:
 
     # ------------------------------------------------------------ tokens
 
-    def cached(self, server: str, whose: str) -> Bearer | None:
-        """A token that may be sent now; None where `bearer` has to be asked. Waits for nothing."""
+    def cached(self, server: str, whose: str) -> CachedBearer | None:
+        """A token that may be sent now, by `clock`; None where `bearer` has to be asked. Waits for nothing."""
         return self._renewal.cached(server, whose)
 
     async def bearer(self, server: str, whose: str) -> Bearer:

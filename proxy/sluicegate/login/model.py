@@ -69,6 +69,16 @@ class Bearer:
     fresh_until: float
 
 
+@dataclass(slots=True)
+class CachedBearer:
+    """A token that may be sent as it is from `since` to `until`. Whoever holds this sees in `until` that the token was
+    forgotten."""
+
+    bearer: Bearer
+    since: float
+    until: float  # when the store is asked again; 0 for what is forgotten
+
+
 @dataclass(frozen=True, slots=True)
 class Flow:
     """A login that waits for a person; `url` is to be opened. `scopes` are those that are asked for at `issuer`."""

@@ -16,7 +16,7 @@ import anyio
 
 from sluicegate.login.flows import with_tokens
 from sluicegate.login.lease import Lease, Leases
-from sluicegate.login.model import Bearer, LoginFailed, LoginNeeded, LoginSettings, LoginUnavailable
+from sluicegate.login.model import Bearer, CachedBearer, LoginFailed, LoginNeeded, LoginSettings, LoginUnavailable
 from sluicegate.login.records import LOGINS, Login, is_soon, key_of
 from sluicegate.login.refusals import QUIET, Refusals, refuses_all
 from sluicegate.login.scene import Scene, plainly
@@ -37,13 +37,6 @@ Place = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Cached:
-    bearer: Bearer
-    since: float
-    until: float  # when the store is asked again
-
-
-@dataclass(frozen=True, slots=True)
 class _Unkept:
     """New tokens that could not be written: those of before are spent, so they are not asked for again."""
 
@@ -55,7 +48,7 @@ class Renewal:
     def __init__(self, scene: Scene) -> None:
         self._scene, self._records = scene, scene.records
         self._refusals, self._leases = Refusals(scene), Leases(scene.records, scene.clock)
-        self._cached: dict[Place, _Cached] = {}
+        self._cached: dict[Place, CachedBearer] = {}
         self._unkept: dict[Place, _Unkept] = {}
         self._tasks: dict[Place, asyncio.Task[Bearer]] = {}
         self._quiet: dict[Place, tuple[float, LoginUnavailable]] = {}
@@ -63,18 +56,24 @@ class Renewal:
 
     def forget(self, place: Place | None = None) -> None:
         """What is only remembered; it is in the store, too."""
-        for kept in (self._cached, self._quiet, self._problems):
+        for one in (place,) if place is not None else tuple(self._cached):
+            self._drop(one)
+        for kept in (self._quiet, self._problems):
             if place is None:
                 kept.clear()
             else:
                 kept.pop(place, None)
+
+    def _drop(self, place: Place) -> None:
+        if (known := self._cached.pop(place, None)) is not None:
+            known.until = 0.0
 
     def compare(self, found: Collection[tuple[str, str, Login | None]]) -> None:
         """Forgets each token that is not of the login that the store has: another process may have written it."""
         ids = {(server, whose): login.id for server, whose, login in found if login is not None}
         for place, known in tuple(self._cached.items()):
             if ids.get(place) != known.bearer.login:
-                del self._cached[place]
+                self._drop(place)
 
     def problem(self, server: str, whose: str) -> str:
         """Why this process could not renew a login when it last tried. No record is written for that: the login is as
@@ -88,14 +87,14 @@ class Renewal:
 
     # ------------------------------------------------------------ asking
 
-    def cached(self, server: str, whose: str) -> Bearer | None:
+    def cached(self, server: str, whose: str) -> CachedBearer | None:
         known = self._cached.get((server, whose))
-        return known.bearer if known is not None and known.since <= self._scene.clock() < known.until else None
+        return known if known is not None and known.since <= self._scene.clock() < known.until else None
 
     async def bearer(self, settings: LoginSettings, whose: str) -> Bearer:
         known = self.cached(settings.server, whose)
         if known is not None:
-            return known
+            return known.bearer
         _, login = await self._records.login(settings.server, whose)
         if (bearer := self._usable(settings, whose, login)) is not None:
             return bearer
@@ -111,7 +110,7 @@ class Renewal:
     async def rejected(
         self, settings: LoginSettings, whose: str, used: Bearer | None, status: int, headers: Sequence[str]
     ) -> Bearer:
-        self._cached.pop((settings.server, whose), None)
+        self._drop((settings.server, whose))
         _, login = await self._records.login(settings.server, whose)
         if used is None or login is None or _is_newer(login, used) or not login.belongs_to(settings):
             return await self.bearer(settings, whose)
@@ -137,7 +136,7 @@ class Renewal:
         bearer = self._adopt(settings, login)
         if now < bearer.fresh_until:
             return bearer
-        self._cached.pop(place, None)
+        self._drop(place)
         if not settings.is_machine and not login.refresh:
             raise LoginNeeded(*place)
         return None
@@ -147,7 +146,7 @@ class Renewal:
         bearer = self._usable(settings, whose, login)
         if bearer is None or login is None or used is None or _is_newer(login, used):
             return bearer
-        self._cached.pop((settings.server, whose), None)
+        self._drop((settings.server, whose))
         return None
 
     def _adopt(self, settings: LoginSettings, login: Login) -> Bearer:
@@ -158,7 +157,9 @@ class Renewal:
         bearer = Bearer(login.access, login.id, login.generation, login.at.issuer, fresh)
         if len(self._cached) >= _MAX_PLACES:
             self.forget()
-        self._cached[settings.server, login.whose] = _Cached(bearer, now, min(fresh, now + CHECK_EVERY))
+        place = settings.server, login.whose
+        self._drop(place)
+        self._cached[place] = CachedBearer(bearer, now, min(fresh, now + CHECK_EVERY))
         return bearer
 
     # ------------------------------------------------------------ renewing

@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup
 from sluicegate.downstream.failures import AnswerTooLarge, Lost, proves
 from sluicegate.downstream.session.connection import Receive, ReceiveInPieces
 from sluicegate.downstream.session.pending_request import PendingRequest
-from sluicegate.downstream.settings import ServerSettings
+from sluicegate.downstream.settings import Account, Credentials, ServerSettings
 from sluicegate.http.client.connection import Reply
 from sluicegate.http.client.pool import HttpClient
 from sluicegate.http.egress import Blocked
@@ -88,27 +88,31 @@ class HttpTransport:
         account = self._settings.account
         if account is None:
             return await self._exchange(method, url, headers, body)
-        used = account.header()
-        if used is None:
-            used = await account.renewed()
-        for _ in range(2):
-            reply = await self._exchange(method, url, _with(headers, used), body)
-            # What proves that nothing was executed may be sent once more, with a newer token.
-            if reply.status not in REFUSED or not (said := challenges(reply)):
-                return reply
+        used = account.headers() or await account.renewed()
+        reply = await self._exchange(method, url, [*headers, *used], body)
+        if reply.status in REFUSED:
+            return await self._once_more(account, used, reply, method, url, headers, body)
+        return reply
+
+    async def _once_more(
+        self, account: Account, used: Credentials, reply: Reply, method: str, url: httpx.URL, headers: Raw, body: bytes
+    ) -> Reply:
+        """What proves that nothing was executed may be sent once more, with a newer token than `used`. Returns the
+        refusal itself where it proves nothing. Raises `Lost`."""
+        is_again = False
+        while said := challenges(reply):
             reply.close()
             used = await account.rejected(used, reply.status, said)
-        raise refused(reply.status, reply.headers)
+            if is_again:
+                raise refused(reply.status, reply.headers)
+            reply, is_again = await self._exchange(method, url, [*headers, *used], body), True
+        return reply
 
     async def _exchange(self, method: str, url: httpx.URL, headers: Raw, body: bytes) -> Reply:
         try:
             return await self._http.exchange(url, headers, body, method)
         except httpx.TransportError as error:
             raise lost_by(error) from None
-
-
-def _with(headers: Raw, authorization: bytes) -> Raw:
-    return [*headers, (b"authorization", authorization)] if authorization else headers
 
 
 def challenges(reply: Reply) -> list[str]:

@@ -16,13 +16,12 @@ import httpx
 from sluicegate.downstream.failures import AnswerTooLarge, Lost, proves
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.session.suspended import InteractiveExchange
-from sluicegate.downstream.settings import ServerSettings
+from sluicegate.downstream.settings import NO_CREDENTIALS, ServerSettings
 from sluicegate.downstream.transport.http_base import (
     REFUSED,
     HttpTransport,
     Raw,
     body_at_hand,
-    challenges,
     is_event_stream,
     is_json,
     lost_by,
@@ -100,19 +99,18 @@ class StreamableHttpTransport(HttpTransport):
     # ------------------------------------------------------------ requests
 
     async def send(self, exchange: PendingRequest, body: bytes, headers: Headers) -> None:
-        account = self._settings.account
-        if account is not None and account.has_token:
-            response = await self._request("POST", self._url, [*self._posting, *headers], body)
-        else:
-            try:  # as `_request`, without a frame more in the stack of each call
-                response = await self._http.exchange(self._url, [*self._posting, *headers], body)
-            except httpx.TransportError as error:
-                raise lost_by(error) from None
+        account, used = self._settings.account, NO_CREDENTIALS
+        if account is not None:
+            used = account.headers() or await account.renewed()
+        try:  # as `_request`, without a frame more in the stack of each call
+            response = await self._http.exchange(self._url, [*self._posting, *headers, *used], body)
+        except httpx.TransportError as error:
+            raise lost_by(error) from None
+        if response.status in REFUSED and account is not None:
+            own = [*self._posting, *headers]
+            response = await self._once_more(account, used, response, "POST", self._url, own, body)
         if response.status in _MOVED:
             response = await self._follow(response, body, headers, exchange.once)
-        elif response.status in REFUSED and account is not None and (said := challenges(response)):
-            response.close()
-            await account.rejected(b"", response.status, said)  # raises: there is no token
         try:
             await self._take(response, exchange)
         except BaseException:
