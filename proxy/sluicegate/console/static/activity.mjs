@@ -206,7 +206,7 @@ function Story({ story, reload }) {
 
 function Recorded({ title, of, value, digest, isCut = false }) {
   const [isOpen, setOpen] = useState(false), lines = value === undefined ? [] : linesOf(value);
-  return html`<section class="block"><h2>${title} <span class="author">written by ${of}, as the log has it</span>${isCut && html` <span class="badge bad">cut</span>`}</h2>
+  return html`<section class="block"><h2>${title} ${value !== undefined && html`<span class="author">written by ${of}, as the log has it</span>`}${isCut && html` <span class="badge bad">cut</span>`}</h2>
     ${value === undefined ? html`<p class="dim">${digest ? html`Not in the log. Its digest: <${Peer} text=${digest} />` : "None."}</p>` : html`<${Lines} lines=${isOpen ? lines : lines.slice(0, 60)} label=${title} />`}
     ${lines.length > 60 && !isOpen && html`<button onClick=${() => setOpen(true)}>Show all ${lines.length} lines</button>`}</section>`;
 }

@@ -49,7 +49,7 @@ export function Approvals() {
       <${Older} resource=${resource} />`}
     </section>
     <section class="detail" aria-label="One approval">${chosen ? html`<${Card} key=${chosen} id=${chosen} />`
-      : html`<div class="empty wide"><h2>Choose an approval</h2><p>Its arguments, who asked and which rule asks for a person are shown here.</p></div>`}</section>
+      : !isGrants && html`<div class="empty wide"><h2>Choose an approval</h2><p>Its arguments, who asked and which rule asks for a person are shown here.</p></div>`}</section>
   </div>`;
 }
 
@@ -141,12 +141,12 @@ function Whole({ one, resource }) {
         <span class="dim">, profile <${Peer} text=${one.profile} /></span></dd>
       <dt>Definition</dt><dd><${Peer} text=${one.definition?.review?.replaceAll("_", " ") || "not pinned"} />${one.definition?.by && html` by <${Peer} text=${one.definition.by} class="strong" />,
         ${" "}<time datetime=${one.definition.at} title=${one.definition.at}>${ago(one.definition.at)}</time>: <a href=${`/console/catalog?of=${encodeURIComponent(`pin ${one.server} ${one.definition.era} ${PINNED[one.method]} ${one.tool}`)}`}>its pin</a>`}</dd>
-      <dt>Votes</dt><dd>${one.votes.length === 0 ? html`<span class="dim">${isWaiting ? "none yet" : "none"}</span>` : one.votes.map((/** @type {any} */ vote) => html`
+      ${(isWaiting || one.votes.length > 0) && html`<dt>Votes</dt><dd>${one.votes.length === 0 ? html`<span class="dim">none yet</span>` : one.votes.map((/** @type {any} */ vote) => html`
         <div><${Peer} text=${vote.principal} class="strong" /> <span class="dim"><${Time} at=${vote.at} /> by ${vote.channel}</span>${
-          vote.comment && html` “<${Peer} text=${vote.comment} />”`}</div>`)}</dd>
+          vote.comment && html` “<${Peer} text=${vote.comment} />”`}</div>`)}</dd>`}
       ${one.trace && html`<dt>Trace</dt><dd><code><${Peer} text=${one.trace} /></code></dd>`}
     </dl>
-    ${one.last_calls?.length > 0 && html`<details class="block"><summary>Last ${one.last_calls.length} calls of <${Peer} text=${one.principal} /></summary>
+    ${one.last_calls?.length > 0 && html`<details class="block"><summary><span>Last ${one.last_calls.length} calls of <${Peer} text=${one.principal} /></span></summary>
       <ul class="sentences">${one.last_calls.map((/** @type {any} */ call) => html`<li><span class="dim"><${Time} at=${call.time} /></span> <${Peer}
         text=${[call.server, call.own].filter(Boolean).join(" / ") || call.method} /> <${Peer} text=${call.outcome} class="strong" />${call.reason && html` <span class="dim"><${Peer} text=${call.reason} /></span>`}</li>`)}</ul></details>`}
     <${Decide} one=${one} needsOpening=${needsOpening} resource=${resource} />

@@ -110,7 +110,7 @@ function Health() {
 function CallsTile() {
   const [first, last] = [samples[0], samples.at(-1)], counted = status.data.value?.counted;
   const rate = last && last.at - first.at >= SHORT ? Math.round((last.calls - first.calls) * MINUTE / (last.at - first.at)) : null;
-  return html`<${Tile} title="Calls">${rate === null ? html`<p class="dim">${counted ? "Counted for some seconds first" : "…"}</p>` : html`<p class="figure">${rate.toLocaleString("en")}<span class="of"> a minute</span></p>`}
+  return html`<${Tile} title="Calls">${rate === null ? html`<p class="dim">${counted ? "The rate appears in some seconds" : "…"}</p>` : html`<p class="figure">${rate.toLocaleString("en")}<span class="of"> a minute</span></p>`}
     <p class="dim">${counted ? `${plural(counted.calls, "call")} since the start, ${counted.denied.toLocaleString("en")} denied` : status.data.value ? "telemetry.metrics is off" : ""}</p><//>`;
 }
 

@@ -80,8 +80,8 @@ function Answer({ one }) {
     <section class="block"><h3>What decides</h3>${why && html`<p class="note"><${Peer} text=${why} /></p>`}
       <p>${one.rule ? html`<code><${Peer} text=${one.rule} /></code> ` : ""}<${Peer} text=${one.reason} /></p>
       ${one.source ? html`<${Source} source=${one.source} at=${one.rule} />` : rows.length > 0 && rows[0].at === one.rule && html`<p class="dim">The file has changed since it came into force: its lines are not shown.</p>`}</section>
-    <section class="block"><h3>All rows that speak of it</h3>${rows.length ? html`<div class="scroll"><table class="plain"><thead><tr><th>Says</th><th>Where</th><th>Row</th></tr></thead><tbody>${
-      rows.map((/** @type {any} */ row) => html`<tr><td><${Verdict} word=${row.says} /></td><td><${Peer} text=${row.at} /></td><td><code><${Peer} text=${row.row} /></code></td></tr>`)}</tbody></table></div>`
+    <section class="block"><h3>All rows that speak of it</h3>${rows.length ? html`<div class="scroll"><table class="plain"><thead><tr><th>Says</th><th>Row</th></tr></thead><tbody>${
+      rows.map((/** @type {any} */ row) => html`<tr><td><${Verdict} word=${row.says} /></td><td><${Peer} text=${row.at} /> <code><${Peer} text=${row.row} /></code></td></tr>`)}</tbody></table></div>`
       : html`<p class="dim">No row speaks of it.</p>`}</section>
     ${one.roles?.length > 0 && html`<section class="block"><h3>Roles</h3><ul>${one.roles.map((/** @type {string[]} */ way) => html`<li><${Peer} text=${way.join(" → ")} /></li>`)}</ul></section>`}
     <${Copied} title="The same in a terminal" text=${words.map(quoted).join(" ")} label="Command" />

@@ -57,7 +57,7 @@ export function span(seconds) {
 }
 export const ago = (/** @type {string} */ stamp) => {
   const seconds = (now.value - Date.parse(stamp)) / 1000;
-  return Number.isNaN(seconds) ? "" : seconds < 5 ? "now" : seconds < 60 ? `${Math.round(seconds)} s ago` : `${span(seconds)} ago`;
+  return Number.isNaN(seconds) ? "" : seconds < 5 ? "now" : seconds < 60 ? `${Math.round(seconds)} s ago` : `${seconds < 3600 ? `${Math.floor(seconds / 60)} min` : span(seconds)} ago`;
 };
 export const clock = (/** @type {string | number} */ at) =>
   new Date(at).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
