@@ -359,6 +359,19 @@ async def test_an_answer_counts_once_and_a_wrong_one_ends_nothing(bench: Bench) 
     assert bench.at.grants == ["authorization_code"]
 
 
+@pytest.mark.parametrize("stranger", [{}, {"browser": "another"}, {"browser": "first", "whose": "key:another"}])
+async def test_a_login_goes_on_only_in_the_browser_and_for_the_person_that_began_it(
+    bench: Bench, stranger: dict[str, str]
+) -> None:
+    """RFC 9700 4.7: else a person is logged in with the account of whoever sent them the link."""
+    flow = await bench.logins.begin("srv", "local", BACK, browser="first")
+    answer = bench.at.authorize(flow.url)
+    with pytest.raises(LoginFailed, match="another browser or person"):
+        await bench.logins.finish(answer, BACK, **stranger)  # type: ignore[arg-type]
+    assert bench.at.grants == []
+    assert (await bench.logins.finish(answer, BACK, browser="first", whose="local")).state == "ok"
+
+
 @pytest.mark.parametrize("more", [{"identity": "other"}, {"client_id": "other"}, {"resource": ""}])
 async def test_an_answer_counts_only_while_the_config_is_that_of_its_beginning(bench: Bench, more: Any) -> None:
     flow = await bench.logins.begin("srv", "local", BACK)
