@@ -10,7 +10,7 @@ import pytest
 from sluicegate.app import logins as module
 from sluicegate.app.logins import LoginIndex
 from sluicegate.config import Config
-from sluicegate.downstream.failures import LoginRequired
+from sluicegate.downstream.failures import LoginRequired, Lost
 from sluicegate.login import Bearer, CachedBearer, LoginInfo
 from sluicegate.protocol.model import Client
 
@@ -38,13 +38,17 @@ class KnownLogins:
     def cached(self, server: str, whose: str) -> CachedBearer:
         return self.kept
 
+    async def bearer(self, server: str, whose: str) -> Bearer:
+        """What somebody has waited for while a newer one was kept."""
+        return replace(self.kept.bearer, token="older")
+
     def become(self, login: LoginInfo) -> None:
         self.kept.until = 0.0
         self.login, self.kept = login, kept_of(login)
 
 
 def kept_of(login: LoginInfo) -> CachedBearer:
-    return CachedBearer(Bearer("token", login.id, login.generation, login.issuer, inf), 0.0, inf)
+    return CachedBearer(Bearer("token", login.id, login.generation, login.issuer, "its url", inf), 0.0, inf)
 
 
 async def test_a_login_that_was_replaced_is_known_at_the_first_call_that_meets_it(
@@ -56,7 +60,7 @@ async def test_a_login_that_was_replaced_is_known_at_the_first_call_that_meets_i
     await index.look()
     async with anyio.create_task_group() as group:
         group.start_soon(index.run)
-        account = index.account("mail", "lgn_a")
+        account = index.account("mail", "its url", "lgn_a")
         assert account.headers() == ((b"authorization", b"Bearer token"),)
         known.become(replace(FIRST, id="lgn_b"))
         with pytest.raises(LoginRequired, match="Call again"):
@@ -64,3 +68,23 @@ async def test_a_login_that_was_replaced_is_known_at_the_first_call_that_meets_i
         await anyio.wait_all_tasks_blocked()
         assert index.find("mail", ANN) == "lgn_b"
         group.cancel_scope.cancel()
+
+
+async def test_a_token_that_comes_late_is_not_sent_in_place_of_a_newer_one() -> None:
+    index = LoginIndex(KnownLogins, CONFIG)
+    await index.look()
+    account = index.account("mail", "its url", "lgn_a")
+    newer = account.headers()
+    assert await account.renewed() == ((b"authorization", b"Bearer older"),)
+    assert account.headers() == newer == ((b"authorization", b"Bearer token"),)
+
+
+async def test_a_token_for_another_address_is_not_sent() -> None:
+    index = LoginIndex(KnownLogins, CONFIG)
+    await index.look()
+    account = index.account("mail", "its former url", "lgn_a")
+    with pytest.raises(Lost, match="another address") as lost:
+        account.headers()
+    with pytest.raises(Lost, match="another address"):
+        await account.renewed()
+    assert not lost.value.sent

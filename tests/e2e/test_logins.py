@@ -221,6 +221,30 @@ def test_a_machine_logs_in_by_itself(tmp_path: Path, site: Misbehaving) -> None:
         assert not site.of("authorize")
 
 
+def test_a_machines_token_does_not_go_to_the_address_that_its_server_had_before_a_reload(
+    tmp_path: Path, site: Misbehaving
+) -> None:
+    """The session at the former address is ended while the config names another one already."""
+    site.switches.eras, site.switches.session = ("legacy",), "s-1"
+    login = {"per": "gateway", "grant": "client_credentials", "client_id": "sluice", "client_secret": "s3cret"}
+    with served(tmp_path, site, **login) as there, misbehaving() as other:
+        for authority in (site.authority, other.authority):
+            authority.add_client("sluice", "s3cret")
+        there.until(lambda: "mail__whoami" in there.names("ann"))
+        said(there.call("ann", "mail__whoami"))
+        settings = json.loads((tmp_path / "sluice.yaml").read_text())
+        settings["servers"]["mail"]["url"] = other.mcp
+        there.write(json.dumps(settings), "sluice.yaml")
+
+        def is_in() -> bool:
+            there.names("ann")
+            return any(seen.bearer in other.authority.issued for seen in other.of("mcp"))
+
+        there.until(is_in)
+    shown = {seen.bearer for seen in site.of("mcp")}
+    assert shown & site.authority.issued and not shown & other.authority.issued
+
+
 def test_a_slash_too_many_behind_an_issuer_is_for_the_config_to_decide(tmp_path: Path, site: Misbehaving) -> None:
     site.switches.prm["authorization_servers"] = [f"{site.issuer}/"]
     with served(tmp_path, site) as there:

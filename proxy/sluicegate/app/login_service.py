@@ -112,18 +112,19 @@ class LoginTally:
 
 
 AUTHORIZATION: Final = b"authorization"
-_NOTHING: Final = CachedBearer(Bearer("", "", 0, "", 0.0), 0.0, 0.0)
+_NOTHING: Final = CachedBearer(Bearer("", "", 0, "", "", 0.0), 0.0, 0.0)
 
 
 class LoggedIn:
     """The token of one login."""
 
     def __init__(
-        self, logins: Logins, server: str, whose: str, login: str, moved: Callable[[], None], pages: str
+        self, logins: Logins, server: str, identity: str, whose: str, login: str, moved: Callable[[], None], pages: str
     ) -> None:
-        """`moved` is told that there is another login than this one; `pages` is where people log in."""
+        """`identity` is that of the server whose requests show this login. `moved` is told that there is another login
+        than this one; `pages` is where people log in."""
         self._pages = pages
-        self._logins, self._server, self._whose, self._login = logins, server, whose, login
+        self._logins, self._server, self._identity, self._whose, self._login = logins, server, identity, whose, login
         self._moved = moved
         self._clock = logins.clock
         self._kept = _NOTHING
@@ -145,8 +146,11 @@ class LoggedIn:
         if self._login not in (bearer.login, MACHINE):
             self._moved()
             raise LoginRequired(f"The login to {self._server} is another one now. Call again.")
+        if bearer.identity != self._identity:  # a reload gave the key another address while this one is being left
+            raise Lost("the config names another address for it now", sent=False)
         if bearer is not self._last:
-            self._last, self._headers = bearer, ((AUTHORIZATION, f"Bearer {bearer.token}".encode("ascii")),)
+            authorization = AUTHORIZATION, f"Bearer {bearer.token}".encode("ascii")
+            self._kept, self._last, self._headers = _NOTHING, bearer, (authorization,)
         return self._headers
 
     async def renewed(self) -> Credentials:

@@ -167,14 +167,16 @@ class LoginIndex:
         """What the audit log says of each login to that server, by its id; kept up to date."""
         return self._abouts.setdefault(server, {})
 
-    def account(self, server: str, login: str) -> Account:
+    def account(self, server: str, identity: str, login: str) -> Account:
+        """`identity` is that of the server which is called: a reload may give another one to the same key."""
         if not login:
             return WithoutToken(server, self._per.get(server, ""), self._pages)
         owner = GATEWAY if login == MACHINE else next(
             (whose for (key, whose), id in self._ids.items() if (key, id) == (server, login)), ""
         )
         made = import_module(SERVICE).LoggedIn
-        account: Account = made(self._logins, server, owner, login, partial(self._look_soon, login), self._pages)
+        moved = partial(self._look_soon, login)
+        account: Account = made(self._logins, server, identity, owner, login, moved, self._pages)
         return account
 
     def _look_soon(self, login: str) -> None:

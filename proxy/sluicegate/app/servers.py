@@ -151,7 +151,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
         index = services.logins
 
         def for_login(login: str, publish: Publish) -> DownstreamServer:
-            account = index.account(key, login)
+            account = index.account(key, about.identity, login)
             return one_server(replace(about, account=account), publish, 0.0 if login else client_wait)
 
         return AccountServers(for_login, partial(index.find, key), index.abouts(key), tasking.publish,

@@ -60,12 +60,14 @@ class LoginSettings:
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """`fresh_until` is a time of the clock, until which the token may be sent without asking again."""
+    """`fresh_until` is a time of the clock, until which the token may be sent without asking again. `identity` is that
+    of the server (`LoginSettings`): to no other address may it be sent."""
 
     token: str = field(repr=False)
     login: str
     generation: int
     issuer: str
+    identity: str
     fresh_until: float
 
 

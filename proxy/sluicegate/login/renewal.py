@@ -154,7 +154,7 @@ class Renewal:
         fresh = tokens.fresh_until(login.expires_at, login.life, random.random())
         if not can_renew and login.expires_at is not None:
             fresh = login.expires_at
-        bearer = Bearer(login.access, login.id, login.generation, login.at.issuer, fresh)
+        bearer = Bearer(login.access, login.id, login.generation, login.at.issuer, login.identity, fresh)
         if len(self._cached) >= _MAX_PLACES:
             self.forget()
         place = settings.server, login.whose

@@ -54,6 +54,7 @@ class Switches:
     device_polls: int = 1  # how often "authorization_pending" is said
     # MCP
     eras: tuple[str, ...] = ("legacy", "modern")
+    session: str = ""  # the `Mcp-Session-Id` that `initialize` gives
     refuses_tokens: bool = False  # 401, whatever the token
     checks_audience: bool = True
     tool_scopes: dict[str, str] = field(default_factory=lambda: {"write": "write"})  # 403 without that scope

@@ -36,7 +36,9 @@ class GuardedTools:
         if "id" not in message or "method" not in message:
             return Answer(202)
         status, told = self._answer(message, self._authority.holder(seen.bearer), seen)
-        return Answer(status, {"jsonrpc": "2.0", "id": message["id"], **told})
+        session = self._switches.session if message["method"] == "initialize" else ""
+        headers = {"mcp-session-id": session} if session else {}
+        return Answer(status, {"jsonrpc": "2.0", "id": message["id"], **told}, headers)
 
     def message(self, seen: Seen) -> Answer:
         """The same for the legacy transport: the answer goes to the stream."""
