@@ -34,7 +34,9 @@ def asker(
         ready=lambda: list(reasons or []),
         metrics=given.get("metrics", lambda: lambda: (b"sluice_sessions 0\n", "text/plain; version=1")),
         describe_servers=servers,
-        list_tools=list_tools,
+        list_tools=given.get("listed", list_tools),
+        judge_tools=given.get("listed", list_tools),
+        list_prompts=given.get("listed", list_tools),
         client_of=lambda key: Client("key:ci") if key == KEY else None,
         may=lambda who, area, act: who.principal == "local" or (who.principal, area) in given.get("rights", ()),
         refused=given.get("refused"),
@@ -98,8 +100,31 @@ async def test_the_operator_sees_servers_and_the_catalog_of_a_client() -> None:
         assert (await ask.get("/api/v1/tools")).json() == {"as": "local", "tools": [{"name": "gh__echo"}]}
         assert (await ask.get("/api/v1/tools?as=key%3Aci")).json() == {"as": "key:ci", "tools": []}
         assert (await ask.get("/api/v1/tools?as=nobody")).status_code == 404
-        for query in ("as=a&as=b", "like=a", "as=" + "a" * 5_000):
+        for query in ("as=a&as=b", "like=a", "as=" + "a" * 5_000, "limit=0", "limit=1001", "limit=-1", "limit=\u0661"):
             assert (await ask.get(f"/api/v1/tools?{query}")).status_code == 400
+
+
+@pytest.mark.parametrize("path", ["tools", "tools/judged", "prompts"])
+async def test_a_list_comes_in_pages_for_whoever_asks_so(path: str) -> None:
+    rows = [{"name": f"gh__{number}"} for number in range(5)]
+
+    async def listed(principal: str) -> list[Json]:
+        return rows
+
+    async with asker(listed=listed) as ask:
+        ask.headers.update(OPERATOR)
+        got, cursor, pages = list[Json](), "", 0
+        while pages == 0 or cursor:
+            page = (await ask.get(f"/api/v1/{path}", params={"limit": "2", "cursor": cursor})).json()
+            got += page[path.partition("/")[0]]
+            cursor, pages = page.get("next", ""), pages + 1
+        assert (got, pages) == (rows, 3)
+        whole = (await ask.get(f"/api/v1/{path}?limit=5")).json()
+        assert whole == (await ask.get(f"/api/v1/{path}")).json()
+        assert "next" not in whole
+        gone = await ask.get(f"/api/v1/{path}?cursor=gh__7")
+        assert gone.status_code == 400
+        assert "not any more" in gone.json()["error"]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from sluicegate.admin.logins import show as show_logins
 from sluicegate.admin.peers import CHANNEL
 from sluicegate.admin.pins import PinsApi, accept, show
 from sluicegate.admin.response import AdminResponse, EventStreamResponse, error_response, json_response
-from sluicegate.admin.routes import ACTIONS, AREAS, openapi
+from sluicegate.admin.routes import ACTIONS, AREAS, MAX_LISTED, openapi
 from sluicegate.admin.verification import Verification
 from sluicegate.audit.log import AuditLog
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode
@@ -144,13 +144,23 @@ async def list_prompts(sources: AdminDeps, asked: ApiRequest) -> Answer:
 
 
 async def _listed(asked: ApiRequest, name: str, rows_of: Callable[[str], Awaitable[list[Json] | None]]) -> Answer:
-    client = _single(asked, "as", "local")
-    if client is None or set(asked.query) - {"as"}:
-        return error_response(400, "the query is ?as=ID, once, or nothing")
+    """All rows, or those of a page: `next` is the name of its last row, behind which the page after it begins."""
+    client, cursor, limit = _single(asked, "as", "local"), _single(asked, "cursor", ""), _single(asked, "limit", "")
+    if client is None or cursor is None or limit is None or set(asked.query) - {"as", "cursor", "limit"}:
+        return error_response(400, "the query is ?as=ID&cursor=CURSOR&limit=ROWS, each at most once")
+    if limit and not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_LISTED):
+        return error_response(400, f"limit is a number from 1 to {MAX_LISTED}")
     rows = await rows_of(client)
     if rows is None:
         return error_response(404, f"no such client: {client}")
-    return json_response(200, {"as": client, name: rows})
+    if cursor:
+        after = max((place for place, row in enumerate(rows, 1) if row["name"] == cursor), default=0)
+        if not after:
+            return error_response(400, "the cursor is not one of this list, or not any more")
+        rows = rows[after:]
+    page = rows[: int(limit[:9])] if limit else rows
+    more = {"next": page[-1]["name"]} if len(page) < len(rows) else {}
+    return json_response(200, {"as": client, name: page, **more})
 
 
 async def list_resources(sources: AdminDeps, asked: ApiRequest) -> Answer:

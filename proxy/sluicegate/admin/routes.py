@@ -42,6 +42,10 @@ def _list(of: Json) -> Json:
     return {"type": "array", "items": of}
 
 
+MAX_LISTED: Final = 1_000
+_LISTED_QUERY: Final = {
+    "as": "the client", "cursor": "`next` of the page before", "limit": f"rows, all unless given, at most {MAX_LISTED}"
+}  # fmt: skip
 _PAGE_QUERY: Final = {"before": "`next` of the page before", "limit": "rows, 100 unless given, at most 200"}
 _APPROVAL_ROW: Final = _object(
     id=_STRING, state={"enum": sorted(TRANSITIONS)}, digest=_STRING, principal=_STRING, server=_STRING, tool=_STRING,
@@ -171,16 +175,16 @@ ROUTES: Final = (
     ApiRoute(method="GET", path=API + "servers/{key}/log", operation="show_output", area="servers", response=_OUTPUT,
              workers="joined", query={"after": "`position` of an earlier answer"},
              summary="the last lines of a server's stderr, redacted"),
-    ApiRoute(method="GET", path=API + "tools", operation="list_tools", area="tools", query={"as": "the client"},
-             workers="named",
-             summary="the tools, as one client sees them", response=_object({"as": _STRING}, tools=_list(_ROW))),
+    ApiRoute(method="GET", path=API + "tools", operation="list_tools", area="tools", query=_LISTED_QUERY,
+             workers="named", summary="the tools, as one client sees them",
+             response=_object({"as": _STRING, "next": _STRING}, tools=_list(_ROW))),
     ApiRoute(method="GET", path=API + "tools/judged", operation="judge_tools", area="tools", workers="named",
-             query={"as": "the client"},
+             query=_LISTED_QUERY,
              summary="the tools that servers list for a client, given or not: class, pin, verdict and its row",
-             response=_object({"as": _STRING}, tools=_list(_JUDGED))),
-    ApiRoute(method="GET", path=API + "prompts", operation="list_prompts", area="tools", query={"as": "the client"},
-             workers="named",
-             summary="the prompts, as one client sees them", response=_object({"as": _STRING}, prompts=_list(_ROW))),
+             response=_object({"as": _STRING, "next": _STRING}, tools=_list(_JUDGED))),
+    ApiRoute(method="GET", path=API + "prompts", operation="list_prompts", area="tools", query=_LISTED_QUERY,
+             workers="named", summary="the prompts, as one client sees them",
+             response=_object({"as": _STRING, "next": _STRING}, prompts=_list(_ROW))),
     ApiRoute(method="GET", path=API + "resources", operation="list_resources", workers="named", area="tools",
              query={"as": "the client", "cursor": "`next` of the page before"},
              summary="a page of the resources, as one client sees them; the first with all templates",

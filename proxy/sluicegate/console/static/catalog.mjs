@@ -18,16 +18,22 @@ const encoder = new TextEncoder();
 /** @param {string} client */
 const listsOf = (client) => new Resource(async (/** @type {boolean} */ background) => {
   const as = `as=${encodeURIComponent(client)}`;
-  const [tools, prompts, resources] = await Promise.all(["tools", "prompts", "resources"].map((name) => get(`/api/v1/${name}?${as}`, background))).catch((failure) => {
+  const [tools, prompts, resources] = await Promise.all([rowsOf("tools", as, background), rowsOf("prompts", as, background), get(`/api/v1/resources?${as}`, background)]).catch((failure) => {
     throw failure.status === 404 ? new Failure(400, failure.message) : failure; // it says that there is no such client
   });
   const entries = [];
-  for (const [kind, items] of Object.entries({ tool: tools.tools, resource: resources.resources, template: resources.templates ?? [], prompt: prompts.prompts })) for (const item of items) {
+  for (const [kind, items] of Object.entries({ tool: tools, resource: resources.resources, template: resources.templates ?? [], prompt: prompts })) for (const item of items) {
     entries.push(entry(kind, item));
     if (entries.length % SLICE === 0) await rest();
   }
   return { notes: resources.next ? [`Only the first ${resources.resources.length} resources are shown.`] : [], entries };
 });
+
+/** In pages: the browser reads each in one step. @param {string} name @param {string} as @param {boolean} background @returns {Promise<any[]>} */
+async function rowsOf(name, as, background, cursor = "") {
+  const page = await get(`/api/v1/${name}?${as}&limit=1000${cursor && `&cursor=${encodeURIComponent(cursor)}`}`, background);
+  return page.next ? [...page[name], ...await rowsOf(name, as, background, page.next)] : page[name];
+}
 
 /** Lets the page's loop go on. @returns {Promise<void>} */
 const rest = () => /** @type {any} */ (globalThis).scheduler?.yield?.() ?? new Promise((done) => setTimeout(done));

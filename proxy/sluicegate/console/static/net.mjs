@@ -197,9 +197,5 @@ export class Resource {
   }
 }
 
-window.addEventListener("storage", (event) => {
-  if (event.key === KEY) void look();
-});
-window.addEventListener("pageshow", (event) => {
-  if (event.persisted) location.reload();
-});
+window.addEventListener("storage", (event) => event.key === KEY && void look());
+window.addEventListener("pageshow", (event) => event.persisted && location.reload());

@@ -84,9 +84,7 @@ function Needs() {
     ${found.length === 0 ? html`<p><${Verdict} word="ok" tone="good" /> Nothing needs you.</p>` : html`<p class="lead">${found.length === 1 ? "One thing needs you" : `${found.length} things need you`}</p><ul>${found.map((one) => html`<li>${one}</li>`)}</ul>`}</section>`;
 }
 
-function Tile({ title, children }) {
-  return html`<section class="tile"><h2>${title}</h2>${children}</section>`;
-}
+const Tile = ({ title, children }) => html`<section class="tile"><h2>${title}</h2>${children}</section>`;
 
 /** For a first visit: three steps, each ticked once it is done. */
 function FirstSteps() {
