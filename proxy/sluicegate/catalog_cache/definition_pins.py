@@ -283,10 +283,12 @@ class DefinitionPins:
         async with self._lock:
             both = self._modes.keys() & modes.keys()
             is_same = {server for server in both if self._identities[server] == identities[server]}
-            new = {
-                server: await pin_store.read(self._store, server, identities[server], self._now())
-                for server in modes.keys() - is_same
-            }
+            new = dict[str, pin_store.Stored]()
+            if modes.keys() - is_same:
+                kept = await pin_store.entries(self._store)
+                for server in modes.keys() - is_same:
+                    new[server] = pin_store.read(kept, server, identities[server], self._now())
+                    await anyio.lowlevel.checkpoint()
 
             def put() -> None:
                 self._modes, self._identities = modes, identities
@@ -325,8 +327,10 @@ class DefinitionPins:
 
     async def _read_anew(self) -> None:
         self._revision = await self._store.get(REVISION)
+        kept = await pin_store.entries(self._store)
         for server in self._modes:
-            read = await pin_store.read(self._store, server, self._identities[server], self._now())
+            await anyio.lowlevel.checkpoint()
+            read = pin_store.read(kept, server, self._identities[server], self._now())
             self._begun.pop(server, None)
             if read.forget is not None:
                 self._begun[server] = read.forget

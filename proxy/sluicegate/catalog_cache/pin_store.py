@@ -6,7 +6,7 @@ identity belong to the first server that finds them. Knows no mode, and not when
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
@@ -42,23 +42,28 @@ def book_key(server: str, identity: str, era: Era) -> str:
     return f"{server}/{identity}/{era}"
 
 
-async def read(store: Store, server: str, identity: str, now: str) -> Stored:
-    own = {era: await _read_book(store, book_key(server, identity, era)) for era in ERAS}
+async def entries(store: Store) -> dict[str, bytes]:
+    """What is kept of all servers, in two requests: one for each book would take longer than all else of a start."""
+    return await store.scan(PINS) | await store.scan(WAITING)
+
+
+def read(kept: Mapping[str, bytes], server: str, identity: str, now: str) -> Stored:
+    own = {era: _read_book(kept, book_key(server, identity, era)) for era in ERAS}
     if not any(own.values()):
-        found = [key.split("/")[2:] for key in await store.scan(f"{PINS}{server}/")]
+        inside = f"{PINS}{server}/"
+        found = [key.split("/")[2:] for key in kept if key.startswith(inside)]
         if found:
-            return await _begin(store, server, {other for other, *era in found if era}, now)
+            return _begin(kept, server, {other for other, *era in found if era}, now)
     return Stored({era: book or PinBook() for era, book in own.items()})
 
 
-async def _begin(store: Store, server: str, others: Collection[str], now: str) -> Stored:
+def _begin(kept: Mapping[str, bytes], server: str, others: Collection[str], now: str) -> Stored:
     """`others` are the identities of which books are kept."""
-    unnamed = {era: await _read_book(store, f"{server}/{era}") or PinBook() for era in ERAS}
+    unnamed = {era: _read_book(kept, f"{server}/{era}") or PinBook() for era in ERAS}
     if not others:
         return Stored(unnamed, [])
     former = {
-        other: {era: await _read_book(store, book_key(server, other, era)) or PinBook() for era in ERAS}
-        for other in others
+        other: {era: _read_book(kept, book_key(server, other, era)) or PinBook() for era in ERAS} for other in others
     }
     newest = sorted(others, key=lambda other: max(book.last_at for book in former[other].values()), reverse=True)
     return Stored(
@@ -67,8 +72,8 @@ async def _begin(store: Store, server: str, others: Collection[str], now: str) -
     )
 
 
-async def _read_book(store: Store, book_key: str) -> PinBook | None:
-    accepted, waiting = [await store.get(prefix + book_key) for prefix in (PINS, WAITING)]
+def _read_book(kept: Mapping[str, bytes], book_key: str) -> PinBook | None:
+    accepted, waiting = (kept.get(prefix + book_key) for prefix in (PINS, WAITING))
     if accepted is None and waiting is None:
         return None
     try:
