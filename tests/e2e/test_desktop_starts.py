@@ -1,5 +1,7 @@
 """How often a desktop client's servers are started: once at each start, whatever the client can be asked."""
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,3 +56,18 @@ def test_a_modern_client_has_one_start_too(tmp_path: Path) -> None:
     finally:
         client.close()
     assert starts.read_text().count("started") == 1
+
+
+@pytest.mark.parametrize("said", [b"", b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'], ids=["nothing", "a ping"])
+@pytest.mark.parametrize("source", ["pipe", "file", "device"])
+def test_input_that_ends_at_once_is_an_orderly_end(source: str, said: bytes, tmp_path: Path) -> None:
+    (file := tmp_path / "in").write_bytes(said)
+    command = stdio_command({"servers": {"a": {"command": sys.executable, "args": [CHILD]}}}, tmp_path)
+    with file.open("rb") as opened:
+        given: dict[str, Any] = {
+            "pipe": {"input": said}, "file": {"stdin": opened}, "device": {"stdin": subprocess.DEVNULL}
+        }[source]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, timeout=60, **given)
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["id"] for one in answers] == ([1] if said and source != "device" else [])

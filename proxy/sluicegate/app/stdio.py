@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
-from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from sluicegate import __version__, telemetry
@@ -116,24 +115,24 @@ def _until_sigterm(stdin: line_streams.LineReader) -> Iterator[line_streams.Line
 async def _firewall(config: Config, file: Path, lock: InstanceLock) -> AsyncIterator[Serve]:
     async with core(config, "stdio", file) as inner:
         serve = _server(config, inner)
-        async with anyio.create_task_group() as group:
-            answer = partial(_answer_operators, config, inner)
-            async with lock.open(serve, lambda address: _at_socket(address, group, answer)):
-                yield serve
-            group.cancel_scope.cancel()
+        answer = partial(_answer_operators, config, inner)
+        async with lock.open(serve, partial(_at_socket, answer)):
+            yield serve
 
 
 @asynccontextmanager
 async def _at_socket(
-    address: str, group: TaskGroup, answer: Callable[[socket.socket], Coroutine[Any, Any, None]]
+    answer: Callable[[socket.socket], Coroutine[Any, Any, None]], address: str
 ) -> AsyncIterator[None]:
+    """The socket is closed once nobody waits for it any more: uvloop ends the process at a closed descriptor."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.setblocking(False)
         listener.bind(address)
         listener.listen()
-        group.start_soon(answer, listener)
-        yield
-        group.cancel_scope.cancel()
+        async with anyio.create_task_group() as group:
+            group.start_soon(answer, listener)
+            yield
+            group.cancel_scope.cancel()
 
 
 async def _answer_operators(config: Config, inner: Core, listener: socket.socket) -> None:
