@@ -10,7 +10,7 @@ import typer
 from command_line import run
 
 from sluicegate import __version__
-from sluicegate.cli import application
+from sluicegate.cli.commands import application
 from sluicegate.cli.output import count
 
 # They run until they are ended, or write a file; or what they print is JSON in any case.

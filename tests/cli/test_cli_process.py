@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterator
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib import import_module
 from pathlib import Path
 from socket import socket
 from typing import Any
@@ -24,7 +25,6 @@ from ruamel.yaml import YAML
 
 from sluicegate import __version__, cli, config
 from sluicegate.audit.chain import ChainHead, link_all
-from sluicegate.cli import run as cli_run
 
 ROOT = Path(__file__).parents[2]
 GOOD = "policy: {use: open}\nclients: {anonymous: {}}\nservers: {a: {command: /bin/sh}}\n"
@@ -457,16 +457,21 @@ def test_what_nobody_foresaw_exits_70(monkeypatch: pytest.MonkeyPatch, capsys: p
     def broken(words: list[str]) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(cli, "application", broken)
+    monkeypatch.setattr(import_module("sluicegate.cli.commands"), "application", broken)
+    monkeypatch.setattr(sys, "argv", ["sluice", "check"])
     with pytest.raises(SystemExit) as caught:
         cli.main()
     assert caught.value.code == 70
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_ctrl_c_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli_run, "serve_stdio", interrupted)
-    monkeypatch.setattr(sys, "argv", ["sluice", "stdio", "--url", "http://127.0.0.1:1/mcp"])
+@pytest.mark.parametrize(
+    ("module", "words"), [("sluicegate.cli.stdio", ["--url", "http://127.0.0.1:1/mcp"]), ("sluicegate.cli.run", ["-c"])]
+)
+def test_ctrl_c_exits_130(module: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (file := tmp_path / "sluice.yaml").write_text("policy: {use: open}\nservers: {}\n")
+    monkeypatch.setattr(import_module(module), "serve_stdio", interrupted)
+    monkeypatch.setattr(sys, "argv", ["sluice", "stdio", *words, *([str(file)] if words == ["-c"] else [])])
     with pytest.raises(SystemExit) as caught:
         cli.main()
     assert caught.value.code == 130

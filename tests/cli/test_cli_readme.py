@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from sluicegate import config
-from sluicegate.cli import COMMANDS, GROUPS
+from sluicegate.cli.commands import COMMANDS, GROUPS
 from sluicegate.protocol.model import Reason
 
 ROOT = Path(__file__).parents[2]

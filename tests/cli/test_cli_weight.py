@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from sluicegate.cli.output import Code
 
 # Each takes 1 to 4 MiB. What is deferred stands in `sys.modules`, but has none of its own modules.
 HEAVY = (
@@ -21,12 +24,13 @@ SERVING = (
     "sluicegate.app.core", "sluicegate.policy.engine", "sluicegate.listen.server", "uvicorn",
     "casbin.core_enforcer",
 )  # fmt: skip
+EMPTY = "version: 1\npolicy: {use: open}\nservers: {}\n"
 ASKING = ("servers", "logs", "call", "console", "resources")
 
 
 def imported_by(*words: str) -> set[str]:
     code = (
-        f"import sluicegate.__main__, sluicegate.cli, sys; sluicegate.cli.application({words!r});"
+        f"import sluicegate.__main__, sluicegate.cli.commands, sys; sluicegate.cli.commands.application({words!r});"
         "print(*(name for name, module in sys.modules.items() if module))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -43,6 +47,27 @@ def test_what_serves_has_not_imported_what_most_configs_never_need(command: str,
 def test_stdio_has_not_imported_what_serves_over_http() -> None:
     """A client waits for these imports, and each desktop client's Sluice would hold them."""
     assert not imported_by("stdio") & set(OVER_HTTP)
+
+
+@pytest.mark.parametrize("option", ["-c", "--config"])
+def test_what_a_desktop_client_starts_does_not_import_typer(tmp_path: Path, option: str) -> None:
+    (file := tmp_path / "sluice.yaml").write_text(EMPTY)
+    command = [sys.executable, "-X", "importtime", "-m", "sluicegate", "stdio", option, str(file)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+    assert "sluicegate.app.stdio" in done.stderr
+    assert "typer" not in done.stderr
+
+
+def test_and_says_the_same_of_a_file_that_is_not_there(tmp_path: Path) -> None:
+    file = str(tmp_path / "none.yaml")
+    command = [sys.executable, "-m", "sluicegate", "stdio"]
+    said = [
+        subprocess.run([*command, *words], stdin=subprocess.DEVNULL, capture_output=True)
+        for words in (["-c", file], ["--config", file], [f"--config={file}"])
+    ]
+    assert {one.returncode for one in said} == {Code.CONFIG}
+    assert said[0].stderr
+    assert {one.stderr for one in said} == {said[0].stderr}
 
 
 def test_what_is_imported_to_serve_is_walked_by_no_collector_on_its_way() -> None:

@@ -16,7 +16,7 @@ from typer.core import TyperArgument, TyperGroup
 
 from sluicegate import config
 from sluicegate.admin.routes import ROUTES, ApiRoute
-from sluicegate.cli import application
+from sluicegate.cli.commands import application
 from sluicegate.metrics import Metrics
 from sluicegate.metrics.scraped import TABLE
 from sluicegate.policy.lint_syntax import AREAS

@@ -1,7 +1,7 @@
 """The command `sluice`: one file per group of commands, each a thin shell around the package.
 
-This file puts the commands together and is the last resort for errors: a bad config is answered with its
-findings, anything unforeseen with a trace.
+This file begins the command, and is the last resort for errors: a bad config is answered with its findings, anything
+unforeseen with a trace.
 """
 
 import gc
@@ -10,104 +10,49 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Final
+from pathlib import Path
 
-import typer
-from typer.core import TyperArgument
-from typer.exceptions import TyperException
-
-from sluicegate import __version__
-from sluicegate.cli.output import Code, Stopped, Unreachable, error_object, info, print_out
+from sluicegate.cli.output import Code, Stopped, Unreachable, error_object, info
 from sluicegate.config import ConfigError
-
-# In a help text an argument has its name alone, as an option has: typer adds Python's type to it, such as <list[Path]>.
-setattr(TyperArgument, "display_type_rich", lambda argument, ctx: None)  # noqa: B010 - mypy refuses an assignment
-
-COMMANDS: Final = {
-    "init": "init", "install": "install", "uninstall": "install", "status": "install", "add": "add", "remove": "add",
-    "serve": "serve", "stdio": "run", "demo": "demo", "check": "check", "doctor": "doctor", "explain": "explain",
-    "servers": "servers", "logs": "servers", "tools": "servers", "prompts": "servers", "resources": "servers",
-    "login": "login", "logout": "login", "logins": "login",
-    "call": "call", "console": "console", "approve": "approvals", "deny": "approvals",
-}  # fmt: skip
-"""The module of this room that has a command, and the function's name where it is another one."""
-
-GROUPS: Final = {
-    "approvals": ("Calls that wait for a person.", ("list_", "show", "watch", "grants", "revoke")),
-    "keys": ("Keys of clients, and of Sluice itself.", ("new", "list_", "revoke", "rotate")),
-    "secret": ("Secrets in the keyring of the operating system.", ("set_", "list_", "remove")),
-    "pins": ("Definitions that changed since a person accepted them.", ("list_", "diff", "accept", "export")),
-    "audit": ("The audit log: verify, read and export it.", ("verify", "tail", "search", "export", "approvals")),
-    "policy": ("Test and compare a policy before it is in force.", ("test", "diff")),
-    "config": ("The format of the config file.", ("check:schema",)),
-    "grafana": ("The dashboard and the alerts.", ("export",)),
-}
-"""What a group is about, and its functions. Their module has the group's name, or the one before a colon."""
-
-
-def application(words: Sequence[str] = ()) -> typer.Typer:
-    """The command line: whole, or only with the command or group that `words` begin with. To import only that saves
-    half a second."""
-    app = typer.Typer(
-        name="sluice",
-        help="One MCP server in front of many.",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(_options)
-    only = words[0] if words and words[0] in COMMANDS | GROUPS else None
-    for name, source in COMMANDS.items():
-        if only in (None, name):
-            module, _, function = source.partition(":")
-            _add(app, name, module, function or name)
-    for group, (about, functions) in GROUPS.items():
-        if only in (None, group):
-            app.add_typer(inner := typer.Typer(help=about, no_args_is_help=True), name=group)
-            for source in functions:
-                module, _, function = source.rpartition(":")
-                _add(inner, function.rstrip("_"), module or group, function)
-    return app
-
-
-def _add(app: typer.Typer, name: str, module: str, function: str) -> None:
-    app.command(name)(getattr(import_module(f"sluicegate.cli.{module}"), function))
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        print_out(f"sluice {__version__}")
-        raise typer.Exit
-
-
-def _options(
-    version: Annotated[
-        bool, typer.Option("-V", "--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """One MCP server in front of many."""
 
 
 def main() -> None:
     """Runs the command line. What the package expects to fail ends it with an exit code of its own."""
-    as_json = "--json" in sys.argv[1:]
+    words = sys.argv[1:]
+    as_json = "--json" in words
     try:
-        app = application(sys.argv[1:])
-        gc.freeze()  # what is imported by now stays
-        gc.enable()
-        code = app(standalone_mode=False)
+        code = _serve_desktop(words) if _is_desktop(words) else _run_command(words, as_json)
+    except KeyboardInterrupt:
+        code = Code.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last resort: the person who ran the command is shown what failed
         code = _end(error, as_json)
     raise SystemExit(code)
 
 
+def _is_desktop(words: Sequence[str]) -> bool:
+    """Whether this is the command that `install` writes into the files of desktop clients. It is read here, because a
+    person waits for that client, and importing typer would be a twentieth of its start."""
+    match words:
+        case ["stdio"]:
+            return True
+        case ["stdio", "-c" | "--config", file]:
+            return not file.startswith("-")
+    return False
+
+
+def _serve_desktop(words: Sequence[str]) -> int:
+    run = import_module("sluicegate.cli.run")
+    gc.freeze()  # what is imported by now stays
+    gc.enable()
+    return int(run.serve_file(Path(words[2]) if words[2:] else None))
+
+
+def _run_command(words: Sequence[str], as_json: bool) -> int:
+    return int(import_module("sluicegate.cli.commands").run_command(words, as_json=as_json))
+
+
 def _end(error: Exception, as_json: bool) -> int:
     """Says on stderr why a command failed, and returns its exit code."""
-    show = getattr(error, "show", None)  # typer's usage errors say more than their message
-    if isinstance(error, TyperException) and show is not None and not as_json:
-        show()
-        return error.exit_code
     code, reasons = _explained(error)
     if as_json and reasons:
         findings = [one.as_json() for one in error.findings] if isinstance(error, ConfigError) else []
@@ -120,16 +65,12 @@ def _end(error: Exception, as_json: bool) -> int:
 
 def _explained(error: Exception) -> tuple[int, Sequence[str]]:
     """The exit code, and the reasons for it in the order of their weight."""
-    if isinstance(error, TyperException):
-        return error.exit_code, [error.format_message()]
     if isinstance(error, Stopped):
         return error.code, error.args
     if isinstance(error, ConfigError):
         return Code.CONFIG, error.args
     if isinstance(error, Unreachable):
         return Code.UNREACHABLE, error.args
-    if isinstance(error, typer.Abort):
-        return Code.NEGATIVE, ["Aborted!"]
     if isinstance(error, RuntimeError) and "home directory" in str(error):  # as `Path.home` raises it
         return Code.CONFIG, ["this user has no home folder: set $HOME"]
     return Code.INTERNAL, ["internal error; please report this with what you did:", traceback.format_exc()]

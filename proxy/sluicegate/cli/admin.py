@@ -18,7 +18,8 @@ import typer
 
 from sluicegate import config
 from sluicegate.app.instance_lock import InstanceLock
-from sluicegate.cli.output import Code, ConfigFile, info, load, printable, stop
+from sluicegate.cli.options import ConfigFile
+from sluicegate.cli.output import Code, info, load, printable, stop
 from sluicegate.cli.output import Unreachable as Unreachable
 
 TIMEOUT: Final = 10.0

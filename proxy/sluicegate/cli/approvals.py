@@ -19,7 +19,8 @@ from sluicegate.admin.paging import MAX_ROWS
 from sluicegate.app.approvals_api import at_rest
 from sluicegate.app.settings import DATABASE
 from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running
-from sluicegate.cli.output import AsJson, Code, count, give, info, located, print_out, printable, stop, table
+from sluicegate.cli.options import AsJson
+from sluicegate.cli.output import Code, count, give, info, located, print_out, printable, stop, table
 from sluicegate.policy.display import cut
 from sluicegate.policy.finding import PolicyError
 from sluicegate.protocol.model import Client

@@ -28,7 +28,8 @@ from sluicegate.audit.settings import AuditSettings, is_segment
 from sluicegate.audit.time_expressions import read_time
 from sluicegate.audit.verify import VerifyReport, read_kept, read_published, thin
 from sluicegate.audit.verify import verify as check
-from sluicegate.cli.output import AsJson, Code, ConfigFile, give, info, load, print_out, printable, stop, table
+from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.output import Code, give, info, load, print_out, printable, stop, table
 from sluicegate.cli.terminal import coloured, progress, with_first_word
 from sluicegate.outcomes import ENDINGS
 

@@ -29,7 +29,8 @@ from sluicegate.cli.admin import (
     key_of,
     reachable,
 )
-from sluicegate.cli.output import AsJson, Code, ConfigFile, info, json_object, load, print_json, print_out, stop
+from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.output import Code, info, json_object, load, print_json, print_out, stop
 from sluicegate.http.sse import EventParser, StreamPosition
 from sluicegate.policy.display import visible
 from sluicegate.protocol import modern_server

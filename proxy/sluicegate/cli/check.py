@@ -12,7 +12,8 @@ from sluicegate.app.settings import DATABASE
 from sluicegate.catalog_cache import pin_store
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.catalog_cache.snapshot_store import places, tool_names
-from sluicegate.cli.output import AsJson, Code, ConfigFile, count, give, info, located, print_json, stop
+from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.output import Code, count, give, info, located, print_json, stop
 from sluicegate.cli.programs import not_found
 from sluicegate.cli.terminal import coloured
 from sluicegate.policy.finding import PolicyError

@@ -7,7 +7,8 @@ import typer
 
 from sluicegate.app.browser import open_link
 from sluicegate.cli.admin import Admin, answer, asks_running
-from sluicegate.cli.output import AsJson, Code, give, info, print_out, stop
+from sluicegate.cli.options import AsJson
+from sluicegate.cli.output import Code, give, info, print_out, stop
 
 
 @asks_running

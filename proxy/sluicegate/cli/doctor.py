@@ -15,7 +15,8 @@ from sluicegate.cli import doctor_machine, doctor_servers
 from sluicegate.cli.admin import Admin, Unreachable
 from sluicegate.cli.check import examine
 from sluicegate.cli.doctor_machine import Diagnosis, Examined
-from sluicegate.cli.output import AsJson, Code, ConfigFile, Stopped, count, info, print_json, print_out, printable, stop
+from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.output import Code, Stopped, count, info, print_json, print_out, printable, stop
 from sluicegate.cli.reached_servers import quiet_log
 from sluicegate.cli.terminal import coloured, progress
 

@@ -13,7 +13,8 @@ import typer
 
 from sluicegate.app import explain_facts, policy_loading
 from sluicegate.cli.admin import Admin, Unreachable, asks_running
-from sluicegate.cli.output import AsJson, Code, give, info, json_object, printable, stop
+from sluicegate.cli.options import AsJson
+from sluicegate.cli.output import Code, give, info, json_object, printable, stop
 from sluicegate.cli.policy import load_policy
 from sluicegate.cli.terminal import with_first_word
 from sluicegate.policy.explain import EXIT, Explanation, render

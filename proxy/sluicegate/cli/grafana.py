@@ -5,7 +5,8 @@ from typing import Annotated, Final
 
 import typer
 
-from sluicegate.cli.output import AsJson, Code, give, stop
+from sluicegate.cli.options import AsJson
+from sluicegate.cli.output import Code, give, stop
 from sluicegate.policy.files import bundled_root
 
 _FOLDERS: Final = ("dashboards", "prometheus", "provisioning")

@@ -19,7 +19,8 @@ from sluicegate.cli.config_file import (
     write_config,
 )
 from sluicegate.cli.init import sluice_command
-from sluicegate.cli.output import AsJson, Code, ConfigFile, count, info, print_json, print_out, printable, stop, table
+from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.output import Code, count, info, print_json, print_out, printable, stop, table
 from sluicegate.cli.programs import make_absolute
 from sluicegate.cli.proposed_classes import Proposals, propose, set_classes, show_classes
 from sluicegate.cli.secret import FOLDER, MovedSecrets

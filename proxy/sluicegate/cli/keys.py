@@ -19,7 +19,8 @@ import typer
 from sluicegate import config
 from sluicegate.app.services import open_audit
 from sluicegate.app.settings import KEYS
-from sluicegate.cli.output import AsJson, Code, ConfigFile, count, give, info, load, stop, table
+from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.output import Code, count, give, info, load, stop, table
 from sluicegate.protocol.jsonrpc import inside
 from sluicegate.store.keys import KeyRing
 from sluicegate.store.revoked import Revoked

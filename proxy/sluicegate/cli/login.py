@@ -24,7 +24,8 @@ from sluicegate.app.services import open_audit, open_egress
 from sluicegate.app.settings import DATABASE, client_of
 from sluicegate.cli.admin import Admin, GivenKey, KeyFile, answer, key_of, reasons
 from sluicegate.cli.login_elsewhere import log_in_elsewhere
-from sluicegate.cli.output import AsJson, Code, ConfigFile, give, info, load, print_out, printable, stop, table
+from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.output import Code, give, info, load, print_out, printable, stop, table
 from sluicegate.config import Config
 from sluicegate.listen.server import CannotListen
 from sluicegate.login import Flow, LoginFailed, LoginInfo, Logins, LoginUnavailable

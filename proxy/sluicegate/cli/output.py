@@ -10,20 +10,11 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
-
-import typer
+from typing import Any, Final, NoReturn
 
 from sluicegate import config
 from sluicegate.cli.terminal import coloured
 from sluicegate.policy.finding import PolicyFinding as PolicyFinding
-
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("-c", "--config", metavar="FILE", show_default=False,
-                 help="The config file; default: $SLUICE_CONFIG, ./sluice.yaml, or the one in your config directory."),
-]  # fmt: skip
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 class Unreachable(Exception):

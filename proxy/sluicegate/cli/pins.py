@@ -21,7 +21,8 @@ from sluicegate.app.settings import DATABASE
 from sluicegate.audit.log import AuditLog
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running
-from sluicegate.cli.output import AsJson, Code, count, give, info, print_out, printable, stop, table
+from sluicegate.cli.options import AsJson
+from sluicegate.cli.output import Code, count, give, info, print_out, printable, stop, table
 from sluicegate.policy import pins
 from sluicegate.policy.display import diff as compare
 from sluicegate.policy.display import lines, summary, visible

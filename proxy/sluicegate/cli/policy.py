@@ -10,7 +10,8 @@ import typer
 
 from sluicegate import config
 from sluicegate.app import policy_loading
-from sluicegate.cli.output import AsJson, Code, ConfigFile, count, give, info, load, located, stop
+from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.output import Code, count, give, info, load, located, stop
 from sluicegate.policy import files
 from sluicegate.policy.diff import Side, compare, compare_rows, render
 from sluicegate.policy.files import BUNDLED, LoadedPolicy, PolicySources

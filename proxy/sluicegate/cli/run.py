@@ -1,5 +1,6 @@
-"""`stdio`, and the event loop of all commands that run Sluice. `serve` and `demo` have files of their own, because a
-desktop client waits for what this one imports."""
+"""A config file that is served on stdin and stdout, and the event loop of all commands that run Sluice.
+
+Imports nothing that one of its commands alone needs, and not typer: a desktop client waits for it."""
 
 import re
 import sys
@@ -7,16 +8,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import anyio
-import typer
 
 from sluicegate import config
 from sluicegate.app import slow_turns
 from sluicegate.app.stdio import join_stdio, serve_stdio
-from sluicegate.cli.admin import GivenKey, key_of
-from sluicegate.cli.output import Code, ConfigFile, info, located, stop
+from sluicegate.cli.output import Code, info, located, stop
 from sluicegate.downstream.transport import stray_processes
 from sluicegate.policy.finding import PolicyError
 
@@ -44,26 +43,8 @@ def config_problems(path: Path, why: Callable[[OSError, Path], config.ConfigFind
         stop(Code.CONFIG, str(why(error, path)))
 
 
-def stdio(
-    config_file: ConfigFile = None,
-    url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Connect to the Sluice at this URL instead of starting one.")
-    ] = None,
-    key_file: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="With --url: a file that holds the client key; else $SLUICE_KEY."),
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="The key itself. Other users of this machine can see it: use --key-file."),
-    ] = None,
-) -> None:
-    """Serve one client on stdin and stdout. Only MCP messages go to stdout."""
-    if url:
-        shown = key_of(key_file, key, may_read_stdin=False)
-        with config_problems(Path(url)):
-            run_loop(partial(serve_stdio, _bridge(url, shown), file=None))
-        return
+def serve_file(config_file: Path | None) -> Code:
+    """Serves one client on stdin and stdout with a config file, or goes along with the Sluice that runs with it."""
     path = config.find_config(config_file)
     checked = config.check(path)
     for finding in checked.errors if checked.config else checked.findings:
@@ -72,7 +53,8 @@ def stdio(
         if checked.config is not None:
             run_loop(partial(serve_stdio, checked.config, file=path))
         elif (state := _state(path)) is None or not run_loop(partial(join_stdio, path, state)):
-            raise typer.Exit(Code.CONFIG)
+            return Code.CONFIG
+    return Code.OK
 
 
 def _state(path: Path) -> Path | None:
@@ -86,19 +68,6 @@ def _state(path: Path) -> Path | None:
         named = {"state": {"dir": found[1]}} if found else {}
         source = config.Source(str(path), path.absolute().parent, value=named)
     return config.state_of(source)
-
-
-def _bridge(url: str, key: GivenKey | None) -> config.Config:
-    """Transparent mode with one server: the other Sluice."""
-    headers = {"Authorization": f"Bearer {key.value}"} if key else {}
-    server: dict[str, Any] = {"url": url, "prefix": "", "unlisted": "forward", "headers": headers}
-    # What is recorded is recorded there: here is no config file to keep a log beside.
-    settings = {"policy": {"use": "open"}, "servers": {"remote": server}, "audit": {"enabled": False}}
-    made = config.make(settings, Path())
-    remote = made.servers["remote"]
-    assert isinstance(remote, config.HttpServer)
-    remote.as_sluice()
-    return made
 
 
 def run_loop(main: Callable[[], Awaitable[T]]) -> T:

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from sluicegate.cli.config_file import config_path, config_text
-from sluicegate.cli.output import AsJson, Code, ConfigFile, give, info, print_json, print_out, printable, stop, table
+from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.output import Code, give, info, print_json, print_out, printable, stop, table
 from sluicegate.config import os_keyring
 from sluicegate.desktop.variables import as_text, is_secret, options
 from sluicegate.store import private

@@ -13,7 +13,8 @@ from sluicegate import config
 from sluicegate.app.serve import Outdated
 from sluicegate.app.serve import serve as serve_http
 from sluicegate.app.workers import supervisor, worker
-from sluicegate.cli.output import Code, ConfigFile, count, info, load, stop
+from sluicegate.cli.options import ConfigFile
+from sluicegate.cli.output import Code, count, info, load, stop
 from sluicegate.cli.run import cannot_start, config_problems, run_loop
 from sluicegate.listen.server import CannotListen
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running, reasons
-from sluicegate.cli.output import AsJson, Code, give, info, print_json, print_out, printable, stop, table
+from sluicegate.cli.options import AsJson
+from sluicegate.cli.output import Code, give, info, print_json, print_out, printable, stop, table
 
 WIDTH: Final = 60  # of a column on a terminal
 LOOK_EVERY: Final = 1.0
