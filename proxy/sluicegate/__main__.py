@@ -21,10 +21,12 @@ vars(no_plugins := ModuleType("pydantic.plugin._loader"))["get_plugins"] = tuple
 sys.modules.setdefault(no_plugins.__name__, no_plugins)
 
 # Needed by who has servers with a URL, by who has rules for arguments, by texts that are long, by a matcher of casbin
-# that no policy here uses, and by its log. Packages, whose modules are imported one by one: their own files import
-# servers of HTTP, enforcers that nobody asks, and ciphers that nothing is sealed with.
+# that no policy here uses, and by its log; by hints on a wrong word, by webhooks, and by who looks for a command.
+# Packages, whose modules are imported one by one: their own files import servers of HTTP, enforcers that nobody asks,
+# and ciphers that nothing is sealed with.
 for name in (
-    "httpx", "httpx_sse", "jsonschema_rs", "logging.config", "regex", "wcmatch.glob",
+    "difflib", "httpx", "httpx_sse", "jsonschema_rs", "logging.config", "regex", "shutil", "standardwebhooks",
+    "wcmatch.glob",
     "casbin", "prometheus_client", "cryptography.hazmat.primitives", "cryptography.hazmat.primitives.asymmetric",
     "cryptography.hazmat.primitives.ciphers",
 ):  # fmt: skip

@@ -19,8 +19,8 @@ from typing import Final
 
 import anyio.to_thread
 import httpx
+import standardwebhooks
 from anyio.abc import TaskGroup
-from standardwebhooks import Webhook as Signer
 
 from sluicegate.approval import presentation
 from sluicegate.approval.queue import ApprovalQueue
@@ -128,7 +128,7 @@ class Webhooks:
         id, now = f"msg_{approval.id}", datetime.now(UTC)
         headers = {
             "content-type": "application/json", "webhook-id": id, "webhook-timestamp": str(int(now.timestamp())),
-            "webhook-signature": Signer(receiver.secret).sign(id, now, body),
+            "webhook-signature": standardwebhooks.Webhook(receiver.secret).sign(id, now, body),
         }  # fmt: skip
         try:
             with anyio.fail_after(TIMEOUT):  # of each part httpx keeps the time itself; of the whole we do

@@ -1,9 +1,9 @@
 """pydantic's errors as problems that a person can act on. Keys are repeated, values never: they may be secrets."""
 
+import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from difflib import get_close_matches
 from types import UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
@@ -118,7 +118,7 @@ def _unknown(path: Path) -> Problem:
             return Problem(path, "unknown-key", message, "a server has a command or a url", at_key=True)
     keys = list(section.model_fields) if section else []
     theirs = _OTHER_NAMES.get(key, "")
-    near = [theirs] if theirs.partition(":")[0] in keys else get_close_matches(key, keys, n=1)
+    near = [theirs] if theirs.partition(":")[0] in keys else difflib.get_close_matches(key, keys, n=1)
     hint = f'did you mean "{near[0]}"?' if near else f"its keys are {', '.join(keys)}" if keys else ""
     return Problem(path, "unknown-key", f'"{key}" is no key of this section', hint, at_key=True)
 
@@ -149,5 +149,6 @@ def _name(value: Any) -> str:
 
 def _wrong_word(path: Path, expected: str, value: Any) -> Problem:
     words = expected.replace("'", "")
-    near = get_close_matches(value.lower(), re.findall(r"'([^']+)'", expected), n=1) if isinstance(value, str) else []
+    choices = re.findall(r"'([^']+)'", expected)
+    near = difflib.get_close_matches(value.lower(), choices, n=1) if isinstance(value, str) else []
     return Problem(path, "wrong-value", f"must be {words}", f'did you mean "{near[0]}"?' if near else "")

@@ -5,11 +5,11 @@ Knows the shape of a row, not what its words mean. One row a line, `#` starts a 
 field with a comma in it stands in double quotes (`""` is a quote inside).
 """
 
+import difflib
 import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final
 
 from sluicegate.policy.finding import PolicyFinding
@@ -91,7 +91,7 @@ def _read_row(line: str, file: str, number: int) -> Row | PolicyFinding:
         return wrong(-columns[-1], "bad-quoting", "a quote that does not enclose a whole field", hint)
     kind = texts[0]
     if kind not in COLUMNS:
-        near = get_close_matches(kind.lower(), COLUMNS, n=1)
+        near = difflib.get_close_matches(kind.lower(), COLUMNS, n=1)
         return wrong(columns[0], "unknown-row-type", f'"{kind}" is no type of row', _suggest(near) or "p, p2 or g")
     expected = COLUMNS[kind]
     if len(texts) != len(expected) + 1:

@@ -4,9 +4,9 @@ either vanishes without a trace or breaks every decision.
 Knows rows and profiles; not who or what exists (that is `sense`).
 """
 
+import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator
-from difflib import get_close_matches
 from typing import Final
 
 from sluicegate.policy.classes import CLASSES
@@ -38,7 +38,7 @@ def finding(row: Row, field: str, code: str, message: str, hint: str = "") -> Po
 def suggest(word: str, words: Iterable[str], otherwise: str = "") -> str:
     """Did you mean? Case counts nothing in the question, everything in the answer."""
     by_lower = {valid.lower(): valid for valid in words}
-    near = get_close_matches(word.lower(), by_lower, n=1)
+    near = difflib.get_close_matches(word.lower(), by_lower, n=1)
     return f'did you mean "{by_lower[near[0]]}"?' if near else otherwise
 
 
