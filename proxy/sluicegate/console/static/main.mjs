@@ -1,6 +1,6 @@
 /** The frame of all pages: navigation, login, keys, what is announced, and how current everything is. */
 import { render } from "./vendor/preact.mjs";
-import { useEffect, useRef, useState } from "./vendor/hooks.mjs";
+import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.mjs";
 import { answeredAt, isOffline, isStarted, logIn, logOut, look, session, start, startProblem } from "./net.mjs";
 import { liveState, onChange, opened } from "./live.mjs";
 import { Peer, StepUp, clock, html, span, spoken, useRequest } from "./ui.mjs";
@@ -102,7 +102,7 @@ let isGoing = false;
 
 function Help() {
   const box = useRef(/** @type {any} */ (null)), [isOn, setOn] = useState(localStorage.getItem(KEYS) !== "off");
-  useEffect(() => {
+  useLayoutEffect(() => { // keys work from the first picture on
     const listen = (/** @type {KeyboardEvent} */ event) => {
       const target = /** @type {HTMLElement} */ (event.target);
       if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || target.closest("input, textarea, select, dialog")) return;
