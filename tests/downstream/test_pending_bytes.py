@@ -42,3 +42,13 @@ async def test_the_open_questions_of_a_call_are_weighed_together() -> None:
     assert exchange.withdraw(0) and exchange.asked(Request(10, "elicitation/create", {"message": LARGE}))
     assert not exchange.asked(Request(11, "elicitation/create", {"message": "\ud800"})), "which JSON cannot say"
     exchange.settle()
+
+
+async def test_what_a_server_says_of_its_own_hop_does_not_go_on() -> None:
+    heard: list[Notification] = []
+    pending = PendingRequest(1, call(heard))
+    hop = {f"io.modelcontextprotocol/{name}": 1 for name in ("serverInfo", "subscriptionId", "related-task")}
+    pending.offer(Notification("notifications/progress", {"progress": 1, "_meta": {**hop, "k": 1}}))
+    pending.offer(Notification("notifications/message", {"data": "x", "_meta": hop}))
+    await pending.flush()
+    assert [note.params for note in heard] == [{"progress": 1, "_meta": {"k": 1}}, {"data": "x"}]

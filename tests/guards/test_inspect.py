@@ -318,6 +318,57 @@ async def test_of_what_was_read_only_the_contents_that_may_be_read_stay() -> Non
     assert value(await ask(Result(itself), "block", "resources/read", FILE)) == itself
 
 
+@pytest.mark.parametrize("data", [
+    {"seen": embedded("file:///secret")}, [link("file:///secret")], embedded("file:///secret"),
+    {"resource": {"uri": "file:///secret", "text": "inside"}},
+])  # fmt: skip
+async def test_the_data_of_an_error_names_no_resource_that_the_client_may_not_read(data: Any) -> None:
+    warned, blocked = [await ask(Failure(-32000, "m", data), mode) for mode in ("warn", "block")]  # type: ignore[arg-type]
+    assert isinstance(warned, Failure) and isinstance(blocked, Failure)
+    if isinstance(data, dict):
+        assert warned.data == {**data, "dev.sluice/flags": ["resources"]}
+        assert blocked.data["dev.sluice/flags"] == ["resources"]
+    assert "inside" not in str(blocked.data) and "file:///" not in str(blocked.data)
+    for harmless in ({"seen": embedded("file:///open")}, [link("file:///shy")], None, "file:///secret"):
+        given = Failure(-32000, "m", harmless)
+        assert await ask(given, "block") == given
+
+
+async def test_a_task_that_begins_names_no_resource_that_the_client_may_not_read() -> None:
+    began = TaskStarted({**STATE, "_meta": {"seen": embedded("file:///secret")}})
+    warned, blocked = await ask(began), await ask(began, "block")
+    assert isinstance(warned, TaskStarted) and isinstance(blocked, TaskStarted)
+    assert warned.task["_meta"] == {**began.task["_meta"], "dev.sluice/flags": ["resources"]}
+    assert blocked.task.items() >= STATE.items() and "inside" not in str(blocked)
+
+
+async def test_what_is_said_during_a_call_names_no_resource_that_the_client_may_not_read() -> None:
+    for item, is_bad in ((embedded("file:///secret"), True), (embedded("file:///open"), False)):
+        said = Notification("notifications/message", {"level": "info", "data": {"seen": [item]}})
+        for mode in ("warn", "block", "off"):
+            heard: list[Notification] = []
+
+            async def emit(notification: Notification, heard: list[Notification] = heard) -> None:
+                heard.append(notification)
+
+            await ask(Result({"content": []}), mode, said=said, emit=emit)  # type: ignore[arg-type]
+            if mode == "off" or not is_bad:
+                assert heard == [said]
+            elif mode == "block":
+                assert heard == []
+            else:
+                assert heard[0].params == {**said.params, "_meta": {"dev.sluice/flags": ["resources"]}}
+
+
+def test_what_is_said_outside_of_calls_is_withheld_under_block_where_nobody_is_there_to_judge_a_resource_for() -> None:
+    inspected = inspect_params({"git": "warn", "strict": "block"})
+    for item in (embedded("file:///open"), link("file:///open")):
+        said = {"level": "info", "data": [item]}
+        assert inspected("strict", said) is None and inspected("git", said) is said
+    plain = {"level": "info", "data": {"resource": "a name", "type": "resource"}}
+    assert inspected("strict", plain) is plain
+
+
 async def test_what_is_withheld_from_a_task_is_told_as_such() -> None:
     task = {"taskId": "t", "status": "completed", "result": text("a\u202e").value}
     outcome = await ask(Result(task), "block", "tasks/get")

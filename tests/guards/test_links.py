@@ -1,6 +1,7 @@
 """Resources in an answer: what a client may not read is found and taken out, in whatever place it stands."""
 
 import asyncio
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -39,6 +40,8 @@ def embedded(uri: Any) -> Json:
         (link("HTTP://x/"), False), (link(7), False), (link("file:///free/../bad"), True),
         (embedded(FREE), False), (embedded(ASK), True), (embedded(BAD), True), (embedded("https://x/"), True),
         ({"type": "text", "text": BAD}, False), ({"uri": BAD}, False),
+        (embedded(None), True), (embedded([BAD]), True), ({"type": "resource", "resource": {"text": "t"}}, True),
+        ({"resource": {"id": 7}}, False), ({"type": "other", "resource": {"uri": None}}, False),
     ],
 )  # fmt: skip
 async def test_a_link_may_be_known_and_contents_may_be_read(item: Json, is_bad: bool) -> None:
@@ -61,6 +64,39 @@ async def test_contents_of_what_was_asked_for_stay_and_others_go() -> None:
         assert await links(READ).without({"contents": [asked, other, free, "odd"]}) == {"contents": [asked, free]}
     assert await links(TOOL).in_result({"contents": [asked]}), "a tool asked for no resource"
     assert await links(TOOL).without({"contents": "odd"}) == {"contents": []} and FLAG == "resources"
+
+
+async def test_contents_without_a_uri_are_of_nobody_knows_what() -> None:
+    nameless: list[Json] = [{"text": "t"}, {"uri": None, "text": "t"}, {"uri": [FREE], "blob": ""}]
+    for part in nameless:
+        assert await links(READ).in_result({"contents": [part]})
+        assert await links(READ).without({"contents": [part]}) == {"contents": []}
+
+
+@pytest.mark.parametrize("item", [link(BAD), embedded(BAD)])
+async def test_structured_content_goes_with_every_text_that_says_the_same(item: Json) -> None:
+    structured = {"a": [item]}
+    words: Json = {"type": "text", "text": "words"}
+    texts: list[Json] = [
+        {"type": "text", "text": text}
+        for text in (dump(structured).decode(), " " + json.dumps(structured, indent=2), json.dumps({"result": item}))
+    ]
+    large: Json = {"type": "text", "text": json.dumps([structured] * 10_000)}
+    deep: Json = {"type": "text", "text": "[" * 100_000}
+    given = {"content": [words, *texts, large, deep], "structuredContent": structured}
+    shown = {"content": [words, *[TAKEN_OUT] * 5]}
+    assert await links().without(given) == shown
+    assert await links().without({"result": given, "taskId": "t"}) == {"result": shown, "taskId": "t"}, "of a task"
+    harmless = {"content": [words, {"type": "text", "text": '{"a": 1}'}, item], "structuredContent": {"a": 1}}
+    assert await links().without(harmless) == {**harmless, "content": [*harmless["content"][:-1], TAKEN_OUT]}
+
+
+async def test_a_result_that_is_a_link_itself_loses_what_makes_it_one() -> None:
+    for item in (link(BAD), embedded(BAD), {"resource": {"uri": BAD, "text": "t"}}):
+        given = {"content": [], **item}
+        assert await links().in_result(given)
+        made = await links().without(given)
+        assert not await links().in_result(made) and made["content"] == [] and BAD not in str(made)
 
 
 def test_a_quick_look_says_no_only_where_nothing_can_be() -> None:

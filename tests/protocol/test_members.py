@@ -51,8 +51,10 @@ def test_what_has_nothing_to_take_out_is_not_copied() -> None:
         "content": [text, text],
     }
     assert union_members.message({"role": "user"}) == {"role": "user"} and union_members.message("x") == "x"
-    listed = {"tools": [other], "inputRequests": {}, "task": {}}
-    assert union_members.result("tools/list", listed) is listed
+    for method, listed in (("tools/list", {"tools": [other]}), ("completion/complete", {"completion": {}})):
+        assert union_members.result(method, listed) is listed
+        unfinished = {**listed, "inputRequests": {}, "requestState": "s", "task": {}}
+        assert union_members.result(method, unfinished) == listed
     mixed = {"content": [other, text], "task": 1, "x": 2}
     assert union_members.result("tasks/result", mixed) == {"content": [text] * 2, "x": 2}
 

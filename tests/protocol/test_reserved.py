@@ -4,10 +4,16 @@ import json
 import random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.protocol.reserved_keys import PREFIX, REASONS, for_server, from_client, from_server
+from sluicegate.protocol import legacy_server, modern_server
+from sluicegate.protocol.jsonrpc import Response
+from sluicegate.protocol.methods import RESULTS
+from sluicegate.protocol.model import Call, Client, Result
+from sluicegate.protocol.reserved_keys import PREFIX, REASONS, for_server, from_client, from_server, without_hop
+from sluicegate.protocol.revisions import RELATED_TASK, SERVER_INFO, SUBSCRIPTION_ID
 
 KEYS = st.text(max_size=8) | st.sampled_from(
     ["_meta", "params", "result", "data", "reason", "dev.sluice", "dev/sluice/"]
@@ -133,3 +139,25 @@ def test_in_a_batch_each_message_is_judged_and_what_is_no_message_is_let_alone()
 def test_a_server_does_not_see_the_reason_and_sees_all_else() -> None:
     assert for_server({"dev.sluice/reason": "why", "a": 1}) == {"a": 1}
     assert for_server(plain := {"a": 1}) is plain
+
+
+HOP = {key: {"name": "sluice"} for key in (SERVER_INFO, SUBSCRIPTION_ID, RELATED_TASK)}
+
+
+@pytest.mark.parametrize("server", [legacy_server, modern_server])
+@pytest.mark.parametrize("method", sorted(RESULTS))
+def test_what_a_server_says_of_its_own_hop_is_in_no_result(server: Any, method: str) -> None:
+    call = Call(Client("key:a", revision="2026-07-28"), method, {})
+    key, kind = RESULTS[method]
+    value = {key: kind(), "_meta": {**HOP, "k": 1}}
+    outcome = server.outcome(call, Response(1, value))
+    assert isinstance(outcome, Result) and outcome.value["_meta"] == {"k": 1}
+    bare = server.outcome(call, Response(1, {**value, "_meta": HOP}))
+    assert isinstance(bare, Result) and "_meta" not in bare.value
+
+
+def test_what_a_sender_says_of_its_own_hop_is_taken_out_and_nothing_else_is_copied() -> None:
+    for plain in ({}, {"_meta": {}}, {"_meta": {"k": 1}}, {"_meta": [1]}, {"_meta": None}):
+        assert without_hop(plain) is plain
+    assert without_hop({"a": 1, "_meta": HOP}) == {"a": 1}
+    assert without_hop({"a": 1, "_meta": {**HOP, "k": 1}}) == {"a": 1, "_meta": {"k": 1}}

@@ -54,7 +54,7 @@ def test_what_is_no_task_is_none(value: Any) -> None:
         ({**MODERN, "status": "input_required", "inputRequests": {}},
          {**MODERN, "status": "input_required", "inputRequests": {}}),
         ({**MODERN, "status": "completed", "result": {"_meta": {tasks.RELATED: {"taskId": "x"}}}},
-         {**MODERN, "status": "completed", "result": {"_meta": {}}}),
+         {**MODERN, "status": "completed", "result": {}}),
     ],
 )  # fmt: skip
 def test_a_status_has_its_own_part_and_no_other(value: Json, kept: Json | None) -> None:
@@ -63,7 +63,8 @@ def test_a_status_has_its_own_part_and_no_other(value: Json, kept: Json | None) 
 
 def test_only_the_extension_makes_a_task_of_a_result() -> None:
     call = Call(NEW, "tools/call", {"name": "t"})
-    answer = Response(1, {"resultType": "task", **MODERN, "requestState": "s", "inputRequests": {}})
+    parts = {"result": {"content": []}, "error": {"code": 1, "message": "m"}, "requestState": "s", "inputRequests": {}}
+    answer = Response(1, {"resultType": "task", **MODERN, **parts, "extra": [1]})
     assert modern_server.outcome(call, answer) == TaskStarted(MODERN)
     for method in ("prompts/get", "resources/read", "tools/list"):
         outcome = modern_server.outcome(Call(NEW, method, {}), answer)
@@ -76,6 +77,11 @@ def test_a_legacy_server_makes_a_task_only_where_one_was_wanted() -> None:
     answer = Response(1, {"task": LEGACY, "_meta": {tasks.RELATED: {"taskId": "x"}, "io.modelcontextprotocol/x": 1}})
     wanted = legacy_server.outcome(Call(OLD, "tools/call", {"task": {}}), answer)
     assert wanted == TaskStarted({**MODERN, "_meta": {"io.modelcontextprotocol/x": 1}})
+    parts = {"result": {"content": []}, "error": {"code": 1, "message": "m"}, "requestState": "s", "inputRequests": {}}
+    said = Response(1, {"task": {**LEGACY, **parts, "extra": [1]}})
+    assert legacy_server.outcome(Call(OLD, "tools/call", {"task": {}}), said) == TaskStarted(MODERN)
+    looked_at = legacy_server.outcome(Call(OLD, "tasks/get", {}), Response(1, {**LEGACY, **parts}))
+    assert looked_at == Result(MODERN), "the result of a task is that of tasks/result"
     assert isinstance(legacy_server.outcome(Call(OLD, "tools/call", {}), answer), Result)
 
 

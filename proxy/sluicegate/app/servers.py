@@ -29,7 +29,7 @@ from sluicegate.guards.approval_tasks import ApprovalTaskDeps, ApprovalTasks, Jo
 from sluicegate.guards.inspect import InspectParams, inspect_params
 from sluicegate.guards.name import signed
 from sluicegate.hub import Event, Hub
-from sluicegate.protocol import tasks
+from sluicegate.protocol import reserved_keys, tasks
 from sluicegate.protocol.jsonrpc import Json, Notification, Response
 from sluicegate.protocol.methods import ABOUT_A_TASK
 from sluicegate.protocol.model import Ask, Call, Client, Handler, Outcome, Publish, Target, session_scope
@@ -62,7 +62,7 @@ class Tasking:
     def publish(self, server: str, scope: str | None, notification: Notification) -> None:
         """Passes a server's notification on; one about a task is for the client that has this task alone."""
         if notification.method != tasks.STATUS:
-            params = self.inspected(server, notification.params)
+            params = self.inspected(server, reserved_keys.without_hop(notification.params))
             if params is not None:
                 self._publish(server, scope, replace(notification, params=params))
         elif (found := self.router().heard(server, notification)) is not None:

@@ -30,7 +30,6 @@ from sluicegate.protocol import reserved_keys, union_members
 from sluicegate.protocol.jsonrpc import Json, Malformed, Notification
 from sluicegate.protocol.model import (
     Call,
-    Emit,
     Failure,
     Guard,
     Handler,
@@ -83,7 +82,7 @@ def inspect(
         mode = "off" if target is None else modes[target.server]
         if target is None or mode == "off":
             return await inner(call)
-        outcome = await inner(_with_inspected_emit(call, target.server, mode))
+        outcome = await inner(_with_inspected_emit(call, target, mode, decide))
         if isinstance(outcome, Result):
             if target.item is not None and "outputSchema" in target.item:
                 await _prepared(target, target.item["outputSchema"], prepare)
@@ -106,7 +105,7 @@ def inspect(
             return judged
         if isinstance(outcome, InputRequired):
             return await _inspect_asks(call, outcome, mode == "block", Links(call, target, decide))
-        return await _cleaned(outcome, inspected, target.server)
+        return await _cleaned(outcome, inspected, target.server, Links(call, target, decide), mode == "block")
 
     return guard
 
@@ -141,11 +140,15 @@ async def _inspect_in_turns(
 
 
 def inspect_params(modes: Mapping[str, Mode]) -> InspectParams:
-    """For the notifications of servers, and for their questions outside of calls."""
+    """For the notifications of servers, and for their questions outside of calls. There policy has no client that it
+    could decide for, so that under `block` no resource passes."""
 
     def inspected(server: str, params: Json) -> Json | None:
         mode = modes.get(server, "off")
         text = "" if mode == "off" else text_of(params)
+        if mode == "block" and links.MARK in text and len(text) <= _MAX_AT_ONCE and links.holds_any(params):
+            log.info("withheld a notification or question of %s: a resource", server)
+            return None
         return params if len(text) <= _MAX_AT_ONCE and is_plain(text) else _inspect_notice(server, mode, params, text)
 
     return inspected
@@ -189,10 +192,8 @@ async def _clean_in_turns(value: Any, found: set[str], budget: LoopBudget | None
 async def _judge_links(outcome: Result, found: Links, strict: bool) -> Result:
     if not await found.in_result(outcome.value):
         return outcome
-    meta = outcome.value.get("_meta")
-    before = meta.get(FLAGS, []) if isinstance(meta, dict) else []
     value = await found.without(outcome.value) if strict else outcome.value
-    return Result(_marked(value, {*before, links.FLAG}))
+    return Result(_marked(value, {*_marks(outcome.value), links.FLAG}))
 
 
 def _encoded(outcome: Result) -> bytes | None:
@@ -292,34 +293,58 @@ def _withhold(call: Call, target: Target, found: set[str], what: str = "This was
     return refuse(call.method, "result_withheld", text)
 
 
+def _marks(value: Json) -> list[str]:
+    meta = value.get("_meta")
+    return list(meta.get(FLAGS, [])) if isinstance(meta, dict) else []
+
+
 def _marked(value: Json, found: set[str]) -> Json:
     meta = value.get("_meta")
     return {**value, "_meta": {**(meta if isinstance(meta, dict) else {}), FLAGS: sorted(found)}}
 
 
-async def _cleaned(outcome: Failure | TaskStarted, inspected: InspectParams, server: str) -> Outcome:
+async def _cleaned(
+    outcome: Failure | TaskStarted, inspected: InspectParams, server: str, look: Links, strict: bool
+) -> Outcome:  # fmt: skip
     if isinstance(outcome, TaskStarted):
-        return TaskStarted(inspect_task_state(inspected, server, outcome.task))
+        shown = Result(inspect_task_state(inspected, server, outcome.task))
+        return TaskStarted((await _judge_links(shown, look, strict)).value)
     found: set[str] = set()
     message, data = await budget_of(server).in_pieces(clean_in_pieces([outcome.message, outcome.data], found))
     reserved_keys.strip({"error": {"data": data}} if found else None)
+    if await look.found(data):
+        found.add(links.FLAG)
+        data = (await look.without(data) if isinstance(data, dict) else await look.cut(data)) if strict else data
+        data = {**data, FLAGS: [links.FLAG]} if isinstance(data, dict) else data
     return Failure(outcome.code, message, data, outcome.reason) if found else outcome
 
 
-def _with_inspected_emit(call: Call, server: str, mode: Mode) -> Call:
-    emit = partial(_emit_inspected, call.emit, server, mode)
+def _with_inspected_emit(call: Call, target: Target, mode: Mode, decide: Decide) -> Call:
+    emit = partial(_emit_inspected, call, target, mode, decide)
     # Spelled out, for every call comes through here and `replace` takes twice as long.
     return Call(call.client, call.method, call.params, call.meta, call.target, call.mirrored, emit, call.trail)
 
 
-async def _emit_inspected(emit: Emit, server: str, mode: Mode, notification: Notification) -> None:
+async def _emit_inspected(
+    call: Call, target: Target, mode: Mode, decide: Decide, notification: Notification
+) -> None:  # fmt: skip
     params: Json | None = notification.params
     text = text_of(params)
     if len(text) > _MAX_CLEANED:
-        is_clean = await budget_of(server).in_pieces(is_plain_in_pieces(text))
+        is_clean = await budget_of(target.server).in_pieces(is_plain_in_pieces(text))
     else:
         is_clean = is_plain(text)
     if not is_clean:
-        params = _inspect_notice(server, mode, notification.params, text)
+        params = _inspect_notice(target.server, mode, notification.params, text)
+    if params is not None and links.MARK in text and await Links(call, target, decide).found(params):
+        is_clean = False
+        params = _with_links(target.server, mode, params)
     if params is not None:
-        await emit(notification if is_clean else Notification(notification.method, params))
+        await call.emit(notification if is_clean else Notification(notification.method, params))
+
+
+def _with_links(server: str, mode: Mode, params: Json) -> Json | None:
+    if mode == "block":
+        log.info("withheld a notification of %s: %s", server, WORDS[links.FLAG])
+        return None
+    return _marked(params, {*_marks(params), links.FLAG})

@@ -5,12 +5,13 @@ embedded resource is one. A link is fine if its client may know of the resource;
 approval. Web pages are no resources: clients fetch those themselves (2026-07-28 server/resources#common-uri-schemes).
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 from sluicegate.catalog.uris import is_clean
-from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.jsonrpc import Json, without
 from sluicegate.protocol.model import Call, Decision, Target, Verdict
 from sluicegate.runtime.loop_budget import STEP, budget_of
 
@@ -21,13 +22,31 @@ FLAG: Final = "resources"
 MAX_LINKS: Final = 1000
 """URIs of one answer that policy decides on. Its client may not read what the answer names beyond them."""
 TAKEN_OUT: Final[Json] = {"type": "text", "text": "[Sluice took out a resource that this client may not read.]"}
+MARK: Final = "resource"
+"""Stands in every text of which a part has the form of a link or of an embedded resource."""
 _WEB: Final = ("http:", "https:")  # 6 characters at most
+_LINK: Final = frozenset({"type", "uri", "resource"})
+_MAX_READ: Final = 64 * 1024
+"""Characters of a text that is read as JSON in one step; a longer one that begins like JSON is not read."""
 _MARKS: Final = (b'"resource', b'"contents"')
 
 
 def may_hold(text: bytes | None) -> bool:
     """Whether a resource may stand in a result, given as JSON. A no is sure."""
     return text is None or any(mark in text for mark in _MARKS)
+
+
+def holds_any(value: Any) -> bool:
+    """Whether anything in a JSON value has the form of a link, or of an embedded resource."""
+    todo = [value]
+    for one in todo:  # which grows meanwhile
+        if isinstance(one, dict):
+            if one.get("type") == "resource_link" or isinstance(one.get("resource"), dict):
+                return True
+            todo += one.values()
+        elif isinstance(one, list):
+            todo += one
+    return False
 
 
 class Links:
@@ -49,7 +68,9 @@ class Links:
             self._since = self._budget.now()
 
     def _may(self, uri: Any, is_content: bool) -> bool:
-        if not isinstance(uri, str) or uri == self._asked or (not is_content and uri[:6].lower().startswith(_WEB)):
+        if not isinstance(uri, str):
+            return not is_content  # without a URI nobody knows what it is
+        if uri == self._asked or (not is_content and uri[:6].lower().startswith(_WEB)):
             return True
         verdict = self._verdicts.get(uri)
         if verdict is None:
@@ -60,8 +81,10 @@ class Links:
         return verdict is Verdict.ALLOW or (verdict is Verdict.ASK and not is_content)
 
     def _is_bad(self, item: Json) -> bool:
-        if isinstance(inner := item.get("resource"), dict) and not self._may(inner.get("uri"), is_content=True):
-            return True
+        if isinstance(inner := item.get("resource"), dict):
+            is_block = item.get("type") == "resource"  # in structured content any name may mean anything
+            if (is_block or isinstance(inner.get("uri"), str)) and not self._may(inner.get("uri"), is_content=True):
+                return True
         return item.get("type") == "resource_link" and not self._may(item.get("uri"), is_content=False)
 
     async def found(self, value: Any) -> bool:
@@ -90,21 +113,43 @@ class Links:
         return readable
 
     async def without(self, value: Json) -> Json:
-        """The result without them; structured content goes as a whole, since what it says is one thing."""
-        made = {key: await self._cut(part) for key, part in value.items() if key != "structuredContent"}
+        """The result, or the data of an error, without them."""
+        made = await self._cut_members(value)
         if "contents" in made:
             made["contents"] = await self._readable(_contents(value))
-        if "structuredContent" in value and not await self.found(value["structuredContent"]):
-            made["structuredContent"] = value["structuredContent"]
-        return made
+        return without(made, _LINK) if self._is_bad(value) else made
 
-    async def _cut(self, value: Any) -> Any:
+    async def cut(self, value: Any) -> Any:
+        """Any JSON value without them."""
         await self._let_others_run()
         if isinstance(value, list):
-            return [await self._cut(part) for part in value]
+            return [await self.cut(part) for part in value]
         if not isinstance(value, dict):
             return value
-        return TAKEN_OUT if self._is_bad(value) else {key: await self._cut(part) for key, part in value.items()}
+        return TAKEN_OUT if self._is_bad(value) else await self._cut_members(value)
+
+    async def _cut_members(self, value: Json) -> Json:
+        """Structured content goes as a whole, since what it says is one thing, and so do the texts that say it again
+        (2025-11-25 server/tools#structured-content)."""
+        structured = value.get("structuredContent")
+        is_bad = structured is not None and await self.found(structured)
+        made = {key: await self.cut(part) for key, part in value.items() if key != "structuredContent" or not is_bad}
+        if is_bad and isinstance(made.get("content"), list):
+            made["content"] = [TAKEN_OUT if await self._is_copy(block) else block for block in made["content"]]
+        return made
+
+    async def _is_copy(self, block: Any) -> bool:
+        """Whether a block is a text that says in JSON what may not be read."""
+        text = block.get("text") if isinstance(block, dict) else None
+        if not isinstance(text, str) or text.lstrip()[:1] not in ("{", "["):
+            return False
+        await self._let_others_run()
+        try:
+            return len(text) > _MAX_READ or await self.found(json.loads(text))
+        except RecursionError:
+            return True
+        except ValueError:
+            return False
 
 
 def _contents(value: Json) -> list[Json]:

@@ -20,7 +20,7 @@ from sluicegate.protocol.model import (
     TaskStarted,
 )
 from sluicegate.protocol.modern_server import about, is_code, is_reserved, not_found
-from sluicegate.protocol.reserved_keys import for_server
+from sluicegate.protocol.reserved_keys import for_server, without_hop
 from sluicegate.protocol.revisions import META, NEWEST_LEGACY, REVISIONS, Revision
 from sluicegate.protocol.union_members import with_required_fields, without_pages
 
@@ -63,7 +63,7 @@ def outcome(call: Call, response: Response, has_tasks: bool = False) -> Outcome:
     if "task" in value and "task" in call.params and (task := tasks.created(value)) is not None:
         return TaskStarted(task)
     if call.method in TASK_SHOWN:
-        task = tasks.read(value)
+        task = tasks.shown(value)
         return Result(task) if task is not None else Failure(INTERNAL_ERROR, "The server said nothing of the task")
     return with_required_fields(call.method, lifted(call.method, value, has_tasks))
 
@@ -71,8 +71,8 @@ def outcome(call: Call, response: Response, has_tasks: bool = False) -> Outcome:
 def lifted(method: str, value: Json, has_tasks: bool = False) -> Json:
     """A legacy result in the form of the newest revision."""
     if method not in CACHEABLE:
-        return tasks.related(value, None) if "_meta" in value and tasks.relation(value) is not None else value
-    made = {**value, "ttlMs": 0, "cacheScope": "private"}  # nothing was promised: no cache may keep it
+        return without_hop(value)
+    made = {**without_hop(value), "ttlMs": 0, "cacheScope": "private"}  # nothing was promised: no cache may keep it
     if method in LISTS and made.get("nextCursor", "") is None:
         del made["nextCursor"]  # null is no cursor; the empty string is one
     if method == "tools/list" and not has_tasks and isinstance(tools := made.get("tools"), list):

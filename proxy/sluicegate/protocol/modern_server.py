@@ -10,7 +10,7 @@ from typing import Any, Final, TypeGuard
 from sluicegate.protocol import tasks, union_members
 from sluicegate.protocol.canonical_json import is_longer
 from sluicegate.protocol.input_requests_server import MAX_REQUESTS, for_modern_server, listing
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Response, inside
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Response, inside, without
 from sluicegate.protocol.methods import CACHEABLE, LISTS, MIRRORED, MULTI_ROUND, SEEN_BY_ALL
 from sluicegate.protocol.mirrored_headers import annotations, annotations_of, encode_value
 from sluicegate.protocol.model import (
@@ -25,8 +25,8 @@ from sluicegate.protocol.model import (
     Outcome,
     TaskStarted,
 )
-from sluicegate.protocol.reserved_keys import for_server
-from sluicegate.protocol.revisions import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION, REVISIONS, SERVER_INFO
+from sluicegate.protocol.reserved_keys import for_server, without_hop
+from sluicegate.protocol.revisions import CLIENT_CAPABILITIES, CLIENT_INFO, HOP_META, PROTOCOL_VERSION, REVISIONS
 from sluicegate.protocol.union_members import with_required_fields
 
 Headers = list[tuple[bytes, bytes]]
@@ -64,7 +64,7 @@ def params(call: Call, token: int, client_info: Json, is_shared: bool = False, w
     answers. A list is asked for with those that all of its scope have. Nothing is declared to a shared server: its
     lists are the same for all.
     """
-    given = call.meta if to_sluice else tasks.unrelated(for_server(call.meta))
+    given = call.meta if to_sluice else without(for_server(call.meta), HOP_META)
     meta = {**given, **envelope(client_info, declared(call, is_shared, with_tasks))}
     if "progressToken" in meta:
         meta["progressToken"] = token
@@ -132,9 +132,7 @@ def result(method: str, value: Json) -> Outcome:
     if kind == "complete":
         return with_required_fields(method, complete(method, value))
     if kind == "task" and method == "tools/call" and (task := tasks.read(value)) is not None:
-        # SEP-2663, Task Creation: a task and nothing of the rounds before it
-        bare = {key: inner for key, inner in task.items() if key not in ("inputRequests", "requestState")}
-        return TaskStarted(complete(method, bare))
+        return TaskStarted(tasks.begun(task))  # SEP-2663, Task Creation
     if kind == "input_required" and method in MULTI_ROUND:
         return _input_required(value)
     return Failure(INTERNAL_ERROR, "The server sent a result of a kind that is not known")
@@ -152,14 +150,9 @@ def _input_required(value: Json) -> Outcome:
 
 def complete(method: str, value: Json) -> Json:
     """A complete result as the middle has it: without what describes the hop, with valid caching hints."""
-    made = value.copy()
+    made = without_hop(value)
+    made = made.copy() if made is value else made
     made.pop("resultType", None)
-    meta = made.get("_meta")
-    if isinstance(meta, dict) and SERVER_INFO in meta:
-        if len(meta) == 1:
-            del made["_meta"]
-        else:
-            made["_meta"] = {key: inner for key, inner in meta.items() if key != SERVER_INFO}
     if method not in CACHEABLE:
         return made
     made.update(caching(value))

@@ -9,9 +9,9 @@ JSON take them for the same.
 import re
 from typing import Any, Final, get_args
 
-from sluicegate.protocol.jsonrpc import Json, inside
+from sluicegate.protocol.jsonrpc import Json, inside, without
 from sluicegate.protocol.model import LOG_LEVEL, REASON, Reason
-from sluicegate.protocol.revisions import LOG_LEVELS
+from sluicegate.protocol.revisions import HOP_META, LOG_LEVELS
 
 PREFIX: Final = "dev.sluice/"
 # W3C Trace Context, traceparent; in `_meta` by SEP-414. `tracestate` and `baggage` may hold any text.
@@ -54,6 +54,15 @@ def from_client(value: Any, data: bytes | bytearray) -> Any:
     for meta, reason in given:
         meta[REASON] = reason
     return value
+
+
+def without_hop(value: Json) -> Json:
+    """A result, a task or params of a notification without what its sender says of this hop."""
+    meta = value.get("_meta")
+    if not isinstance(meta, dict) or HOP_META.isdisjoint(meta):
+        return value
+    rest = without(meta, HOP_META)
+    return {**value, "_meta": rest} if rest else without(value, frozenset({"_meta"}))
 
 
 def for_server(meta: Json) -> Json:

@@ -55,4 +55,7 @@ CLIENT_INFO = META + "clientInfo"
 CLIENT_CAPABILITIES = META + "clientCapabilities"
 SERVER_INFO = META + "serverInfo"
 SUBSCRIPTION_ID = META + "subscriptionId"
+RELATED_TASK = META + "related-task"
+HOP_META: Final = frozenset({SERVER_INFO, SUBSCRIPTION_ID, RELATED_TASK})
+"""What the `_meta` of a result, a task or a notification says of one hop alone: whoever relays it writes its own."""
 LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")

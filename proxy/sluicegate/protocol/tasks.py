@@ -8,14 +8,14 @@ it knows no task that exists, only what may be said of one. Bounds are milliseco
 
 from typing import Any, Final, Literal
 
-from sluicegate.protocol import union_members
+from sluicegate.protocol import reserved_keys, union_members
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, inside, without
 from sluicegate.protocol.methods import TASK_SHOWN
 from sluicegate.protocol.model import MISSING_CAPABILITY, Client, Failure, Outcome, Result
-from sluicegate.protocol.revisions import META, REVISIONS
+from sluicegate.protocol.revisions import META, RELATED_TASK, REVISIONS
 
 EXTENSION: Final = META + "tasks"
-RELATED: Final = META + "related-task"
+RELATED: Final = RELATED_TASK
 _PAGES_REQUIRED: Final = -32042  # 2025-11-25 schema: URL_ELICITATION_REQUIRED, which no task can end with
 STATUS: Final = "notifications/tasks/status"  # 2025-11-25
 CHANGED: Final = "notifications/tasks"  # the extension
@@ -33,6 +33,8 @@ MAX_POLL: Final = 60 * 1000
 MAX_TEXT: Final = 4096
 MAX_ID: Final = 1024
 _MAX_TIME: Final = 64
+_PARTS: Final = frozenset({"result", "error", "inputRequests", "requestState"})
+"""What `tasks/get` of the extension says beside the task, by its status (SEP-2663)."""
 _STATE: Final = frozenset(
     {"taskId", "status", "statusMessage", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs"}
 )
@@ -120,6 +122,7 @@ def read(value: Any) -> Json | None:
     if not isinstance(status, str) or status not in _STATUSES or not isinstance(value.get("createdAt"), str):
         return None
     made: Json = {_renamed(key): inner for key, inner in value.items() if key not in ("resultType", "task")}
+    made = reserved_keys.without_hop(made)
     if not isinstance(made.get("lastUpdatedAt"), str):
         made["lastUpdatedAt"] = made["createdAt"]
     made |= {key: made[key][:_MAX_TIME] for key in ("createdAt", "lastUpdatedAt")}
@@ -156,9 +159,22 @@ def bounded(value: Any, least: int, most: int, otherwise: int) -> int:
 def created(value: Json) -> Json | None:
     """The task of a CreateTaskResult of 2025-11-25, with its `_meta` (model-immediate-response); None if it is none."""
     task = read(value.get("task"))
-    if task is not None and isinstance(meta := value.get("_meta"), dict):
-        task["_meta"] = unrelated(meta)
-    return task
+    if task is None:
+        return None
+    about = reserved_keys.without_hop(value)
+    return begun({**state(task), **({"_meta": about["_meta"]} if "_meta" in about else {})})
+
+
+def begun(task: Json) -> Json:
+    """What a server says of a task when it makes it: the task has no result and no question yet."""
+    made = state(task)
+    return {**made, "_meta": task["_meta"]} if isinstance(task.get("_meta"), dict) else made
+
+
+def shown(value: Json) -> Json | None:
+    """What `tasks/get` and `tasks/cancel` of 2025-11-25 say: the task alone, for `tasks/result` has its result."""
+    task = read(value)
+    return None if task is None else without(task, _PARTS)
 
 
 def detailed(value: Json) -> Json | None:
@@ -169,7 +185,7 @@ def detailed(value: Json) -> Json | None:
     promised = {"completed": "result", "failed": "error", "input_required": "inputRequests"}.get(task["status"])
     if promised is not None and not isinstance(task.get(promised), dict):
         return None
-    others = {"result", "error", "inputRequests", "requestState"} - {promised}
+    others = _PARTS - {promised}
     made: Json = {key: inner for key, inner in task.items() if key not in others}
     if isinstance(made.get("result"), dict):
         made["result"] = union_members.result("tools/call", made["result"])
@@ -178,21 +194,15 @@ def detailed(value: Json) -> Json | None:
         made["error"] = {**error, "code": code} | (
             {"data": union_members.without_pages(error["data"])} if "data" in error else {}
         )
-    result = made.get("result")
-    if isinstance(result, dict) and isinstance(meta := result.get("_meta"), dict) and RELATED in meta:
-        made["result"] = {**result, "_meta": unrelated(meta)}
+    if isinstance(made.get("result"), dict):
+        made["result"] = reserved_keys.without_hop(made["result"])
     return made
-
-
-def unrelated(meta: Json) -> Json:
-    """`_meta` without the id of a task: it is one hop's."""
-    return {key: inner for key, inner in meta.items() if key != RELATED}
 
 
 def related(value: Json, task_id: str | None) -> Json:
     """Params or a result with that task's id in `_meta`, in the place of whatever stood there; None is no task."""
     meta = value.get("_meta")
-    own_meta = unrelated(meta) if isinstance(meta, dict) else {}
+    own_meta = without(meta, frozenset({RELATED})) if isinstance(meta, dict) else {}
     if task_id is not None:
         own_meta[RELATED] = {"taskId": task_id}
     bare = {key: inner for key, inner in value.items() if key != "_meta"}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, without
-from sluicegate.protocol.methods import RESULTS
+from sluicegate.protocol.methods import RESULTS, TASK_SHOWN
 from sluicegate.protocol.model import Failure, Outcome, Result
 
 # 2026-07-28 schema: ContentBlock, SamplingMessageContentBlock. What all types may have is no matter.
@@ -29,11 +29,11 @@ _SMALL: Final = 2  # members of a block that has a type and what it is about
 def result(method: str, value: Json) -> Json:
     """A complete result of that method."""
     found = _MEMBERS.get(method)
+    if method not in TASK_SHOWN and not _UNFINISHED.isdisjoint(value):  # on the way of every call: most have none
+        value = without(value, _UNFINISHED)
     if found is None:
         return value
     key, each = found
-    if not _UNFINISHED.isdisjoint(value):  # on the way of every call: most have none
-        value = without(value, _UNFINISHED)
     is_error = value.get("isError", False)
     if is_error is not False and is_error is not True and key == "content":
         value = _with_plain_error(value, is_error)

@@ -14,6 +14,7 @@ import anyio
 from sluicegate.downstream.failures import AnswerTooLarge, Lost
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.protocol.jsonrpc import Json, Notification, Response, inside
+from sluicegate.protocol.reserved_keys import without_hop
 from sluicegate.protocol.revisions import SUBSCRIPTION_ID
 from sluicegate.telemetry import DEFAULT_BACKOFF
 
@@ -101,18 +102,10 @@ class ChangeStream:
             self._opened.set()
             self._live(self._is_again)
         elif self._is_live:
-            self._tell(Notification(notification.method, untagged(notification.params)))
+            self._tell(Notification(notification.method, without_hop(notification.params)))
 
 
 def tag_of(params: Json) -> int | None:
     """Subscriptions are told apart by the id of their request: ours are numbers."""
     tag = inside(params, "_meta", SUBSCRIPTION_ID)
     return tag if type(tag) is int else None
-
-
-def untagged(params: Json) -> Json:
-    """Without the subscription id: it is this hop's."""
-    meta = params.get("_meta")
-    rest = {key: inner for key, inner in meta.items() if key != SUBSCRIPTION_ID} if isinstance(meta, dict) else {}
-    bare = {key: value for key, value in params.items() if key != "_meta"}
-    return {**bare, "_meta": rest} if rest else bare

@@ -13,6 +13,7 @@ from typing import Any
 from sluicegate.downstream.failures import Lost
 from sluicegate.protocol.jsonrpc import Notification, Request, Response, size_of
 from sluicegate.protocol.model import LOG_LEVEL, Call, Emit, no_emit
+from sluicegate.protocol.reserved_keys import without_hop
 from sluicegate.protocol.revisions import LOG_LEVELS
 from sluicegate.runtime.deadline import AnswerDeadline
 
@@ -64,6 +65,8 @@ class PendingRequest:
             return  # nothing after the response
         if self._inbox is None:
             self._inbox = deque()
+        if (params := without_hop(notification.params)) is not notification.params:
+            notification = replace(notification, params=params)
         self._waiting_bytes += (size := size_of(notification.params))
         if not self._inbox or (len(self._inbox) < MAX_WAITING and self._waiting_bytes <= MAX_WAITING_BYTES):
             self._inbox.append((notification, size))
