@@ -4,8 +4,8 @@ from typing import Any
 
 from sluicegate.app.servers import Tasking
 from sluicegate.guards.inspect import inspect_params
-from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.hub import Hub
+from sluicegate.protocol.jsonrpc import Json, Notification
 
 
 def test_what_a_server_says_of_its_own_hop_does_not_go_on() -> None:

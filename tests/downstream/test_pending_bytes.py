@@ -1,5 +1,8 @@
 """What a server says during one call, while nobody takes it: so many bytes of it wait, and no more."""
 
+import pytest
+
+from sluicegate.downstream.failures import Lost
 from sluicegate.downstream.session.pending_request import MAX_WAITING_BYTES, PendingRequest
 from sluicegate.downstream.session.suspended import InteractiveExchange
 from sluicegate.protocol.jsonrpc import Notification, Request
@@ -52,3 +55,14 @@ async def test_what_a_server_says_of_its_own_hop_does_not_go_on() -> None:
     pending.offer(Notification("notifications/message", {"data": "x", "_meta": hop}))
     await pending.flush()
     assert [note.params for note in heard] == [{"progress": 1, "_meta": {"k": 1}}, {"data": "x"}]
+
+
+async def test_what_the_server_has_begun_may_have_been_executed_however_it_ends() -> None:
+    for begun in (False, True):
+        pending = PendingRequest(1, call([]))
+        if begun:
+            pending.progress(Notification("notifications/progress", {"progress": 1}))
+        pending.settle(error=Lost("the server refused our credentials", sent=False, gone=True, status=401))
+        with pytest.raises(Lost) as ended:
+            await pending.result()
+        assert (ended.value.sent, ended.value.gone, ended.value.status) == (begun, True, 401)

@@ -1,6 +1,8 @@
 """What proves that a call was not executed: the table, row by row, in both eras and on every transport; and everything
 else, which proves nothing."""
 
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from scripted_servers import LEGACY, MODERN, Asked, child, endpoint, legacy_start, modern_start, running
 
 from sluicegate.downstream.failures import PROOFS, Lost, as_lost
+from sluicegate.downstream.settings import Credentials
 from sluicegate.protocol.model import Client, Failure, Result
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "reasons.md"
@@ -65,12 +68,20 @@ async def reason(server: Scripted, client: Client, **settings: Any) -> tuple[str
 PROVEN: list[tuple[int, Headers]] = [
     (401, {"WWW-Authenticate": "Bearer"}),
     (401, {"WWW-Authenticate": 'Bearer error="invalid_token"'}),
+    (401, {"WWW-Authenticate": 'Basic realm="x"'}),
     (403, {"WWW-Authenticate": 'Bearer error="insufficient_scope", scope="x"'}),
+    (403, {"WWW-Authenticate": 'Basic realm="x", Bearer scope="x", error=insufficient_scope'}),
 ]
 UNPROVEN: list[tuple[int, Headers]] = [
     *((status, {}) for status in (0, 200, 202, 204, 301, 302, 400, 401, 403, 405, 406, 408, 409, 410, 413, 415, 421,
                                   423, 425, 429, 500, 501, 502, 503, 504)),
     (404, {}), (307, {"Location": "/other"}), (308, {"Location": "/other"}), (307, {"Location": "http://evil.test/"}),
+    (401, {"WWW-Authenticate": ""}), (401, {"WWW-Authenticate": " , "}), (401, {"Proxy-Authenticate": "Bearer"}),
+    *((403, {"WWW-Authenticate": said}) for said in (
+        'Bearer error="x_insufficient_scope"', 'Bearer error_description="insufficient_scope"',
+        "insufficient_scope", 'Basic realm="x", error="insufficient_scope"', 'Bearer error="insufficient_scope_"',
+        "Bearer insufficient_scope",
+    )),
     (403, {"WWW-Authenticate": "Bearer"}), (429, {"Retry-After": "1"}), (503, {"Retry-After": "1"}),
 ]  # fmt: skip
 
@@ -92,6 +103,55 @@ async def test_any_other_answer_proves_nothing_and_the_call_is_made_once(
     word, text = await reason(server, CLIENTS[era])
     assert word == UNKNOWN and "may or may not have been executed" in text
     assert [asked.rpc for asked in server.calls] == ["tools/call"]  # also not where a redirect leads
+
+
+class Account:
+    """A login with a newer token each time."""
+
+    def headers(self) -> Credentials:
+        return ((b"authorization", b"Bearer t"),)
+
+    async def renewed(self) -> Credentials:
+        return self.headers()
+
+    async def rejected(self, used: Credentials, status: int, challenges: Sequence[str]) -> Credentials:
+        return self.headers()
+
+
+OTHER = {"jsonrpc": "2.0", "id": 99_999, "result": {"content": []}}
+
+
+@pytest.mark.parametrize("account", [None, Account()], ids=["no-login", "login"])
+@pytest.mark.parametrize("era", CLIENTS)
+@pytest.mark.parametrize(("status", "headers"), [*PROVEN[::3], (404, {})])
+async def test_a_refusal_that_holds_a_result_refuses_nothing(
+    era: str, status: int, headers: Headers, account: Any
+) -> None:
+    class Contradicting(Scripted):
+        said: Any = None
+
+        async def __call__(self, asked: Asked) -> None:
+            if asked.rpc != "tools/call":
+                return await super().__call__(asked)
+            self.calls.append(asked)
+            own = {"jsonrpc": "2.0", "id": asked.message["id"], "result": {"content": [], "resultType": "complete"}}
+            body, kind = self.said(own)
+            await asked.reply(body, self.status, kind, **self.headers)
+
+    async def told(said: Callable[[Any], tuple[Any, str]]) -> Any:
+        server = Contradicting(era, status, headers, session="s" if era == "legacy" else "")
+        server.said = said
+        async with endpoint(server) as (url, _), running(url=url, era=era, account=account) as rig:
+            outcome = await rig.request("tools/call", {"name": "t"}, CLIENTS[era])
+        assert len(server.calls) == 1
+        assert isinstance(outcome, Result)
+        return outcome.value.get("_meta", {}).get("dev.sluice/reason", "answered")
+
+    json_kind = "application/json; charset=utf-8"
+    assert await told(lambda own: (own, json_kind)) == "answered"
+    for unclear in (OTHER, [OTHER], b'{"result": {', {"result": "x" * 300_000}):
+        assert await told(lambda own, body=unclear: (body, json_kind)) == UNKNOWN  # type: ignore[misc]
+    assert await told(lambda own: (b"data: " + json.dumps(own).encode() + b"\n\n", "text/event-stream")) == UNKNOWN
 
 
 async def test_a_404_proves_it_where_the_request_had_a_session_and_nowhere_else() -> None:
@@ -151,18 +211,35 @@ async def test_a_process_that_dies_with_the_call_may_have_executed_it_and_one_th
 
 @pytest.mark.parametrize("code", [proof.code for proof in PROOFS if proof.code is not None] + [-32603, -32000])
 async def test_only_a_call_with_an_error_of_the_table_is_made_again(code: int) -> None:
+    await made_again(code, begins=False)
+
+
+@pytest.mark.parametrize("code", [proof.code for proof in PROOFS if proof.code is not None])
+async def test_a_call_of_which_the_server_said_something_before_is_not_made_again(code: int) -> None:
+    for note in ("progress", "message", "tools/list_changed"):
+        await made_again(code, begins=True, note=note)
+
+
+async def made_again(code: int, begins: bool, note: str = "") -> None:
     calls: list[Asked] = []
 
     async def script(asked: Asked) -> None:
         if asked.rpc == "tools/call":
             calls.append(asked)
             extension = {"requiredCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}}
-            await asked.error(code, 400, {"supported": ["2026-07-28"], "requested": "x", **extension})
+            data = {"supported": ["2026-07-28"], "requested": "x", **extension}
+            if not begins:
+                return await asked.error(code, 400, data)
+            said = {"progressToken": asked.message["params"]["_meta"]["progressToken"], "progress": 1, "data": "x"}
+            notice = {"jsonrpc": "2.0", "method": f"notifications/{note}", "params": said}
+            error = {"jsonrpc": "2.0", "id": asked.message["id"], "error": {"code": code, "message": "m", "data": data}}
+            await asked.stream(*(f"data: {json.dumps(one)}" for one in (notice, error)))
         elif asked.rpc == "tools/list":
             await asked.result({"tools": [{"name": "t", "inputSchema": {"type": "object"}}]})
         else:
             await modern_start(asked)
 
     async with endpoint(script) as (url, _), running(url=url, era="modern") as rig:
-        assert isinstance(await rig.request("tools/call", {"name": "t"}, MODERN), Failure)
-        assert len(calls) == (2 if code in (-32021, -32022) else 1)
+        outcome = await rig.request("tools/call", {"name": "t"}, MODERN, progressToken="p")
+        assert isinstance(outcome, Failure)
+        assert len(calls) == (2 if code in (-32021, -32022) and not begins else 1)

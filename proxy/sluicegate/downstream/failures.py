@@ -39,6 +39,10 @@ class Lost(ConnectionError):
         self.gone = gone
         self.status = status
 
+    def as_sent(self) -> "Lost":
+        """The same of a request that the server has begun."""
+        return Lost(self.text, sent=True, gone=self.gone, status=self.status, detail=self.detail)
+
 
 class LoginRequired(Lost):
     """A person has to log in first, or to agree to more. `text` says so to the caller, `scopes` what more."""
@@ -88,8 +92,9 @@ class AnswerTooLarge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """`status` is an HTTP status that proves it, if `www-authenticate` has the word `challenge`; `in_session`: only
-    as the answer to a request with a session id. `code` is a JSON-RPC error code."""
+    """`status` is an HTTP status that proves it. With `challenge`, `WWW-Authenticate` has a challenge with this error,
+    or any one where it is empty. `in_session`: only as the answer to a request with a session id. `code` is a JSON-RPC
+    error code."""
 
     what: str
     why: str
@@ -104,9 +109,9 @@ PROOFS: Final = (
           "nothing of the call was written"),
     Proof("the process's input is closed, or full of what it has not read", "nothing of the call was written"),
     Proof("the server was not ready: its start or handshake failed", "nothing of the call was written"),
-    Proof("HTTP 401 with `WWW-Authenticate`", "RFC 9110 15.5.2: the request has not been applied",
+    Proof("HTTP 401 with a challenge in `WWW-Authenticate`", "RFC 9110 15.5.2: the request has not been applied",
           status=401, challenge=""),
-    Proof("HTTP 403 with `WWW-Authenticate` that has `insufficient_scope`",
+    Proof("HTTP 403 with a Bearer challenge whose error is `insufficient_scope`",
           "RFC 6750 3.1; 2025-11-25 basic/authorization#runtime-insufficient-scope-errors",
           status=403, challenge="insufficient_scope"),
     Proof("HTTP 404 to a request with `Mcp-Session-Id`", "2025-11-25 basic/transports#session-management",
@@ -118,13 +123,13 @@ PROOFS: Final = (
 )  # fmt: skip
 
 
-def proves(status: int, headers: Mapping[bytes, bytes], in_session: bool) -> bool:
-    """Whether an answer of this status, without a JSON-RPC message, proves that the request was not executed."""
-    challenge = headers.get(b"www-authenticate")
+def proves(status: int, challenge: str | None, in_session: bool) -> bool:
+    """Whether an answer of this status, without a JSON-RPC result, proves that the request was not executed.
+    `challenge` is the error of its challenge, empty where that has none; None without a challenge."""
     return any(
         proof.status == status
         and (not proof.in_session or in_session)
-        and (proof.challenge is None or (challenge is not None and proof.challenge.encode() in challenge))
+        and (proof.challenge is None or (challenge is not None and proof.challenge in ("", challenge)))
         for proof in PROOFS
     )
 

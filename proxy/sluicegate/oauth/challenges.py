@@ -48,6 +48,14 @@ def read(headers: Sequence[str]) -> BearerChallenge | None:
     )
 
 
+def error_of(headers: Sequence[str]) -> str | None:
+    """The `error` of the Bearer challenges; empty where they have none, or are of other schemes; None if there is no
+    challenge."""
+    if (bearer := read(headers)) is not None:
+        return bearer.error
+    return "" if any(True for header in headers for _ in _challenges(header[:MAX_HEADER])) else None
+
+
 def scopes(text: str) -> tuple[str, ...]:
     """The scopes in a text, each once, in their order; what is no scope is left out."""
     return tuple(dict.fromkeys(one for one in text.split()[:MAX_SCOPES] if _SCOPE.fullmatch(one)))

@@ -350,6 +350,8 @@ class ServerConnection:
             if owner is not None:
                 owner.settle(message)
             return owner
+        if exchange is not None:
+            exchange.has_begun = True
         if isinstance(message, Request):
             self._asked(message, exchange)
             return None

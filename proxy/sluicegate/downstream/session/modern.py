@@ -101,8 +101,9 @@ class ModernConnection(ServerConnection):
             return task_ids.outwards(call, dialect.outcome(inner, await self._send(inner)), self.mark)
         if "requestState" in call.params and (task := polling.resumed_task(call)) is not None:
             return await self._task(call, task).run()
-        response = await self._send(call)
-        if response.error is not None:
+        exchange = PendingRequest(next(self._ids), call)
+        response = await self._send(call, exchange)
+        if response.error is not None and not exchange.has_begun:
             response = await self._as_wanted(call, response, response.error)
         outcome = dialect.outcome(call, response)
         if isinstance(outcome, TaskStarted):
@@ -154,8 +155,11 @@ class ModernConnection(ServerConnection):
 
         return ModernTask(call, task, ask, later, self.settings)
 
-    def _send(self, call: Call, with_tasks: bool = False) -> Awaitable[Response]:
-        exchange = PendingRequest(next(self._ids), call)
+    def _send(
+        self, call: Call, exchange: PendingRequest | None = None, with_tasks: bool = False
+    ) -> Awaitable[Response]:  # fmt: skip
+        if exchange is None:
+            exchange = PendingRequest(next(self._ids), call)
         is_shared, to_sluice = self.settings.sharing == "shared", self.settings.is_sluice
         params = dialect.params(call, exchange.id, self.client_info, is_shared, with_tasks, to_sluice)
         headers = dialect.headers(call.method, params, _annotated(call)) if self.transport.is_private else []

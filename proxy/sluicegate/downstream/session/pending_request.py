@@ -31,14 +31,15 @@ def severity(level: Any) -> int:
 
 class PendingRequest:
     """`id` is the JSON-RPC id and the progress token at once, both ours; `unmet` is a question that was refused,
-    `level` the rank from which on log messages are wanted, -1 for none; `once`: it may be sent only once."""
+    `level` the rank from which on log messages are wanted, -1 for none; `once`: it may be sent only once; `has_begun`:
+    the server said something of it before the answer, so that no answer proves that nothing was executed."""
 
     # The class has the values that most exchanges keep: to set them in each costs more.
     answer: Response | None = None
     error: Exception | None = None
     patience: AnswerDeadline | None = None
     unmet: Request | None = None
-    is_call = once = False
+    is_call = once = has_begun = False
     level = -1
     _token: Any = None
     _progress = -inf
@@ -57,6 +58,8 @@ class PendingRequest:
 
     def settle(self, answer: Response | None = None, error: Exception | None = None) -> None:
         if not self.is_over:
+            if self.has_begun and isinstance(error, Lost):
+                error = error.as_sent()
             self.answer, self.error = answer, error
             self._wake()
 
@@ -76,6 +79,7 @@ class PendingRequest:
 
     def progress(self, notification: Notification) -> None:
         """Restores the client's token. Values must increase (2026-07-28 basic/patterns/progress)."""
+        self.has_begun = True
         value = notification.params.get("progress")
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= self._progress:
             return
@@ -87,6 +91,7 @@ class PendingRequest:
 
     def log(self, notification: Notification) -> None:
         """A call that names no level gets no log messages (2026-07-28 server/utilities/logging)."""
+        self.has_begun = True
         if 0 <= self.level <= severity(notification.params.get("level")):
             self.offer(notification)
 

@@ -9,9 +9,8 @@ from __future__ import annotations  # httpx is imported at its first use
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Final
 from urllib.parse import urljoin
 
@@ -26,11 +25,12 @@ from sluicegate.downstream.settings import Account, Credentials, ServerSettings
 from sluicegate.http.client.connection import Reply
 from sluicegate.http.client.pool import HttpClient
 from sluicegate.http.egress import Blocked
+from sluicegate.oauth.challenges import error_of
+from sluicegate.protocol.jsonrpc import MAX_NODES, Malformed, check_nodes, decode_fast
 from sluicegate.runtime.loop_budget import VALUES, LoopBudget, is_large
 
 Raw = list[tuple[bytes, bytes]]
 
-NO_HEADERS: Final[Mapping[bytes, bytes]] = MappingProxyType({})
 SEND_TIME: Final = 10.0
 """Seconds that what is sent without waiting may take."""
 MAX_SENDING: Final = 64
@@ -38,6 +38,7 @@ MAX_SENDING: Final = 64
 
 REFUSED: Final = frozenset({401, 403})
 _MAX_CHALLENGES: Final = 8
+_MAX_ERROR_BODY: Final = 256 * 1024
 
 log = logging.getLogger(__name__)
 
@@ -100,11 +101,11 @@ class HttpTransport:
         """What proves that nothing was executed may be sent once more, with a newer token than `used`. Returns the
         refusal itself where it proves nothing. Raises `Lost`."""
         is_again = False
-        while said := challenges(reply):
+        while await is_proof(reply):
             reply.close()
-            used = await account.rejected(used, reply.status, said)
+            used = await account.rejected(used, reply.status, challenges(reply))
             if is_again:
-                raise refused(reply.status, reply.headers)
+                raise await refused(reply)
             reply, is_again = await self._exchange(method, url, [*headers, *used], body), True
         return reply
 
@@ -116,11 +117,40 @@ class HttpTransport:
 
 
 def challenges(reply: Reply) -> list[str]:
-    """Each `WWW-Authenticate` (RFC 9110 11.6.1: there may be several) of an answer that proves that the request was not
-    executed; none of all others."""
-    if not proves(reply.status, reply.headers, in_session=False):
-        return []
+    """Each `WWW-Authenticate` (RFC 9110 11.6.1: there may be several)."""
     return [value.decode("latin-1") for name, value in reply.raw if name == b"www-authenticate"][:_MAX_CHALLENGES]
+
+
+async def is_proof(reply: Reply, in_session: bool = False) -> bool:
+    """Whether the answer proves that its request was not executed. `in_session`: that had a session id. Raises `Lost`
+    where its body cannot be read."""
+    if not proves(reply.status, error_of(challenges(reply)), in_session) or is_event_stream(reply):
+        return False
+    return not (is_json(reply) and _may_be_result(await error_body(reply)))
+
+
+async def error_body(reply: Reply) -> bytes:
+    """The body of an answer with an error status, which stays with the answer. Raises `Lost`."""
+    try:
+        data = await whole_body(reply, _MAX_ERROR_BODY)
+    except httpx.TransportError as error:
+        raise lost_by(error) from None
+    except AnswerTooLarge:
+        raise Lost(f"the server answered HTTP {reply.status} at too great length", sent=True) from None
+    reply.keep(data)
+    return data
+
+
+def _may_be_result(data: bytes) -> bool:
+    """Whether a JSON-RPC message of the body may have a result."""
+    if b"result" not in data and b"\\u" not in data:
+        return False
+    try:
+        check_nodes(data, MAX_NODES)
+        value = decode_fast(data)
+    except Malformed:
+        return True
+    return any(isinstance(part, dict) and "result" in part for part in (value if isinstance(value, list) else [value]))
 
 
 def lost_by(error: httpx.TransportError) -> Lost:
@@ -145,10 +175,10 @@ def _unreached(cause: BaseException | None) -> str:
     return "nothing listens there, the connection was refused" if isinstance(cause, ConnectionRefusedError) else ""
 
 
-def refused(status: int, headers: Mapping[bytes, bytes] = NO_HEADERS, in_session: bool = False) -> Lost:
-    """`headers` are those of the answer, `in_session` whether the request had a session id."""
-    sent = not proves(status, headers, in_session)
-    if status in (401, 403):
+async def refused(reply: Reply) -> Lost:
+    """Why there is no answer, after one that holds none. Raises `Lost` where that cannot be read."""
+    status, sent = reply.status, not await is_proof(reply)
+    if status in REFUSED:
         return Lost(f"the server refused our credentials (HTTP {status})", sent=sent, status=status)
     if 200 <= status < 300:
         return Lost(f"the server answered HTTP {status} without an answer", sent=sent, status=status)

@@ -13,7 +13,7 @@ from typing import Final
 import anyio
 import httpx
 
-from sluicegate.downstream.failures import AnswerTooLarge, Lost, proves
+from sluicegate.downstream.failures import AnswerTooLarge, Lost
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.session.suspended import InteractiveExchange
 from sluicegate.downstream.settings import NO_CREDENTIALS, ServerSettings
@@ -22,8 +22,10 @@ from sluicegate.downstream.transport.http_base import (
     HttpTransport,
     Raw,
     body_at_hand,
+    error_body,
     is_event_stream,
     is_json,
+    is_proof,
     lost_by,
     on_origin,
     refused,
@@ -48,7 +50,6 @@ _DRAIN_TIME: Final = 1.0
 _MAX_RESUMES: Final = 10
 _MAX_RETRY: Final = 60.0
 _MIN_RETRY: Final = 0.1  # a server may write 0: whoever ends its streams at once is asked ten times a second at most
-_MAX_ERROR_BODY: Final = 256 * 1024
 _MOVED: Final = (307, 308)
 
 
@@ -106,7 +107,7 @@ class StreamableHttpTransport(HttpTransport):
             response = await self._http.exchange(self._url, [*self._posting, *headers, *used], body)
         except httpx.TransportError as error:
             raise lost_by(error) from None
-        if response.status in REFUSED and account is not None:
+        if response.status in REFUSED and account is not None and not exchange.has_begun:
             own = [*self._posting, *headers]
             response = await self._once_more(account, used, response, "POST", self._url, own, body)
         if response.status in _MOVED:
@@ -150,18 +151,17 @@ class StreamableHttpTransport(HttpTransport):
                     self._group.start_soon(self._stream_alone, response, exchange)
                     return
                 return await self._stream(response, exchange)
-        elif status == 404 and self._session is not None:
+        elif status == 404 and self._session is not None and await is_proof(response, in_session=True):
             self._retire("the server ended the session", False)
-            sent = not proves(status, response.headers, in_session=True)
-            exchange.settle(error=Lost("the server ended the session", sent=sent, gone=True, status=status))
+            exchange.settle(error=Lost("the server ended the session", sent=False, gone=True, status=status))
         elif is_json(response):
             self.refusal = status
-            if data := await self._body(response, _MAX_ERROR_BODY):
+            if data := await error_body(response):
                 self._receive(data, exchange)
         if not response.complete:
             response.close()
         if not exchange.is_over:
-            exchange.settle(error=refused(status, response.headers))
+            exchange.settle(error=await refused(response))
 
     async def _body(self, response: Reply, limit: int) -> bytes:
         try:
@@ -254,9 +254,11 @@ class StreamableHttpTransport(HttpTransport):
         response = await self._request("POST", self._url, self._posting, body)
         if response.status in _MOVED:
             response = await self._follow(response, body, [])
-        response.close()
-        if response.status >= 400:
-            raise refused(response.status)
+        try:
+            if response.status >= 400:
+                raise await refused(response)
+        finally:
+            response.close()
         self._is_begun.set()  # `initialized` is the first
 
     # ------------------------------------------------------------ what the server says by itself (legacy)

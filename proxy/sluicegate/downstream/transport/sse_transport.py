@@ -58,9 +58,10 @@ class HttpSseTransport(HttpTransport):
         await super().open(group, receive, in_pieces, retire)
         response = await self._follow("GET", self._url, self._getting, b"", _MOVED)
         if response.status != 200 or not is_event_stream(response):
-            status = response.status
+            no_stream = Lost("the server gave no event stream", sent=False)
+            lost = no_stream if response.status == 200 else await refused(response)
             response.close()
-            raise refused(status) if status != 200 else Lost("the server gave no event stream", sent=False)
+            raise lost
         group.start_soon(self._listen, response)
         with anyio.move_on_after(ENDPOINT_WITHIN):
             await self._arrived.wait()
@@ -92,12 +93,14 @@ class HttpSseTransport(HttpTransport):
             raise Lost("the server has not said where to send messages", sent=False)
         moved = _NEVER_MOVED if once else _MOVED_POST
         response = await self._follow("POST", self._messages, self._posting, body, moved)
-        response.close()
-        if response.status == 404:  # the session is over, or never was; no page says that nothing was executed then
-            self._retire("the server ended the session", False)
-            raise Lost("the server ended the session", sent=True, gone=True, status=404)
-        if not 200 <= response.status < 300:
-            raise refused(response.status, response.headers)
+        try:
+            if response.status == 404:  # the session is over, or never was: no page says that nothing was executed then
+                self._retire("the server ended the session", False)
+                raise Lost("the server ended the session", sent=True, gone=True, status=404)
+            if not 200 <= response.status < 300:
+                raise await refused(response)
+        finally:
+            response.close()
 
     async def _follow(
         self, method: str, url: httpx.URL, headers: Raw, body: bytes, moved: frozenset[int]

@@ -115,6 +115,10 @@ class Reply:
             await self.news()
         return self._take()
 
+    def keep(self, data: bytes) -> None:
+        """Puts the whole body back, so that it can be read once more."""
+        self._chunks[:], self.size = [data], len(data)
+
     def leave(self, seconds: float) -> None:
         """Nobody reads on; hangs up unless the end has come by then. A timer does it: a task to wait for the end would
         be an eighth of the whole call."""
