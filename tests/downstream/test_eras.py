@@ -2,13 +2,27 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
-from scripted_servers import LEGACY, MODERN, Asked, Child, Rig, endpoint, event, legacy_start, running, until
+from scripted_servers import (
+    LEGACY,
+    MODERN,
+    Asked,
+    Child,
+    Rig,
+    endpoint,
+    event,
+    legacy_start,
+    modern_start,
+    running,
+    until,
+)
 
 from sluicegate.downstream import connector
+from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.protocol.model import Client
+from sluicegate.protocol.model import Client, Result, TaskStarted
 from sluicegate.store.memory import MemoryStore
 
 TEXT: Json = {"content": [{"type": "text", "text": '"done"'}]}
@@ -341,3 +355,25 @@ async def test_trouble_makes_nobody_forget_what_a_server_speaks(status: int) -> 
     async with endpoint(trouble) as (url, _), running(url=url, store=store) as rig:
         assert rig.server.status == "down"
     assert await store.scan("eras/") == {"eras/scripted/": b"legacy"}
+
+
+@pytest.mark.parametrize("sharing", ["shared", "session"])
+async def test_a_task_that_nobody_offered_to_make_is_followed_here_and_its_client_gets_the_result(sharing: str) -> None:
+    task: Json = {"taskId": "1", "status": "working", "createdAt": "2026-01-01T00:00:00Z", "ttlMs": 60_000}
+    task["pollIntervalMs"] = 20
+
+    async def script(asked: Asked) -> None:
+        if asked.rpc == "tools/call":
+            await asked.result({"resultType": "task", **task})
+        elif asked.rpc == "tasks/get":
+            await asked.result({"resultType": "complete", **task, "status": "completed", "result": TEXT})
+        else:
+            await modern_start(asked)
+
+    takes = replace(MODERN, capabilities={"extensions": {tasks.EXTENSION: {}}})
+    async with endpoint(script) as (url, _), running(url=url, era="modern", sharing=sharing) as rig:
+        for client in (MODERN, takes):
+            outcome = await rig.request("tools/call", {"name": "t"}, client)
+            given = sharing == "session" and client is takes
+            assert isinstance(outcome, TaskStarted if given else Result)
+            assert given or outcome == Result(TEXT)

@@ -61,6 +61,7 @@ class Task:
     asked: dict[str, tuple[Json, asyncio.Future[Json]]] = field(default_factory=dict)
     count: int = 0
     work: asyncio.Task[None] | None = None
+    is_seen: asyncio.Event = field(default_factory=asyncio.Event)
 
     def move(self, status: str, message: str | None = None, **outcome: Any) -> None:
         self.status, self.message, self.updated, self.outcome = status, message, now(), outcome
@@ -124,7 +125,7 @@ async def patient_job(task: Task, arguments: Json) -> Json:
 
 async def lying_job(task: Task, arguments: Json) -> Json:
     task.move("working", LIE)
-    await asyncio.sleep(0.5)
+    await task.is_seen.wait()
     raise Withdrawn(LIE)
 
 
@@ -226,7 +227,9 @@ class Tasks(Extension):
     # ------------------------------------------------------------ about a task
 
     async def get(self, ctx: Any, params: AboutTask) -> Json:
-        return self.find(ctx, params.taskId).detailed()
+        task = self.find(ctx, params.taskId)
+        task.is_seen.set()
+        return task.detailed()
 
     async def update(self, ctx: Any, params: AboutTask) -> Json:
         task = self.find(ctx, params.taskId)

@@ -107,7 +107,7 @@ class ModernConnection(ServerConnection):
             response = await self._as_wanted(call, response, response.error)
         outcome = dialect.outcome(call, response)
         if isinstance(outcome, TaskStarted):
-            if tasks.takes(call.client):
+            if tasks.takes(call.client) and self.settings.sharing != "shared":  # to which no task was offered
                 return task_ids.outwards(call, outcome, self.mark)
             return await self._task(call, PolledTask(outcome.task["taskId"])).run()
         if call.method == "tools/list" and self.transport.is_private and isinstance(outcome, Result):
