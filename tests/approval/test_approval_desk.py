@@ -266,6 +266,18 @@ def _voters_key_replaced(town: Town) -> None:
     town.people[LEA.principal] = replace(LEA, credential="another")
 
 
+def _one_owner(town: Town) -> None:
+    town.people |= {who.principal: replace(who, owner="team") for who in (ANN, LEA)}
+
+
+def _requester_of_the_voters_owner(town: Town) -> None:
+    town.people[ANN.principal] = replace(ANN, owner=LEA.owner)
+
+
+def _voter_of_the_requesters_owner(town: Town) -> None:
+    town.people[LEA.principal] = replace(LEA, owner=ANN.owner.upper())
+
+
 def _server_replaced(town: Town) -> None:
     town.identity = "pay-2"
 
@@ -290,7 +302,9 @@ OF_THE_CALL = {
     _right_taken: ("superseded", desks.FORBIDDEN),
 }
 GROUND = pytest.mark.parametrize("take_away", OF_THE_CALL)
-ALL_GROUND = pytest.mark.parametrize("take_away", [*OF_THE_CALL, _voters_key_replaced])
+ALL_GROUND = pytest.mark.parametrize("take_away", [
+    *OF_THE_CALL, _voters_key_replaced, _one_owner, _requester_of_the_voters_owner, _voter_of_the_requesters_owner,
+])  # fmt: skip
 
 
 @ALL_GROUND
@@ -515,6 +529,32 @@ async def test_a_vote_counts_only_while_its_voter_may_vote() -> None:
     del town.people[LEA.principal]
     assert status(await town.decide(approval, LEO, comment="ok")) == "partially_approved"
     assert reason(await town.run(amount=1)) == "approval_pending" and not town.seen
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+async def test_two_votes_of_what_is_one_owner_by_now_are_one_vote(is_told: bool) -> None:
+    town = Town(profile="two-person")
+    approval = await town.pending(amount=1)
+    await town.decide(approval, comment="fine")
+    town.people |= {who.principal: replace(who, owner="leads") for who in (LEA, LEO)}
+    assert status(await town.decide(approval, town.people[LEO.principal], comment="ok")) == 403
+    town.people |= {LEA.principal: LEA, LEO.principal: LEO}
+    assert status(await town.decide(approval, LEO, comment="ok")) == "approved"
+    town.people |= {who.principal: replace(who, owner="leads") for who in (LEA, LEO)}
+    if is_told:
+        town.desk.reconsider()
+        town.people |= {LEA.principal: LEA, LEO.principal: LEO}
+    assert not await town.desk.consume(approval.id)
+    ended = await town.get(approval.id)
+    assert (ended.state, ended.comment) == ("superseded", desks.UNSUPPORTED)
+    assert reason(await town.run(amount=1)) == "approval_pending" and not town.seen
+
+
+async def test_whoever_asked_may_not_decide_by_the_names_of_now(town: Town) -> None:
+    approval = await town.pending(amount=1)
+    town.people[ANN.principal] = replace(ANN, owner="leos")
+    assert status(await town.decide(approval, replace(LEO, owner="leos"))) == 404
+    assert status(await town.decide(approval)) == "approved"
 
 
 async def test_two_decide_at_once_and_one_is_heard(town: Town) -> None:

@@ -97,18 +97,19 @@ class ApprovalsApi:
         found = self._queue.open_ones() + ([] if wanted <= WAITING else await self._queue.book.finished(self._clock()))
         roles = self._people.roles_of(who)
         async def row(one: Approval) -> Json:
-            return presentation.tell(one, await self._queue.book.row(one.id)) | _to_viewer(one, who, roles)
+            return presentation.tell(one, await self._queue.book.row(one.id)) | self._to_viewer(one, who, roles)
 
         def is_for(one: Approval) -> bool:
             if whose == "approver":
-                return not objection(one, who, roles) and not has_voted(one, who)
+                return not self._objection(one, who, roles) and not has_voted(one, who)
             return not whose or one.binding.principal == who.principal
 
         mine: list[Approval] = []
         for number, one in enumerate(found):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-            if one.state in wanted and server in ("", one.binding.server) and may_see(one, who, roles) and is_for(one):
+            is_wanted = one.state in wanted and server in ("", one.binding.server)
+            if is_wanted and self._may_see(one, who, roles) and is_for(one):
                 mine.append(one)
         page = await paging.page_of(mine, events.cursor_of, asked, row)
         return 200, {"approvals": page.pop("rows"), **page}
@@ -127,7 +128,7 @@ class ApprovalsApi:
     async def _show(self, id: str, who: Client) -> StatusAndBody:
         approval = await self._queue.get(id)
         roles = self._people.roles_of(who)
-        if approval is None or not may_see(approval, who, roles):
+        if approval is None or not self._may_see(approval, who, roles):
             return _UNKNOWN
         book, binding = self._queue.book, approval.binding
         details, last = await book.shown(id), await book.last(approval)
@@ -140,7 +141,7 @@ class ApprovalsApi:
         row = self._people.row_text(binding.rule)
         shown = presentation.tell_all(approval, details, last, calls, row, self._clock())
         shown["definition"] |= self._people.accepted(binding)
-        return 200, shown | _to_viewer(approval, who, roles)
+        return 200, shown | self._to_viewer(approval, who, roles)
 
     def events(self, who: str, now: Callable[[], Client | None]) -> AsyncGenerator[bytes, None]:
         """What becomes of approvals that `who` may see, as server-sent events. `now` is that client with the rights of
@@ -148,7 +149,7 @@ class ApprovalsApi:
 
         def sees(approval: Approval) -> bool:
             client = now()
-            return client is not None and may_see(approval, client, self._people.roles_of(client))
+            return client is not None and self._may_see(approval, client, self._people.roles_of(client))
 
         return self._counted(who, events.stream(self._queue, sees, lambda: now() is not None))
 
@@ -206,12 +207,22 @@ class ApprovalsApi:
                 return await self._cancel(id, client, channel)
         return 404, {"error": "no such path"}
 
+    def _may_see(self, approval: Approval, who: Client, roles: frozenset[str]) -> bool:
+        return may_see(self._queue.as_now(approval), who, roles)
+
+    def _objection(self, approval: Approval, who: Client, roles: frozenset[str]) -> str:
+        return objection(self._queue.as_now(approval), who, roles)
+
+    def _to_viewer(self, approval: Approval, who: Client, roles: frozenset[str]) -> Json:
+        """What an approval is to whoever looks: why they may not decide on it, and whether they have."""
+        return {"objection": self._objection(approval, who, roles), "has_voted": has_voted(approval, who)}
+
     async def _cancel(self, id: str, who: Client, channel: str) -> StatusAndBody:
         approval = await self._queue.get(id)
         roles = self._people.roles_of(who)
-        if approval is None or not may_see(approval, who, roles):
+        if approval is None or not self._may_see(approval, who, roles):
             return _UNKNOWN
-        if who.principal != approval.binding.principal and (why := objection(approval, who, roles)):
+        if who.principal != approval.binding.principal and (why := self._objection(approval, who, roles)):
             return 403, {"error": why}
         if approval.is_finished:
             return 409, {"error": f"it is {approval.state} already"}
@@ -231,11 +242,6 @@ class ApprovalsApi:
         if not await self._queue.grants.revoke(grant, who):
             return 503, {"error": "the audit log cannot be written, and nothing is changed unrecorded"}
         return 200, _grant(grant)
-
-
-def _to_viewer(approval: Approval, who: Client, roles: frozenset[str]) -> Json:
-    """What an approval is to whoever looks: why they may not decide on it, and whether they have."""
-    return {"objection": objection(approval, who, roles), "has_voted": has_voted(approval, who)}
 
 
 def _shown_whole(answer: Json) -> Json:

@@ -272,12 +272,12 @@ async def stored(config: Config, policy: PolicyRules, store: Store) -> ServerFac
     grants = Grants(store, _record_nothing, time.time)
 
     def objection(grant: Grant) -> str:
-        giver = client_of(config, grant.by)
+        giver, holder = client_of(config, grant.by), client_of(config, grant.binding.principal)
         is_good = (
             grant.policy == policy.revision
             and grant.binding.identity == settings.identity_of(config, grant.binding.server)
             and not settings.is_gone(config, grant.by)
-            and eligibility.supports(grant, giver, policy.roles_of(giver) if giver else ())
+            and eligibility.supports(grant, giver, policy.roles_of(giver) if giver else (), holder)
         )
         return "" if is_good else "it does not count any more"
 

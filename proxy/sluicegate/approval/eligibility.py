@@ -1,7 +1,8 @@
 """Who may decide: the tiers, whose votes a quorum counts, and what makes two principals the same person. Pure.
 
 One person may hold several keys, and a key may belong to a team: an owner stands for all that are theirs. Names are
-compared without case, for it is safer to take two people for one than one for two.
+compared without case, for it is safer to take two people for one than one for two. So are the names of then and of now:
+whoever reads an approval here adds the latter.
 """
 
 from collections.abc import Collection
@@ -35,12 +36,24 @@ def objection(approval: Approval, who: Client, roles: Collection[str]) -> str:
     return ""
 
 
-def supports(grant: Grant, giver: Client | None, roles: Collection[str]) -> bool:
-    """Whether its giver could give it now. `giver` is None for a bearer whose token is not known."""
+def stands(approval: Approval) -> bool:
+    """Whether those who agreed are others than whoever asked, and each another one."""
+    if approval.binding.terms.tier == "self":
+        return True
+    groups = [set(approval.persons), *(set(vote.persons) for vote in approval.votes)]
+    return len(set().union(*groups)) == sum(map(len, groups))
+
+
+def supports(grant: Grant, giver: Client | None, roles: Collection[str], holder: Client | None) -> bool:
+    """Whether its giver could give it now. None stands for a bearer whose token is not known."""
     if giver is not None and giver.credential != grant.credential:
         return False
     terms = grant.binding.terms
-    return terms.tier != "other" or not set(terms.approvers).isdisjoint(roles)
+    if terms.tier != "other":
+        return True
+    names = persons(holder or Client(grant.binding.principal))
+    is_another = set(persons(giver or Client(grant.by))).isdisjoint(names)
+    return is_another and not set(terms.approvers).isdisjoint(roles)
 
 
 def may_see(approval: Approval, who: Client, roles: Collection[str]) -> bool:

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import anyio.to_thread
@@ -192,9 +192,26 @@ class ApprovalQueue:
         is_unknown = end is None and approval.home == self._home
         return is_unknown or max(approval.token_end, end or 0.0) <= self._clock()
 
+    def as_now(self, approval: Approval) -> Approval:
+        """With the names, too, that its people have by now: two owners may have become one."""
+        asked = approval.binding
+        votes = (
+            replace(vote, persons=self._names(vote.persons, vote.principal, vote.roles, vote.channel not in ELICITED))
+            for vote in approval.votes
+        )
+        return replace(
+            approval, persons=self._names(approval.persons, asked.principal, asked.roles, False), votes=tuple(votes)
+        )
+
+    def _names(self, then: tuple[str, ...], principal: str, roles: tuple[str, ...], is_admin: bool) -> tuple[str, ...]:
+        who = self._deps.client_of(principal, roles, is_admin)
+        return then if who is None else tuple(dict.fromkeys((*then, *eligibility.persons(who))))
+
     def _unsupported(self, approval: Approval) -> str:
         """Why what people said of it does not count any more, if they said anything."""
-        return "" if all(self._may_still(approval, vote) for vote in approval.votes) else UNSUPPORTED
+        now = self.as_now(approval) if approval.votes else approval
+        may_still = all(self._may_still(now, vote) for vote in now.votes) and eligibility.stands(now)
+        return "" if may_still else UNSUPPORTED
 
     def _holds(self, principal: str, credential: str) -> bool:
         """Whether that key is the principal's own now. Of one of whom nothing is known here, tokens alone tell."""
@@ -285,7 +302,7 @@ class ApprovalQueue:
                 while True:
                     if await self.get(id) is None or (stored := await self.book.read(id)) is None:
                         return VoteRefused(404, "no such approval")
-                    approval = stored.approval
+                    approval = self.as_now(stored.approval)
                     if not eligibility.may_see(approval, who, roles):
                         return VoteRefused(404, "no such approval")
                     if why := eligibility.objection(approval, who, roles):
@@ -295,7 +312,7 @@ class ApprovalQueue:
                         return VoteRefused(409, f"it was withdrawn: {why}")
                     if refused := unfit(approval, who, vote_request, channel):
                         return refused
-                    new = self._voted(approval, who, vote_request, channel)
+                    new = self._voted(stored.approval, who, vote_request, channel)
                     grant, writes = self._granted(new, who, vote_request, channel)
                     if not await self._record(new, who.principal, vote_request.comment, grant, channel):
                         return UNRECORDED
@@ -305,12 +322,13 @@ class ApprovalQueue:
                         return new
 
     def _voted(self, approval: Approval, who: Client, vote_request: VoteRequest, channel: str) -> Approval:
-        now, comment = self._clock(), vote_request.comment[:MAX_COMMENT]
+        at, comment = self._clock(), vote_request.comment[:MAX_COMMENT]
         if vote_request.word == "deny":
-            return approval.become("denied", by=who.principal, comment=comment, ended=now)
-        valid = tuple(vote for vote in approval.votes if self._may_still(approval, vote))
+            return approval.become("denied", by=who.principal, comment=comment, ended=at)
+        now = self.as_now(approval)
+        valid = tuple(vote for vote in approval.votes if self._may_still(now, vote))
         vote = Vote(
-            who.principal, eligibility.persons(who), channel, now, comment, self._deps.revision(), who.credential,
+            who.principal, eligibility.persons(who), channel, at, comment, self._deps.revision(), who.credential,
             groups(who),
         )  # fmt: skip
         votes = (*valid, vote)
@@ -342,7 +360,7 @@ class ApprovalQueue:
     async def reveal(self, id: str, who: Client, channel: str = "api") -> Json | VoteRefused:
         """The arguments as they were sent, for who may decide; written down before they are told."""
         approval = await self.get(id)
-        if approval is None or not eligibility.may_see(approval, who, self._deps.roles_of(who)):
+        if approval is None or not eligibility.may_see(self.as_now(approval), who, self._deps.roles_of(who)):
             return VoteRefused(404, "no such approval")
         arguments = self._whole.get(id)
         if not approval.is_waiting or arguments is None:
@@ -438,7 +456,9 @@ class ApprovalQueue:
         if self._deps.is_gone(grant.by):
             return UNSUPPORTED
         who = self._deps.client_of(grant.by, grant.roles, grant.channel not in ELICITED)
-        return "" if eligibility.supports(grant, who, self._deps.roles_of(who) if who else ()) else UNSUPPORTED
+        holder = self._deps.client_of(grant.binding.principal, grant.binding.roles, False)
+        roles = self._deps.roles_of(who) if who else ()
+        return "" if eligibility.supports(grant, who, roles, holder) else UNSUPPORTED
 
     # ------------------------------------------------------------ changes
 
