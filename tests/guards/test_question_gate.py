@@ -127,6 +127,20 @@ def test_which_pages_are_sluices_own(url: str, is_own: bool) -> None:
     assert (url in OWN) is is_own
 
 
+@pytest.mark.parametrize(
+    ("url", "is_own"),
+    [
+        ("http://vm:7411/", True), ("https://VM.:7411/x", True), ("https://vm/", True), ("http://vm", True),
+        ("http://vm:8080/", False), ("https://gate.test:8443/", True), ("https://gate.test/", False),
+        ("http://[2001:db8::1]/", True), ("http://other/", False),
+    ],
+)  # fmt: skip
+def test_pages_under_further_names_are_sluices_own(url: str, is_own: bool) -> None:
+    own = OwnUrls(["vm", "gate.test:8443", "[2001:db8::1]"])
+    own.add("http://127.0.0.1:7411")
+    assert (url in own) is is_own
+
+
 def test_a_host_has_the_length_that_a_name_may_have() -> None:
     assert address(f"https://{'a' * 253}/") == ("a" * 253, 443)
     assert address(f"https://{'a' * 254}/") is None

@@ -8,6 +8,7 @@ import pytest
 
 from sluicegate.protocol import legacy_server as dialect
 from sluicegate.protocol import modern_server
+from sluicegate.protocol.elicitation_urls import OwnUrls
 from sluicegate.protocol.jsonrpc import Json, Response, dump
 from sluicegate.protocol.model import LOG_LEVEL, Call, Client, Failure, Result
 
@@ -146,6 +147,9 @@ def test_pages_to_visit_first_are_an_error_for_one_revision_and_words_for_all_ot
         assert dialect.outcome(Call(client, "prompts/get", {}), Response(1, error=error)) == Failure(-32603, words)
     bare = dialect.outcome(Call(LEGACY, "prompts/get", {}), Response(1, error={**error, "data": {}}))
     assert bare == Failure(-32603, "no")
+    own = OwnUrls(["a.test"])
+    told = dialect.outcome(Call(MODERN, "prompts/get", {}), Response(1, error=error), own=own)
+    assert told == Failure(-32603, "no"), "a page of Sluice's own"
 
 
 def test_what_every_result_has_is_added_to_a_tools_and_missed_in_others() -> None:

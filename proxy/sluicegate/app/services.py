@@ -416,7 +416,7 @@ async def open_services(
         identities = Identities(judges.config, egress)
         judges.on_config.append(identities.replace)
         judges.later.identities.set(identities)
-        own_pages = OwnUrls()
+        own_pages = OwnUrls(config.listen.allowed_hosts)
         index = LoginIndex(partial(_open_logins, judges, store, egress, audit, metrics), judges.config)
         stack.push_async_callback(index.aclose)
         metrics.watch(index.samples)

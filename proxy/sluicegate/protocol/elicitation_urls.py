@@ -6,6 +6,7 @@ plain form is accepted, and a host that could be read as an address counts as ou
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import Final
 
 _PAGE: Final = re.compile(
@@ -29,11 +30,18 @@ def address(url: object) -> tuple[str, int] | None:
 
 
 class OwnUrls:
-    """Where Sluice itself listens: `add` is told of each of its URLs once the port is known."""
+    """Where Sluice itself listens: `add` is told of each of its URLs once the port is known. `hosts` are further names
+    (`host[:port]`) under which it is served: at its own ports, and at the default ones of a reverse proxy."""
 
-    def __init__(self) -> None:
+    def __init__(self, hosts: Iterable[str] = ()) -> None:
         self._names = {"localhost"}
         self._ports: set[int] = set()
+        self._proxied: set[tuple[str, int]] = set()
+        for host in hosts:
+            for scheme in _DEFAULT:
+                if (found := address(f"{scheme}://{host}")) is not None:
+                    self._names.add(found[0])
+                    self._proxied.add(found)
 
     def add(self, url: str) -> None:
         if (found := address(url)) is not None:
@@ -47,7 +55,9 @@ class OwnUrls:
 
     def __contains__(self, url: object) -> bool:
         found = address(url)
-        if found is None or found[1] not in self._ports:
-            return False
+        if found is None or found in self._proxied:
+            return found is not None
         host = found[0]
+        if found[1] not in self._ports:
+            return False
         return host in self._names or host.endswith(".localhost") or _NAME.fullmatch(host) is None

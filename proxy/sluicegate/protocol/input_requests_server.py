@@ -223,10 +223,11 @@ def entry(request: Request, client: Client) -> Json:
     return {"method": request.method, "params": params} if params else {"method": request.method}
 
 
-def visits(error: Json) -> str:
-    """The pages that a user must visit first, in words: for a client that cannot be asked to open them."""
-    listed = pages(error) or {}
-    found = (f"{visit['params']['message']}: {visit['params']['url']}" for visit in listed.values())
+def visits(error: Json, own: OwnUrls = NO_PAGES) -> str:
+    """The pages that a user must visit first, in words: for a client that cannot be asked to open them. `own` are the
+    pages that Sluice serves, to which no server may send anybody."""
+    listed = [visit["params"] for visit in (pages(error) or {}).values()]
+    found = (f"{visit['message']}: {visit['url']}" for visit in listed if visit["url"] not in own)
     return "\n".join((str(error.get("message") or "Error"), *found))
 
 

@@ -7,7 +7,9 @@ are lifted to the form of the newest revision, so that the middle never sees a l
 from typing import Final
 
 from sluicegate.protocol import input_requests_server, tasks
+from sluicegate.protocol.elicitation_urls import OwnUrls
 from sluicegate.protocol.input_requests_client import unanswered
+from sluicegate.protocol.input_requests_server import NO_PAGES
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Response, inside, without
 from sluicegate.protocol.methods import CACHEABLE, LISTS, TASK_SHOWN
 from sluicegate.protocol.model import (
@@ -53,10 +55,11 @@ def params(call: Call, token: int, to_sluice: bool = False) -> Json:
     return {**own, "_meta": meta} if meta else own
 
 
-def outcome(call: Call, response: Response, has_tasks: bool = False) -> Outcome:
-    """`has_tasks`: the server may be asked for tasks, so that what its tools say of them counts."""
+def outcome(call: Call, response: Response, has_tasks: bool = False, own: OwnUrls = NO_PAGES) -> Outcome:
+    """`has_tasks`: the server may be asked for tasks, so that what its tools say of them counts. `own` are the pages
+    that Sluice serves."""
     if response.error is not None:
-        failed = failure(call, response.error)
+        failed = failure(call, response.error, own)
         is_told = response.error.get("code") == URL_ELICITATION_REQUIRED != failed.code
         return unanswered(call.method, failed.message) if is_told else failed
     value = response.result or {}
@@ -80,7 +83,7 @@ def lifted(method: str, value: Json, has_tasks: bool = False) -> Json:
     return made
 
 
-def failure(call: Call, error: Json) -> Failure:
+def failure(call: Call, error: Json, own: OwnUrls = NO_PAGES) -> Failure:
     code, text = error.get("code"), str(error.get("message") or "Error")
     data = without_pages(error.get("data"))
     if not is_code(code):
@@ -91,7 +94,7 @@ def failure(call: Call, error: Json) -> Failure:
         can_open = call.client.revision == NEWEST_LEGACY and input_requests_server.opens_pages(call.client)
         if can_open and input_requests_server.pages(error) is not None:
             return Failure(code, text, error["data"])
-        return Failure(INTERNAL_ERROR, input_requests_server.visits(error))
+        return Failure(INTERNAL_ERROR, input_requests_server.visits(error, own))
     # Free for all in these revisions; what the newest one reserved must not be taken for its own. Servers of both eras
     # say in the older, too, what their client lacks.
     is_meant = code == MISSING_CAPABILITY and isinstance(inside(data, "requiredCapabilities"), dict)

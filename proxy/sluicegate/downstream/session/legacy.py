@@ -206,7 +206,7 @@ class LegacyConnection(ServerConnection):
         return self._read(call, response, exchange)
 
     def _read(self, call: Call, response: Response, exchange: PendingRequest) -> Outcome:
-        outcome = dialect.outcome(call, response, self._tasks is not None)
+        outcome = dialect.outcome(call, response, self._tasks is not None, self.settings.own_pages)
         if exchange.unmet is not None:
             outcome = unmet(call, outcome, exchange.unmet)
         if not isinstance(outcome, TaskStarted):
