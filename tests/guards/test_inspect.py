@@ -210,6 +210,12 @@ async def test_an_error_of_the_tool_promises_nothing() -> None:
     assert await ask(error, "block", target=TYPED) is error
 
 
+async def test_what_is_withheld_of_an_error_is_not_said_to_have_been_executed() -> None:
+    for is_error in (False, True):
+        told = str(value(await ask(text("a\u202e", isError=is_error), "block")))
+        assert ("This was executed" in told) is not is_error and ("answered with an error" in told) is is_error
+
+
 ASKS = {
     "good": {"method": "elicitation/create", "params": {"message": "Your name?"}},
     "bad": {"method": "elicitation/create", "params": {"message": f"Sure?{TAG}\x1b[2K\u202e"}},

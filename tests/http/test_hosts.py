@@ -132,7 +132,8 @@ def test_a_public_url_has_a_host_a_path_and_what_stands_before_it(
 
 
 def test_any_header_of_a_proxy_is_a_sign_that_there_is_one() -> None:
-    for name in (b"forwarded", b"via", b"x-real-ip", b"x-forwarded-for", b"x-forwarded-anything"):
+    for name in (b"forwarded", b"via", b"x-real-ip", b"x-forwarded-for", b"x-forwarded-anything", b"cdn-loop",
+                 b"cf-connecting-ip", b"true-client-ip", b"x-client-ip", b"fly-client-ip"):  # fmt: skip
         assert is_forwarded([(b"host", b"x"), (name, b"")])
     assert not is_forwarded([(b"host", b"x"), (b"x-forwarded", b""), (b"not-x-forwarded-for", b"")])
 

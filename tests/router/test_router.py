@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -12,6 +13,7 @@ from scripted_server import CLIENT, OTHER, Front, Scripted, tools
 
 from sluicegate.catalog.discover_merge import MERGED
 from sluicegate.catalog_cache import cache
+from sluicegate.guards.inspect import inspect_params, inspect_task_state
 from sluicegate.hub import MAX_PENDING, Event
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
 from sluicegate.protocol.model import (
@@ -432,6 +434,18 @@ async def test_what_a_server_refuses_is_said_in_the_acknowledgement_with_its_rea
                 "a+x:no": {"code": -32000, "message": "not this one"},
                 "b+x:1": {"code": METHOD_NOT_FOUND, "message": "The server of this resource has no subscriptions"},
             }
+
+
+@pytest.mark.parametrize(("mode", "said"), [
+    ("warn", "not this one"), ("block", "The server refused the subscription"), ("off", "not\x1b[0m this one"),
+])  # fmt: skip
+async def test_what_a_server_says_when_it_refuses_is_inspected(mode: Any, said: str) -> None:
+    server = Scripted("a", capabilities=SUBSCRIBING)
+    server.refuses = {"x:no": Failure(-32000, "not\x1b[0m this one")}
+    inspected = partial(inspect_task_state, inspect_params({"a": mode}))
+    async with Front(server, inspected=inspected) as front, listen(front, single("a+x:no")) as stream:
+        refused = (await stream.next()).params["_meta"][listening.REFUSED]
+        assert refused == {"a+x:no": {"code": -32000, "message": said}}
 
 
 async def test_a_server_that_cannot_be_reached_is_subscribed_to_when_it_can_and_then_told_of(monkeypatch: Any) -> None:

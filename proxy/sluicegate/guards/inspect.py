@@ -66,6 +66,8 @@ _MAX_CLEANED: Final = 64 * 1024
 """Characters of a notification that has hidden ones: all of it is cleaned in one step of the event loop."""
 _MAX_AT_ONCE: Final = 1024 * 1024
 """Characters of a notification that belongs to no call: all of it is looked at in one step."""
+_EXECUTED: Final = "This was executed, but its answer"
+_FAILED: Final = "The server answered with an error, which"
 _PARTS: Final = ("result", "inputRequests", "error")
 
 log = logging.getLogger(__name__)
@@ -252,7 +254,8 @@ def _inspect_result(
             found.add(judged[0])
             log.debug("%s of %s: %s: %r", target.own, target.server, *judged)
     if strict and found - _HARMLESS:
-        return _withhold(call, target, found - _HARMLESS)
+        what = _FAILED if value.get("isError") is True else _EXECUTED
+        return _withhold(call, target, found - _HARMLESS, what)
     if found:
         return Result(_marked(value, found), reason=outcome.reason)
     return outcome
@@ -285,7 +288,7 @@ async def _inspect_asks(call: Call, outcome: InputRequired, strict: bool, look: 
     return replace(outcome, requests=requests)
 
 
-def _withhold(call: Call, target: Target, found: set[str], what: str = "This was executed, but its answer") -> Outcome:
+def _withhold(call: Call, target: Target, found: set[str], what: str) -> Outcome:
     """Says nothing in the server's words: they may be what the result is withheld for."""
     log.info("withheld an answer of %s to %s: %s", target.server, call.client.principal, ", ".join(sorted(found)))
     things = " and ".join(WORDS[flag] for flag in sorted(found))

@@ -14,8 +14,12 @@ from sluicegate.http.hosts import Headers, ServedNames, authority
 # One absolute path of plain segments: it becomes a part of an address that is sent to clients.
 _PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+;=:@%-]+)+/?")
 _MAX_PREFIX: Final = 256
-# RFC 7239, RFC 9110 7.6.3, and what stood there before them.
-_MARKS: Final = frozenset({b"forwarded", b"via", b"x-real-ip"})
+# RFC 7239, RFC 9110 7.6.3, RFC 8586, what stood there before them, and what tunnels and content networks add.
+_MARKS: Final = frozenset({
+    b"forwarded", b"via", b"cdn-loop", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip", b"true-client-ip",
+    b"cf-connecting-ip", b"cf-connecting-ipv6", b"cf-ray", b"fly-client-ip", b"fastly-client-ip", b"x-azure-clientip",
+    b"x-envoy-external-address", b"x-original-forwarded-for", b"x-proxyuser-ip",
+})  # fmt: skip
 
 
 def is_forwarded(headers: Headers) -> bool:

@@ -19,7 +19,7 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from sluicegate.catalog import discover_merge, uri_fields
+from sluicegate.catalog import discover_merge
 from sluicegate.catalog.uris import is_clean
 from sluicegate.catalog_cache import RECONFIGURED, CatalogCache, Resolver
 from sluicegate.hub import Event, Hub, Subscription
@@ -39,6 +39,7 @@ from sluicegate.protocol.model import (
     session_scope,
 )
 from sluicegate.router.task_subscriptions import MAX_FOLLOWED, FollowedTasks, TaskSubscriptions
+from sluicegate.router.tasks import InspectState
 from sluicegate.router.visible_lists import ListVersions, VisibleLists
 
 Decide = Callable[[Call, Target], Decision]
@@ -46,6 +47,7 @@ Decide = Callable[[Call, Target], Decision]
 UPDATED: Final = "notifications/resources/updated"
 STRIDE: Final = 16  # URIs that are judged in a row
 
+_REFUSED: Final = "The server refused the subscription"
 _NO_SUBSCRIPTIONS: Final = Failure(METHOD_NOT_FOUND, "The server of this resource has no subscriptions")
 
 log = logging.getLogger(__name__)
@@ -96,6 +98,7 @@ class Subscribing:
     lists: CatalogCache
     resolver: Resolver
     decide: Decide
+    inspected: InspectState
 
     async def begin(self, call: Call, uris: Sequence[str]) -> "Subscriptions":
         """Nothing is asked of a server yet."""
@@ -173,8 +176,8 @@ class Subscriptions:
         for uri in self._by_server[key].pop(own, ()):
             if failure == not_found("resources/read", {"uri": own}):
                 continue  # word for word what does not exist
-            data = uri_fields.error_data(failure.data, self._shared.lists.namings[key].uris.public)
-            self.refused[uri] = Failure(failure.code, failure.message, data, failure.reason)
+            shown = self._shared.inspected(key, {"message": failure.message})
+            self.refused[uri] = Failure(failure.code, shown.get("message", _REFUSED))
 
     # ------------------------------------------------------------ updates
 
@@ -214,14 +217,14 @@ class _Stream:
 class SubscriptionStreams:
     def __init__(
         self, servers: Mapping[str, McpServer], lists: CatalogCache, resolver: Resolver, hub: Hub, views: VisibleLists,
-        may_see: MaySee, decide: Decide, task_subscriptions: TaskSubscriptions,
+        may_see: MaySee, decide: Decide, task_subscriptions: TaskSubscriptions, inspected: InspectState,
     ) -> None:  # fmt: skip
         self._servers = servers
         self._lists = lists
         self._hub = hub
         self._may_see = may_see
         self._versions = ListVersions(servers, lists, views, may_see)
-        self._subscribing = Subscribing(servers, lists, resolver, decide)
+        self._subscribing = Subscribing(servers, lists, resolver, decide, inspected)
         self._task_subscriptions = task_subscriptions
 
     async def listen(self, call: Call) -> Outcome:
