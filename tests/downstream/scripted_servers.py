@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ import anyio
 from waiting import until as until
 
 from sluicegate.downstream.server import DownstreamServer
-from sluicegate.downstream.settings import ServerSettings
+from sluicegate.downstream.settings import Credentials, ServerSettings
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import Ask, Call, Client, Outcome, Result
 from sluicegate.store import Store
@@ -22,6 +22,19 @@ from sluicegate.store.memory import MemoryStore
 CHILD = Path(__file__).with_name("scripted_child.py")
 LEGACY = Client("key:a", revision="2025-11-25", session="s1")
 MODERN = Client("key:a")
+
+
+class Account:
+    """A login with a newer token each time."""
+
+    def headers(self) -> Credentials:
+        return ((b"authorization", b"Bearer t"),)
+
+    async def renewed(self) -> Credentials:
+        return self.headers()
+
+    async def rejected(self, used: Credentials, status: int, challenges: Sequence[str]) -> Credentials:
+        return self.headers()
 
 
 class Clock:

@@ -4,12 +4,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
 import pytest
-from scripted_servers import LEGACY, MODERN, Asked, Rig, endpoint, event, running, until
+from scripted_servers import LEGACY, MODERN, Account, Asked, Rig, endpoint, event, running, until
 
 from sluicegate.downstream.transport import sse_transport
 from sluicegate.protocol.jsonrpc import Json
@@ -330,6 +330,72 @@ async def test_a_message_that_is_not_accepted_ends_its_call(status: int, headers
     async with older(Picky()) as (rig, _):
         assert await rig.reason("t") == reason and calls == 1
         assert (await rig.request("tools/list")).__class__ is Result
+
+
+WORDS = {
+    "progress": lambda id: {"method": "notifications/progress", "params": {"progressToken": id, "progress": 1}},
+    "log": lambda id: {"method": "notifications/message", "params": {"level": "info", "data": "x"}},
+    "question": lambda id: {"id": 7, "method": "elicitation/create",
+                            "params": {"message": "m", "requestedSchema": {"type": "object", "properties": {}}}},
+    "result": lambda id: {"id": id, "result": TEXT},
+}  # fmt: skip
+ASKABLE = replace(LEGACY, capabilities={"elicitation": {}}, capability_key='{"elicitation":{}}')
+
+
+@pytest.mark.parametrize("account", [None, Account()], ids=["no-login", "login"])
+@pytest.mark.parametrize("word", WORDS)
+async def test_a_refusal_behind_a_sign_of_life_proves_nothing_and_nothing_is_sent_again(
+    word: str, account: Any
+) -> None:
+    class Talking(Older):
+        calls = 0
+
+        async def __call__(self, asked: Asked) -> None:
+            if asked.rpc != "tools/call":
+                return await super().__call__(asked)
+            self.calls += 1
+            await self.say(WORDS[word](asked.message["id"]))
+            await anyio.sleep(0.1)  # it comes on another connection
+            await asked.reply(b"", 401, WWW_Authenticate="Bearer")
+
+    server = Talking()
+    async with older(server, transport="sse", account=account) as (rig, _):
+        outcome = await rig.request("tools/call", {"name": "t"}, ASKABLE, progressToken="p")
+        if isinstance(outcome, Result) and word != "result":
+            assert outcome.value["_meta"]["dev.sluice/reason"] == "outcome_unknown"
+        elif isinstance(outcome, Result):
+            assert outcome.value == TEXT
+        else:
+            assert word == "question" and isinstance(outcome, InputRequired)
+        await anyio.sleep(0.1)
+    assert server.calls == 1
+
+
+@pytest.mark.parametrize("end", ["timeout", "cancelled"])
+async def test_a_call_that_was_given_up_is_not_sent_again_with_a_newer_token(end: str) -> None:
+    class Late(Older):
+        calls = 0
+        given_up = anyio.Event()
+
+        async def __call__(self, asked: Asked) -> None:
+            if asked.rpc != "tools/call":
+                return await super().__call__(asked)
+            self.calls += 1
+            await self.given_up.wait()
+            await asked.reply(b"", 401, WWW_Authenticate="Bearer")
+
+    server = Late()
+    server.given_up = anyio.Event()
+    async with older(server, transport="sse", account=Account(), timeout=0.3) as (rig, _):
+        if end == "timeout":
+            assert await rig.reason("t") == "timeout"
+        else:
+            with anyio.move_on_after(0.2):
+                await rig.reason("t")
+        server.given_up.set()
+        await anyio.sleep(0.2)
+        assert (await rig.request("tools/list")).__class__ is Result
+    assert server.calls == 1
 
 
 async def test_noise_on_the_stream_harms_nobody() -> None:

@@ -2,17 +2,28 @@
 else, which proves nothing."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx
 import pytest
-from scripted_servers import LEGACY, MODERN, Asked, child, endpoint, legacy_start, modern_start, running
+from scripted_servers import (
+    LEGACY,
+    MODERN,
+    Account,
+    Asked,
+    child,
+    endpoint,
+    event,
+    legacy_start,
+    modern_start,
+    running,
+    until,
+)
 
 from sluicegate.downstream.failures import PROOFS, Lost, as_lost
-from sluicegate.downstream.settings import Credentials
 from sluicegate.protocol.model import Client, Failure, Result
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "reasons.md"
@@ -105,19 +116,6 @@ async def test_any_other_answer_proves_nothing_and_the_call_is_made_once(
     assert [asked.rpc for asked in server.calls] == ["tools/call"]  # also not where a redirect leads
 
 
-class Account:
-    """A login with a newer token each time."""
-
-    def headers(self) -> Credentials:
-        return ((b"authorization", b"Bearer t"),)
-
-    async def renewed(self) -> Credentials:
-        return self.headers()
-
-    async def rejected(self, used: Credentials, status: int, challenges: Sequence[str]) -> Credentials:
-        return self.headers()
-
-
 OTHER = {"jsonrpc": "2.0", "id": 99_999, "result": {"content": []}}
 
 
@@ -152,6 +150,36 @@ async def test_a_refusal_that_holds_a_result_refuses_nothing(
     for unclear in (OTHER, [OTHER], b'{"result": {', {"result": "x" * 300_000}):
         assert await told(lambda own, body=unclear: (body, json_kind)) == UNKNOWN  # type: ignore[misc]
     assert await told(lambda own: (b"data: " + json.dumps(own).encode() + b"\n\n", "text/event-stream")) == UNKNOWN
+
+
+@pytest.mark.parametrize("account", [None, Account()], ids=["no-login", "login"])
+@pytest.mark.parametrize("status", [401, 404])
+async def test_progress_on_another_stream_of_the_session_proves_that_the_call_has_begun(
+    account: Any, status: int
+) -> None:
+    class Telling(Scripted):
+        stream: Asked | None = None
+
+        async def __call__(self, asked: Asked) -> None:
+            if asked.method == "GET":
+                self.stream = asked
+                await asked.stream(end=False)
+                await asked.gone()
+            elif asked.rpc == "tools/call":
+                self.calls.append(asked)
+                await until(lambda: self.stream is not None)
+                assert self.stream is not None
+                said = {"progressToken": asked.message["id"], "progress": 1}
+                await self.stream.more(event({"method": "notifications/progress", "params": said}))
+                await anyio.sleep(0.1)  # it comes on another connection
+                await asked.reply(b"", self.status, **self.headers)
+            else:
+                await super().__call__(asked)
+
+    server = Telling("legacy", status, {"WWW-Authenticate": "Bearer"}, session="s")
+    async with endpoint(server) as (url, _), running(url=url, era="legacy", account=account) as rig:
+        assert await rig.reason("t") == UNKNOWN
+    assert len(server.calls) == 1
 
 
 async def test_a_404_proves_it_where_the_request_had_a_session_and_nowhere_else() -> None:

@@ -295,13 +295,17 @@ async def test_a_round_whose_tool_is_gone_is_one_of_a_call_that_had_begun(sealer
     assert [gone(one) for one in others] == [None] * 4
 
 
-@pytest.mark.parametrize("why", ["server_unavailable", "audit_unavailable"])
+@pytest.mark.parametrize("why", [
+    "server_unavailable", "audit_unavailable", "store_unavailable", "login_required", "invalid_arguments",
+    "approval_expired", "denied",
+])  # fmt: skip
 async def test_what_keeps_a_later_round_from_its_server_proves_nothing_of_the_first(sealer: Sealer, why: Any) -> None:
     guard = seal(sealer.seal, sealer.unseal, same)
-    refused = refuse("tools/call", why, "It cannot be had.")
+    refused = refuse("tools/call", why, "NOT EXECUTED: It cannot be had.")
     asked = await guard(call(), Server(ASK))
     assert isinstance(asked, InputRequired)
-    assert reason(await guard(retry(asked.state), Server(refused))) == "outcome_unknown"
+    told = await guard(retry(asked.state), Server(refused))
+    assert reason(told) == "outcome_unknown" and "NOT EXECUTED" not in str(told)
     ours = await guard(call(), Server(replace(ASK, approval_ref=ApprovalRef("a1", "d", "r", "p", "key"))))
     assert isinstance(ours, InputRequired)
     assert reason(await guard(retry(ours.state), Server(refused))) == why

@@ -42,6 +42,13 @@ PURPOSE: Final = "round"
 MAX_ROUNDS: Final = 10
 _INVALID: Final = Failure(INVALID_PARAMS, "Invalid or expired requestState")
 _BEGUN: Final = "This call began in an earlier round, and may or may not have been executed."
+# All other reasons say that nothing was executed, which is true of this round alone. The call still waits where it comes
+# too often or a person has to approve it; a denial is told as such to the server.
+_TRUE_OF_ALL_ROUNDS: Final = frozenset({
+    "outcome_unknown", "timeout", "result_too_large", "result_withheld", "rate_limited", "approval_pending",
+    "approval_denied",
+})  # fmt: skip
+_LOGIN: Final = "Its server wants a login before it goes on."
 _RETRY_KEYS: Final = frozenset({"requestState", "inputResponses"})
 
 
@@ -119,9 +126,10 @@ def _is_refused(call: Call, outcome: Outcome) -> bool:
 
 def _proven(call: Call, outcome: Outcome) -> Outcome:
     """That this round did not reach the server proves nothing of the rounds before it."""
-    if not isinstance(outcome, Result) or outcome.reason not in ("server_unavailable", "audit_unavailable"):
+    if not isinstance(outcome, Result) or outcome.reason is None or outcome.reason in _TRUE_OF_ALL_ROUNDS:
         return outcome
-    return _unknown(call, outcome.value["content"][0]["text"]) or outcome
+    text = outcome.value["content"][0]["text"].removeprefix("NOT EXECUTED").lstrip(":. ")
+    return _unknown(call, _LOGIN if outcome.reason == "login_required" else text) or outcome
 
 
 def _envelope(

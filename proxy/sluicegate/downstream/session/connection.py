@@ -241,6 +241,7 @@ class ServerConnection:
         except (TimeoutError, asyncio.CancelledError) as end:
             if not exchange.is_over and method != "initialize":  # never cancelled: 2025-11-25 basic/utilities
                 self._abandon(exchange, "timed out" if isinstance(end, TimeoutError) else "cancelled")
+            exchange.settle(error=Lost("nobody waits for its answer any more", sent=True))
             raise
         finally:
             self.pending.pop(exchange.id, None)

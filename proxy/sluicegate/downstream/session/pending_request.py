@@ -106,6 +106,11 @@ class PendingRequest:
         return self.answer is not None or self.error is not None
 
     @property
+    def may_be_sent_again(self) -> bool:
+        """Whether somebody waits, and nothing has come from the server that proves that it has begun."""
+        return not (self.is_over or self.has_begun)
+
+    @property
     def ready(self) -> Response | None:
         """The answer where nothing has to be waited for, as after a plain POST: `result` is a coroutine."""
         return None if self._inbox else self.answer

@@ -52,6 +52,7 @@ class InteractiveExchange(PendingRequest):
 
     def asked(self, request: Request) -> bool:
         """Takes a question; False where there are too many already, or they are too large together."""
+        self.has_begun = True
         if self.is_over or len(self.asks) >= MAX_ASKS:
             return False
         sizes = (size_of(one.params) for one in (*self.asks.values(), request))

@@ -21,7 +21,7 @@ from anyio.abc import TaskGroup
 from sluicegate.downstream.failures import AnswerTooLarge, Lost, proves
 from sluicegate.downstream.session.connection import Receive, ReceiveInPieces
 from sluicegate.downstream.session.pending_request import PendingRequest
-from sluicegate.downstream.settings import Account, Credentials, ServerSettings
+from sluicegate.downstream.settings import NO_CREDENTIALS, Account, Credentials, ServerSettings
 from sluicegate.http.client.connection import Reply
 from sluicegate.http.client.pool import HttpClient
 from sluicegate.http.egress import Blocked
@@ -84,27 +84,31 @@ class HttpTransport:
         finally:
             self._sending -= 1
 
-    async def _request(self, method: str, url: httpx.URL, headers: Raw, body: bytes = b"") -> Reply:
-        """Raises `Lost`."""
-        account = self._settings.account
-        if account is None:
-            return await self._exchange(method, url, headers, body)
-        used = account.headers() or await account.renewed()
+    async def _request(
+        self, method: str, url: httpx.URL, headers: Raw, body: bytes = b"", exchange: PendingRequest | None = None
+    ) -> Reply:
+        """`exchange` is what the request is of, if it has an answer. Raises `Lost`."""
+        account, used = self._settings.account, NO_CREDENTIALS
+        if account is not None:
+            used = account.headers() or await account.renewed()
+        if exchange is not None and exchange.is_over:
+            raise Lost("nobody waits for its answer any more", sent=False)
         reply = await self._exchange(method, url, [*headers, *used], body)
-        if reply.status in REFUSED:
-            return await self._once_more(account, used, reply, method, url, headers, body)
+        if reply.status in REFUSED and account is not None:
+            return await self._once_more(account, used, reply, method, url, headers, body, exchange)
         return reply
 
     async def _once_more(
-        self, account: Account, used: Credentials, reply: Reply, method: str, url: httpx.URL, headers: Raw, body: bytes
-    ) -> Reply:
+        self, account: Account, used: Credentials, reply: Reply, method: str, url: httpx.URL, headers: Raw, body: bytes,
+        exchange: PendingRequest | None,
+    ) -> Reply:  # fmt: skip
         """What proves that nothing was executed may be sent once more, with a newer token than `used`. Returns the
         refusal itself where it proves nothing. Raises `Lost`."""
         is_again = False
-        while await is_proof(reply):
+        while (exchange is None or exchange.may_be_sent_again) and await is_proof(reply):
             reply.close()
             used = await account.rejected(used, reply.status, challenges(reply))
-            if is_again:
+            if is_again or (exchange is not None and not exchange.may_be_sent_again):
                 raise await refused(reply)
             reply, is_again = await self._exchange(method, url, [*headers, *used], body), True
         return reply

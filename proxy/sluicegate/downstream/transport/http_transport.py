@@ -107,27 +107,29 @@ class StreamableHttpTransport(HttpTransport):
             response = await self._http.exchange(self._url, [*self._posting, *headers, *used], body)
         except httpx.TransportError as error:
             raise lost_by(error) from None
-        if response.status in REFUSED and account is not None and not exchange.has_begun:
+        if response.status in REFUSED and account is not None:
             own = [*self._posting, *headers]
-            response = await self._once_more(account, used, response, "POST", self._url, own, body)
+            response = await self._once_more(account, used, response, "POST", self._url, own, body, exchange)
         if response.status in _MOVED:
-            response = await self._follow(response, body, headers, exchange.once)
+            response = await self._follow(response, body, headers, exchange)
         try:
             await self._take(response, exchange)
         except BaseException:
             response.close()
             raise
 
-    async def _follow(self, response: Reply, body: bytes, own: Raw, once: bool = False) -> Reply:
+    async def _follow(
+        self, response: Reply, body: bytes, own: Raw, exchange: PendingRequest | None = None
+    ) -> Reply:  # fmt: skip
         """The answer from where the server has moved to; the redirect itself for what may be sent only once."""
         url = self._moved(response)
         if url is None:
             return response
         self._url = url
-        if once:
+        if exchange is not None and exchange.once:
             return response
         response.close()
-        return await self._request("POST", self._url, [*self._posting, *own], body)
+        return await self._request("POST", self._url, [*self._posting, *own], body, exchange)
 
     def _moved(self, response: Reply) -> httpx.URL | None:
         """Another path of the same origin; any other redirect could carry the credentials away."""

@@ -80,19 +80,19 @@ class HttpSseTransport(HttpTransport):
     async def _send(self, exchange: PendingRequest, body: bytes) -> None:
         try:
             with anyio.move_on_after(self._settings.max_time):
-                await self._post(body, exchange.once)
+                await self._post(body, exchange)
         except Lost as lost:
             exchange.settle(error=lost)
 
     async def notify(self, body: bytes) -> None:
-        await self._post(body, once=False)
+        await self._post(body, None)
 
-    async def _post(self, body: bytes, once: bool) -> None:
+    async def _post(self, body: bytes, exchange: PendingRequest | None) -> None:
         """What may be sent only once follows no redirect."""
         if self._messages is None:
             raise Lost("the server has not said where to send messages", sent=False)
-        moved = _NEVER_MOVED if once else _MOVED_POST
-        response = await self._follow("POST", self._messages, self._posting, body, moved)
+        moved = _NEVER_MOVED if exchange is not None and exchange.once else _MOVED_POST
+        response = await self._follow("POST", self._messages, self._posting, body, moved, exchange)
         try:
             if response.status == 404:  # the session is over, or never was: no page says that nothing was executed then
                 self._retire("the server ended the session", False)
@@ -103,11 +103,12 @@ class HttpSseTransport(HttpTransport):
             response.close()
 
     async def _follow(
-        self, method: str, url: httpx.URL, headers: Raw, body: bytes, moved: frozenset[int]
-    ) -> Reply:
+        self, method: str, url: httpx.URL, headers: Raw, body: bytes, moved: frozenset[int],
+        exchange: PendingRequest | None = None,
+    ) -> Reply:  # fmt: skip
         """The answer, after redirects on the origin: `/sse` is `/sse/` for many servers. Raises `Lost`."""
         for _ in range(_MAX_HOPS + 1):
-            response = await self._request(method, url, headers, body)
+            response = await self._request(method, url, headers, body, exchange)
             if response.status not in moved:
                 return response
             response.close()
