@@ -42,8 +42,8 @@ PURPOSE: Final = "round"
 MAX_ROUNDS: Final = 10
 _INVALID: Final = Failure(INVALID_PARAMS, "Invalid or expired requestState")
 _BEGUN: Final = "This call began in an earlier round, and may or may not have been executed."
-# All other reasons say that nothing was executed, which is true of this round alone. The call still waits where it comes
-# too often or a person has to approve it; a denial is told as such to the server.
+# All other reasons say that nothing was executed, which is true of this round alone. The call still waits where it
+# comes too often or a person has to approve it; a denial is told as such to the server.
 _TRUE_OF_ALL_ROUNDS: Final = frozenset({
     "outcome_unknown", "timeout", "result_too_large", "result_withheld", "rate_limited", "approval_pending",
     "approval_denied",
