@@ -27,6 +27,8 @@ _CODE: Final = "slac_"
 _GRANTS: Final = "issuer-grant"
 _LISTS: Final = "issuer-grants"
 _CODES: Final = "issuer-code"
+_REPLAYED: Final = "issuer-replayed"
+_TWICE: Final = "the code was used before: its grant ended"
 _ATTEMPTS: Final = 20
 
 
@@ -106,11 +108,16 @@ class ClientGrants:
             raise GrantEnded("the verifier is not that of the code")
         id = sha256(made["id"].encode()).hexdigest()[:32]
         if not await self._store.spend(f"{_CODES}/{made['id']}", 2 * CODE_LIFE):
+            # Said first, for whoever was first may not have written the grant yet.
+            await self._store.put(f"{_REPLAYED}/{id}", b"1", 2 * CODE_LIFE)
             await self._store.delete(f"{_GRANTS}/{id}")
-            raise GrantEnded("the code was used before: its grant ended")
+            raise GrantEnded(_TWICE)
         now = self._clock()
         grant = _Grant(made["principal"], tuple(made["roles"]), client, now + self._lasts(), made["source"], turned=now)
         await self._add(id, grant)
+        if await self._store.get(f"{_REPLAYED}/{id}") is not None:
+            await self._store.delete(f"{_GRANTS}/{id}")
+            raise GrantEnded(_TWICE)
         return self._tokens(id, grant)
 
     async def _add(self, id: str, grant: _Grant) -> None:
