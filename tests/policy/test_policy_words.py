@@ -2,16 +2,17 @@
 
 import logging
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sluicegate.policy import display, pins
+from sluicegate.policy import display, hidden_text, pins
 from sluicegate.policy.arguments import ArgumentRules, Schema
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.diff import Side, compare, render
-from sluicegate.policy.display import diff, hidden, lines, summary, visible
+from sluicegate.policy.display import MAX_PATH, WIDTH, diff, each_line, hidden, lines, summary, visible
 from sluicegate.policy.explain import Explanation, explain
 from sluicegate.policy.explain import render as render_explanation
 from sluicegate.policy.facts import Candidate, Facts, GrantFact
@@ -377,3 +378,27 @@ def test_each_character_of_a_long_text_is_judged_once(monkeypatch: pytest.Monkey
     assert hidden("\u4e00\u202e" * 100_000) == 100_000
     assert visible("\u4e00\u202e" * 100_000) == "\u4e00\u27e8U+202E\u27e9" * 100_000
     assert len(judged) == 4
+
+
+def test_a_long_path_is_not_repeated_for_each_of_its_values() -> None:
+    deep: Any = list(range(1_000))
+    for _ in range(58):
+        deep = {"n" * 253: deep}
+    wide = {"n" * 1_000_000: list(range(300))}
+    for value in (deep, wide, {"a": deep, "b": wide}):
+        shown = lines(value)
+        assert max(map(len, shown)) <= WIDTH + 6 and sum(map(len, shown)) < 1_300 * (MAX_PATH + 100)
+    assert "".join(lines(deep)[:4]).startswith("n" * WIDTH) and "\u2026" in "".join(lines(deep)[:4])
+    assert len(list(islice(each_line(deep), 61))) == 61
+    assert "\u2026" not in "".join(line[6:] for line in lines({"a" * 390: 1}))
+
+
+def test_the_place_of_a_text_is_written_where_something_is_wrong_alone() -> None:
+    deep: Any = ["x"] * 10_000
+    for _ in range(60):
+        deep = {"y" * 80: deep}
+    longest: list[int] = []
+    for place, _ in hidden_text._texts(deep):
+        longest.append(len(place) if place is not None else 0)
+    assert max(longest) == 2, "a place is its holder and a name"
+    assert flags(deep) == []

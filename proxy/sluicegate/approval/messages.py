@@ -3,12 +3,13 @@
 A model reads the answers, so each says first whether anything was executed, and what to do next.
 """
 
+from itertools import islice
 from typing import Any, Final
 
 from sluicegate.approval.presentation import stamp
 from sluicegate.approval.record import SCOPES, Approval
 from sluicegate.approval.vote_request import VoteRequest
-from sluicegate.policy.display import lines, visible
+from sluicegate.policy.display import each_line, visible
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import REASON, Failure, Outcome, Reason, Result, refuse
 
@@ -104,7 +105,7 @@ def visit(approval: Approval, details: Json, show: str, url: str) -> Json:
 def question(approval: Approval, details: Json, show: str) -> str:
     """On one screen: what runs where, with which arguments, and who says what. `show` is a command that shows all."""
     binding = approval.binding
-    shown = lines(details.get("arguments"))
+    shown = list(islice(each_line(details.get("arguments")), MAX_LINES + 1))
     parts = [
         f"Sluice asks: run {visible(binding.own)} of {binding.server} ({binding.class_})?",
         *(f"  {line}" for line in shown[:MAX_LINES]),

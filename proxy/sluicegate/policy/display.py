@@ -16,6 +16,7 @@ from sluicegate.protocol.jsonrpc import Json
 
 WIDTH: Final = 110
 MAX_COMPARED: Final = 1_000  # lines: two texts without a line in common take the square of them, 40 ms
+MAX_PATH: Final = 400  # characters
 CONTEXT: Final = 2
 
 _CATEGORIES: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
@@ -62,21 +63,33 @@ def hidden(value: Any) -> int:
 
 def lines(value: Any) -> list[str]:
     """A JSON value as `path: value` lines, in the order of the keys."""
-    return [part for line in _lines("", value) for part in cut(line)]
+    return list(each_line(value))
 
 
-def _lines(path: str, value: Any) -> Iterator[str]:
-    if isinstance(value, dict) and value:
-        for key in sorted(value):
-            yield from _lines(f"{path}.{_key(key)}" if path else _key(key), value[key])
-    elif isinstance(value, list) and value:
-        for index, item in enumerate(value):
-            yield from _lines(f"{path}[{index}]", item)
-    elif isinstance(value, str) and "\n" in value:
-        yield f"{path}:"
-        yield from (f"    | {visible(line)}" for line in value.split("\n"))
-    else:
-        yield f"{path}: {visible(_encoded(value))}".removeprefix(": ")
+def each_line(value: Any) -> Iterator[str]:
+    """The same, made one by one. A path is repeated for each value in it, so that a long one is cut in its middle."""
+    todo = [("", value)]
+    while todo:
+        path, one = todo.pop()
+        if isinstance(one, dict) and one:
+            todo += [(_below(path, key), one[key]) for key in sorted(one, reverse=True)]
+        elif isinstance(one, list) and one:
+            todo += [(_cut_path(f"{path}[{index}]"), one[index]) for index in reversed(range(len(one)))]
+        elif isinstance(one, str) and "\n" in one:
+            yield from cut(f"{path}:")
+            for line in one.split("\n"):
+                yield from cut(f"    | {visible(line)}")
+        else:
+            yield from cut(f"{path}: {visible(_encoded(one))}".removeprefix(": "))
+
+
+def _below(path: str, key: str) -> str:
+    return _cut_path(f"{path}.{_key(key)}" if path else _key(key))
+
+
+def _cut_path(path: str) -> str:
+    half = MAX_PATH // 2
+    return path if len(path) <= MAX_PATH else f"{path[:half]}\u2026{path[-half:]}"
 
 
 def _key(key: str) -> str:

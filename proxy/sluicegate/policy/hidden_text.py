@@ -300,10 +300,11 @@ def flags(definition: Any) -> list[str]:
     """What is wrong in a definition, as `KIND at PLACE`, the first `MAX_FLAGS` of it: for a report and for the person
     who accepts it. A definition is never altered: what a client sees is what was accepted."""
     lines: list[str] = []
-    for pointer, text in _texts(definition, ""):
+    for place, text in _texts(definition):
         found: set[str] = set()
         clean_text(text, found)
-        lines += [f"{kind} at {pointer or '/'}" for kind in sorted(found)]
+        if found:
+            lines += [f"{kind} at {_pointer(place)}" for kind in sorted(found)]
         if len(lines) >= MAX_FLAGS:
             return lines[:MAX_FLAGS]
     return lines
@@ -314,18 +315,31 @@ def flags_in(canonical: str) -> list[str]:
     return flags(json.loads(canonical)) if _ESCAPE.search(canonical) else []
 
 
-def _texts(value: Any, pointer: str) -> Iterator[tuple[str, str]]:
+_Place = tuple[Any, str | int] | None
+"""The place of what holds it, and the name or index in that; None for the whole. A pointer to each text would be long:
+its length times the number of texts is no work that a definition may cause."""
+
+
+def _texts(value: Any) -> Iterator[tuple[_Place, str]]:
     """Every text in it and where it stands; the name of a field stands at the field."""
-    if isinstance(value, str):
-        yield pointer, value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            at = f"{pointer}/{_shown(key)}"
-            yield at, key
-            yield from _texts(inner, at)
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _texts(inner, f"{pointer}/{index}")
+    todo: list[tuple[_Place, Any]] = [(None, value)]
+    while todo:
+        place, one = todo.pop()
+        if isinstance(one, str):
+            yield place, one
+        elif isinstance(one, dict):
+            for key, inner in reversed(one.items()):
+                todo += [((place, key), inner), ((place, key), key)]
+        elif isinstance(one, list):
+            todo += [((place, index), one[index]) for index in reversed(range(len(one)))]
+
+
+def _pointer(place: _Place) -> str:
+    parts: list[str] = []
+    while place is not None:
+        place, name = place
+        parts.append(_shown(name) if isinstance(name, str) else str(name))
+    return "/" + "/".join(reversed(parts))
 
 
 def _shown(key: str) -> str:
