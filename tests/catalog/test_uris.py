@@ -14,6 +14,7 @@ from sluicegate.catalog.uris import (
     MAX_URI,
     Rewriting,
     TemplateMatcher,
+    decodings,
     expansions,
     is_clean,
     literal_prefix,
@@ -159,6 +160,26 @@ def test_another_spelling_is_not_clean(uri: str) -> None:
 )  # fmt: skip
 def test_what_servers_take_a_uri_for_is_judged_too(uri: str, other: str) -> None:
     assert other in readings(uri)
+
+
+@pytest.mark.parametrize(
+    ("uri", "others"),
+    [
+        ("file:///caf%C3%A9", ["file:///café"]), ("file:///caf%c3%a9", ["file:///café"]),
+        ("file:///nai\u0308ve", ["file:///naïve"]), ("memo:my%20docs", ["memo:my docs"]),
+        ("file:///a%281%29", ["file:///a(1)"]), ("https://h/a%2Bb", ["https://h/a+b"]),
+        ("file:///a%2520b", ["file:///a%20b", "file:///a b"]), ("file:///caf%E9", ["file:///caf\ufffd", "file:///café"]),
+        ("https://h/?q=my+docs", ["https://h/?q=my docs"]), ("https://h/a+b", []), ("file:///a/b", []),
+    ],
+)  # fmt: skip
+def test_what_servers_read_that_decode(uri: str, others: list[str]) -> None:
+    assert set(decodings(uri)) - {uri} == set(others)
+
+
+def test_what_is_decoded_is_bounded() -> None:
+    assert len(decodings("file:///" + "%25" * 1_300 + "41")) <= 16
+    longest = "https://xn--" + "a" * 4_000 + "/"
+    assert is_clean(longest) and all(other.isascii() for other in readings(longest)), "no name of the DNS"
 
 
 @pytest.mark.parametrize("uri", ["file:///a/b.txt", "memo:x", "db://h:1/t", "urn:a:b", "plain", "x://h/a%20b", ""])

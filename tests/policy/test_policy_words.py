@@ -251,6 +251,29 @@ def test_of_approvals_the_strictest_counts_and_equals_go_by_name() -> None:
     assert own.deciders == frozenset() and own.strictness == (0, 0) and two.strictness == (1, 2)
 
 
+@pytest.mark.parametrize(
+    ("row", "spellings"),
+    [
+        ("file:///d/caf%C3%A9/*", ["file:///d/caf%c3%a9/x", "file:///d/café/x", "file:///d/cafe\u0301/x"]),
+        ("file:///d/geheimé/*", ["file:///d/geheim%C3%A9/x", "file:///d/geheim%c3%a9/x", "file:///d/geheim%E9/x"]),
+        ("file:///d/my%20docs/*", ["file:///d/my docs/x", "file:///d/my%2520docs/x"]),
+        ("file:///d/old docs/*", ["file:///d/old%20docs/x"]), ("file:///d/a(1)/*", ["file:///d/a%281%29/x"]),
+        ("file:///d/x@y/*", ["file:///d/x%40y/x"]), ("https://h/a+b/*", ["https://h/a%2Bb/x"]),
+        ("db://h/pay,roll/*", ["db://h/pay%2Croll/x"]), ("memo:café*", ["memo:caf%C3%A9"]),
+        ("https://h/?q=my docs*", ["https://h/?q=my+docs"]), ("file:///d/%2A/*", ["file:///d/*/x"]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("effect", ["deny", "approve"])
+def test_a_uri_of_a_row_is_denied_in_other_encodings_too(row: str, spellings: list[str], effect: str) -> None:
+    rows = f'p, *, k8s, "res:{row}", *, deny\n' if effect == "deny" else f'p2, *, k8s, "res:{row}", *, confirm\n'
+    policy = policy_of(f"p, *, *, *, *, allow\n{rows}")
+    for own in spellings:
+        ruling = policy.decide_alike(ALICE, Target("k8s", "res", own, own), "read")
+        assert ruling is not None and ruling.verdict is Verdict.DENY, own
+    for other in ("file:///d/other/x", "file:///d/%21/x", row.removesuffix("*")):
+        assert policy.decide_alike(ALICE, Target("k8s", "res", other, other), "read") is None
+
+
 def test_a_name_that_nobody_listed_is_denied_in_other_letters_too() -> None:
     policy = policy_of(ROWS + "p, *, k8s, tool:Drain_*, write, deny")
     for own, said in (("DELETE_x", "policy.csv:3"), ("drain_X", "policy.csv:7"), ("DRAIN_", "policy.csv:7")):

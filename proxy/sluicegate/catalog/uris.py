@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+from unicodedata import normalize
 from urllib.parse import quote, unquote
 
 _APP: Final = "ui://"
@@ -72,6 +73,7 @@ _HIDDEN = re.compile(r"%(?:25)*(?:2[DdEeFf]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaCcFf]|6[1
 # Where a text ends for whoever decodes it to C's strings, and what splits lines.
 _CONTROL = re.compile(r"%(?:25)*(?:[01][0-9A-Fa-f]|7[Ff])")
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
+_MAX_DECODINGS: Final = 4
 # WHATWG URL parsers drop tabs and line breaks anywhere and controls and spaces at both ends: ".\t." is "..".
 _DROPPED = re.compile(r"[\x00-\x1f\x7f]|\A | \Z")
 # Some servers cut a segment at its parameters (`..;x`) before they look for dots.
@@ -81,6 +83,7 @@ _PLACE = re.compile(r"(?:.*@)?(\[[^\]]*\]|[^:]*)(:.*)?")
 _PORTS: Final = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 # What WHATWG's parser leaves as it is, of all that it maps to a host of these schemes
 _WEB_PLACE = re.compile(r"(?:.*@)?(?:[a-z0-9._~-]+|\[[0-9a-f:]+\])(?::[1-9][0-9]*)?")
+_MAX_HOST: Final = 253  # RFC 1035 2.3.4, without the last dot
 _NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\.?|\[.*")
 
 
@@ -177,11 +180,25 @@ def _places(authority: str, default: str) -> list[str]:
     """Host and port in every spelling."""
     host, port = _host_and_port(authority)
     hosts, number = [host.removesuffix(".")], port.lstrip("0")
-    if "xn--" in host:
+    if "xn--" in host and len(host) <= _MAX_HOST:  # the decoder takes the square of it
         with suppress(UnicodeError):
             hosts.append(hosts[0].encode("ascii").decode("idna"))
     ports = ["", f":{default}"] if default and number in ("", default) else [f":{number}" if number else ""]
     return [one + shown for one in hosts for shown in ports]
+
+
+def decodings(uri: str) -> list[str]:
+    """What servers read that decode what is percent-encoded (RFC 3986 2.1), once or more often, in UTF-8 or Latin-1,
+    and compare letters by their canonical form. In a query `+` may be a blank."""
+    found = [uri]
+    for one in found:  # which grows meanwhile
+        if "%" in one and len(found) <= _MAX_DECODINGS:
+            decoded = unquote(one)
+            found += [decoded, unquote(one, "latin-1")] if "\ufffd" in decoded else [decoded]
+    start, mark, query = uri.partition("?")
+    if "+" in query:
+        found.append(unquote(start + mark + query.replace("+", " ")))
+    return list(dict.fromkeys(normalize("NFC", one) for one in found))
 
 
 # ---------------------------------------------------------------- templates

@@ -5,11 +5,14 @@ revision of the rows; it never changes, so what it once decided it may remember.
 says which row gave it; where the two differ nobody gets through.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from unicodedata import normalize
+from urllib.parse import unquote
 
-from sluicegate.catalog.uris import MAX_URI, literal_prefix, readings
+from sluicegate.catalog.uris import MAX_URI, decodings, literal_prefix, readings
 from sluicegate.policy import roles
 from sluicegate.policy.csv_rows import Row
 from sluicegate.policy.engine import NAMED, RESERVED, Engine, reaches
@@ -17,6 +20,8 @@ from sluicegate.policy.globs import covers, escape, is_glob, matcher, matches_fo
 from sluicegate.policy.memo import Memo
 from sluicegate.policy.profiles import ApprovalProfile, find_need
 from sluicegate.protocol.model import Client, Decision, Target, Verdict
+
+_ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,7 @@ class Rule:
     act: str
     effect: str  # of a `p2` row: allow, because it grants nothing that a wildcard may not
     matches_obj: Callable[[str], object]
+    matches_decoded: Callable[[str], object]
 
     def matches(self, held: frozenset[str], server: str, obj: str, act: str) -> bool:
         """The sentence of the model file, said again by itself: explanations come from here, verdicts from casbin."""
@@ -42,9 +48,15 @@ def read_rules(rows: Iterable[Row], kind: str) -> tuple[Rule, ...]:
     return tuple(_read(order, row) for order, row in enumerate(rows) if row.kind == kind)
 
 
+def _decoded(glob: str) -> str:
+    """For URIs that are decoded: what is encoded in the glob stands for itself."""
+    return normalize("NFC", _ESCAPES.sub(lambda escapes: escape(unquote(escapes[0])), glob))
+
+
 def _read(order: int, row: Row) -> Rule:
     sub, srv, obj, act, last = row.fields
-    return Rule(order, row, sub, srv, obj, act, last if row.kind == "p" else "allow", matcher(obj))
+    decoded = matcher(_decoded(obj) if obj.startswith("res:") else obj)
+    return Rule(order, row, sub, srv, obj, act, last if row.kind == "p" else "allow", matcher(obj), decoded)
 
 
 class RuleIndex:
@@ -69,6 +81,19 @@ class RuleIndex:
 
 def shard(rules: Iterable[Rule], held: frozenset[str], server: str) -> RuleIndex:
     return RuleIndex(rule for rule in rules if rule.sub in held and reaches(server, rule.srv, rule.effect))
+
+
+def _other_uris(uri: str) -> list[str]:
+    """What else a server may take the URI for."""
+    taken = [uri, *readings(uri)]
+    found = dict.fromkeys(other for one in taken for other in (one, *decodings(one)))
+    return [f"res:{other}" for other in found if other != uri]
+
+
+def _means_one(rule: Rule, obj: str, others: list[str]) -> bool:
+    if any(map(rule.matches_obj, others)):
+        return True
+    return rule.matches_decoded is not rule.matches_obj and any(map(rule.matches_decoded, (obj, *others)))
 
 
 DEFAULT_RULE: Final = "default"
@@ -165,9 +190,9 @@ class PolicyRules:
         if not (denies or approvals.rules):
             return None
         obj = f"{target.kind}:{target.own}"
-        others = [f"res:{other}" for other in readings(target.own)] if target.kind == "res" else None
+        others = _other_uris(target.own) if target.kind == "res" else None
         for rule in (*denies, *approvals.rules):
-            is_alike = matches_folded(obj, rule.obj) if others is None else any(map(rule.matches_obj, others))
+            is_alike = matches_folded(obj, rule.obj) if others is None else _means_one(rule, obj, others)
             if is_alike and not rule.matches_obj(obj):
                 what = "it is not listed, and a row is about other letters" if others is None else _OTHER_URI
                 return Ruling(Verdict.DENY, rule.row.where, what, act)
