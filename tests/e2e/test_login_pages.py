@@ -3,7 +3,7 @@
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
@@ -227,6 +227,39 @@ def test_an_account_for_all_is_lent_by_whom_the_policy_names(tmp_path: Path, sit
         assert typed(browser, f"{base(there)}login/mail", "bob").status_code == 403
         browser.login(way_on(typed(browser, url, "ann")))
         there.until(lambda: reason(there.call("bob", "mail__whoami")) == "")
+
+
+def _revoke(there: Bed) -> None:
+    words = ["keys", "revoke", "ann", "-c", str(there.process.config)]
+    subprocess.run([*COMMAND, *words], check=True, env=clean_environment(), capture_output=True)
+
+
+def _take_the_right(there: Bed) -> None:
+    there.write(ROWS.replace("p, key:ann, sluice, admin:logins, write, allow\n", ""), "policy.csv")
+    there.until(lambda: any("config reloaded" in note for note in there.process.log().splitlines()))
+
+
+@pytest.mark.parametrize(
+    ("per", "take_away"), [("gateway", _revoke), ("gateway", _take_the_right), ("client", _revoke)]
+)
+def test_a_login_ends_with_the_right_of_whoever_began_it(
+    tmp_path: Path, site: Misbehaving, per: str, take_away: Callable[[Bed], None]
+) -> None:
+    with gateway(tmp_path, site, server={"login": {"per": per}}) as there, browsing(there) as browser:
+        way = way_on(typed(browser, f"{base(there)}login/mail", "ann"))
+        callback = browser.stop_at(way, f"{base(there)}login/callback/")
+        take_away(there)
+        if take_away is _revoke:
+            there.until(lambda: there.call("ann", "mail__echo").status_code == 401)
+        spent = len(site.of("token"))
+        refused = browser.open(callback)
+        assert refused.status_code == 400 and "may not log in there any more" in refused.text
+        assert len(site.of("token")) == spent and browser.open(callback).status_code == 400
+        if per == "gateway":
+            assert reason(there.call("bob", "mail__echo")) == "login_required"
+        there.until(lambda: "login_failed" in str(there.audit()))
+        failed = [one for one in there.audit() if one["type"] == "identity" and one["what"] == "login_failed"]
+        assert [one["by"] for one in failed] == ["key:ann"]
 
 
 def test_a_browser_of_another_machine_logs_in_over_the_api(tmp_path: Path, site: Misbehaving) -> None:

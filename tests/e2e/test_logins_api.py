@@ -1,6 +1,7 @@
 """Logins over the admin API: who sees them, begins one and ends one, and what is written down of that."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from api_schema import as_described
+from e2e.sluice_process import COMMAND, clean_environment
 from e2e.test_logins import log_in, said, site
 from peers.login.browser import Browser
 from peers.login.misbehaving import Misbehaving
@@ -90,6 +92,24 @@ def test_the_operator_begins_a_login_and_the_running_sluice_finishes_it(tmp_path
         assert own["principal"] == "key:max" and own["url"] != begun["url"]
         acts = [(one["by"], one["whose"]) for one in there.audit() if one.get("act") == "login_begin"]
         assert acts == [("local", "key:ann")] * 2 + [("key:max", "key:max")]
+
+
+def test_a_login_that_an_operator_began_ends_with_the_operators_key(tmp_path: Path, site: Misbehaving) -> None:
+    with served(tmp_path, site, per="gateway") as there:
+        begun = ask(there, "POST", "logins", "max", {"server": "mail"}).json()
+        other = ask(there, "POST", "logins", body={"server": "mail"}).json()
+        assert begun["url"] != other["url"], "a link is of whoever asked for it"
+        with Browser("max") as browser:
+            callback = browser.stop_at(begun["url"], "http://127.0.0.1:")
+            words = ["keys", "revoke", "max", "-c", str(there.process.config)]
+            subprocess.run([*COMMAND, *words], check=True, env=clean_environment(), capture_output=True)
+            there.until(lambda: ask(there, "GET", "logins", "max").status_code == 401)
+            assert "may not log in there any more" in browser.open(callback).text
+            assert reason(there.call("ann", "mail__echo")) == "login_required"
+            assert "Logged in" in browser.login(other["url"]).text, "that of the operator goes on"
+        there.until(lambda: "mail__whoami" in there.names("ann") and "login_done" in str(there.audit()))
+        done = [one["by"] for one in there.audit() if one["type"] == "identity" and one["what"] == "login_done"]
+        assert done == ["local"]
 
 
 def test_what_cannot_be_begun_is_said(tmp_path: Path, site: Misbehaving) -> None:

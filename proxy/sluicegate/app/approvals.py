@@ -118,8 +118,8 @@ async def _renew(resolver: Resolver, call: Call, target: Target) -> Target | Non
 def _current(judges: PolicyService, client: Client) -> Client | None:
     """A token keeps the groups that it came with: those of another one would be the rights of another call."""
     found = judges.client_of(client.principal, client.roles, False)
-    if found is None or is_gone(judges.config, client.principal):
-        return None
+    if found is None or is_gone(judges.config, client.principal) or found.credential != client.credential:
+        return None  # a newer key of that name is another person's, maybe
     return replace(client, roles=found.roles, owner=found.owner)
 
 

@@ -10,9 +10,14 @@ from sluicegate.app.logins import NoLogin
 from sluicegate.guards.login import LoginLink
 from sluicegate.listen.server import CannotListen
 from sluicegate.login import Flow, LoginFailed, Logins, LoginUnavailable
+from sluicegate.protocol.model import Client
 from sluicegate.store import StoreFailed
 
 log = logging.getLogger(__name__)
+
+
+_Key = tuple[str, str, str, str]
+"""Server, whose, and the principal and credential of whoever asked."""
 
 
 class LoginLinks:
@@ -20,24 +25,25 @@ class LoginLinks:
 
     def __init__(self, logins: Logins, group: TaskGroup) -> None:
         self._logins, self._group = logins, group
-        self._flows: dict[tuple[str, str], Flow] = {}
+        self._flows: dict[_Key, Flow] = {}
         self._lock = anyio.Lock()
         self._redirect_uri, self._idle = "", anyio.Event()
 
-    async def begin(self, server: str, whose: str, callback: str) -> LoginLink:
-        """The link of a login that waits already is given again. Raises `NoLogin`."""
+    async def begin(self, server: str, whose: str, callback: str, by: Client) -> LoginLink:
+        """The link of a login that waits already is given again to whoever asked for it. Raises `NoLogin`."""
+        key = (server, whose, by.principal, by.credential)
         async with self._lock:
-            flow = self._flows.get((server, whose))
+            flow = self._flows.get(key)
             if flow is None:
                 try:
                     if not self._flows:
                         self._redirect_uri = await self._group.start(self._serve, callback)
-                    flow = await self._logins.begin(server, whose, self._redirect_uri)
+                    flow = await self._logins.begin(server, whose, self._redirect_uri, by=by)
                 except (LoginFailed, LoginUnavailable, CannotListen) as error:
                     self._rest()
                     raise NoLogin(str(error), isinstance(error, LoginFailed)) from None
-                self._flows[server, whose] = flow
-                self._group.start_soon(self._wait, (server, whose), flow)
+                self._flows[key] = flow
+                self._group.start_soon(self._wait, key, flow)
             return LoginLink(flow.id, flow.url)
 
     async def _serve(self, callback: str, *, task_status: TaskStatus[str]) -> None:
@@ -46,7 +52,7 @@ class LoginLinks:
             task_status.started(port.redirect_uri)
             await self._idle.wait()
 
-    async def _wait(self, key: tuple[str, str], flow: Flow) -> None:
+    async def _wait(self, key: _Key, flow: Flow) -> None:
         try:
             await self._logins.wait(flow)
         except (LoginFailed, StoreFailed) as error:

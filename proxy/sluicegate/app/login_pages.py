@@ -194,7 +194,7 @@ class LoginPages:
             return page(403, "Log in", text(f"Whoever runs Sluice logs in to {server}."), CLOSE)
         secret = self._cookie.read_or_make(request)
         try:
-            flow = await self._index.logins().begin(server, whose, self._callback(server), browser=secret)
+            flow = await self._index.logins().begin(server, whose, self._callback(server), browser=secret, by=client)
         except (LoginFailed, LoginUnavailable) as error:
             return page(502, "Log in", text(str(error)), CLOSE)
         asks = f"{server} is reached with an account at {flow.issuer}.{may(flow.scopes)}"
@@ -237,7 +237,7 @@ class LoginPages:
         found = await self._caller(request, server)
         if isinstance(found, Response):
             return found
-        whose, body = found
+        whose, client, body = found
         redirect_uri = body.get("redirect_uri")
         if not isinstance(redirect_uri, str) or not _LOOPBACK.fullmatch(redirect_uri):
             return _error(400, "redirect_uri has to be one of loopback: http://127.0.0.1:PORT/PATH")
@@ -246,7 +246,7 @@ class LoginPages:
         if self._begun.hit(whose) > 0:
             return _error(429, "too many logins begin; try again in a minute")
         try:
-            flow: Flow = await self._index.logins().begin(server, whose, redirect_uri)
+            flow: Flow = await self._index.logins().begin(server, whose, redirect_uri, by=client)
         except LoginFailed as error:
             return _error(409, error.text)
         except LoginUnavailable as error:
@@ -258,7 +258,7 @@ class LoginPages:
         found = await self._caller(request, server)
         if isinstance(found, Response):
             return found
-        whose, body = found
+        whose, _, body = found
         query, redirect_uri = body.get("query"), body.get("redirect_uri")
         if not isinstance(query, str) or not isinstance(redirect_uri, str) or not query.isascii():
             return _error(400, "query and redirect_uri have to be texts, and a query is ASCII")
@@ -270,8 +270,8 @@ class LoginPages:
                  "state": info.state, "expires_at": info.expires_at}  # fmt: skip
         return JSONResponse(about, headers=HEADERS)
 
-    async def _caller(self, request: Request, server: str) -> tuple[str, Json] | Response:
-        """Whose login it is about, and the body; or the refusal. Browsers have no business here."""
+    async def _caller(self, request: Request, server: str) -> tuple[str, Client, Json] | Response:
+        """Whose login it is about, who asks, and the body; or the refusal. Browsers have no business here."""
         authorization = request.headers.get("authorization")
         found = await self._identity.verify(authorization.encode("latin-1")) if authorization else None
         if not isinstance(found, Principal) or request.headers.get("origin") is not None:
@@ -286,7 +286,7 @@ class LoginPages:
             body: Any = await request.json()
         except (ValueError, RecursionError):
             body = None
-        return (whose, body) if isinstance(body, dict) else _error(400, "the body has to be a JSON object")
+        return (whose, client, body) if isinstance(body, dict) else _error(400, "the body has to be a JSON object")
 
     # ------------------------------------------------------------ small things
 

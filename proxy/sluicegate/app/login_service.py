@@ -24,6 +24,8 @@ from sluicegate.login import (
     Logins,
     LoginSettings,
     LoginUnavailable,
+    MayLogIn,
+    anybody,
 )
 from sluicegate.metrics.scraped import Sample
 from sluicegate.protocol.jsonrpc import Json
@@ -39,15 +41,16 @@ T = TypeVar("T")
 
 
 def open_logins(
-    config: Config, store: Store, egress: Egress, audit: AuditLog | None, tally: "LoginTally | None" = None
-) -> Logins:
+    config: Config, store: Store, egress: Egress, audit: AuditLog | None, tally: "LoginTally | None" = None,
+    may_log_in: MayLogIn = anybody,
+) -> Logins:  # fmt: skip
     def tell(event: LoginEvent) -> None:
         note_login(audit, event)
         if tally is not None:
             tally.add(event)
 
     seal = opener(Path(config.state.dir) / KEYS, config.login.key)
-    logins = Logins(store, seal, Fetcher(egress), tell)
+    logins = Logins(store, seal, Fetcher(egress), tell, may_log_in=may_log_in)
     logins.configure(login_settings(config))
     return logins
 
@@ -87,7 +90,7 @@ def note_login(audit: AuditLog | None, event: LoginEvent) -> None:
     if audit is not None:
         about: Json = {"what": event.what, "server": event.server, "principal": principal_of(event.whose)}
         more = {"login": event.login, "issuer": event.issuer, "client_id": event.client_id,
-                "scopes": list(event.scopes), "why": event.reason}  # fmt: skip
+                "scopes": list(event.scopes), "why": event.reason, "by": event.by}  # fmt: skip
         audit.note("identity", about | {name: value for name, value in more.items() if value})
 
 

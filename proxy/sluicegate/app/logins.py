@@ -221,19 +221,19 @@ class LoginIndex:
         if client.principal != LOCAL or self.objection(server, client):
             return None
         try:
-            return await self.open_link(server, client)
+            return await self.open_link(server, client, client)
         except NoLogin as error:
             log.warning("no login can be begun", extra={"server": server, "why": str(error)})
             return None
 
-    async def open_link(self, server: str, client: Client) -> LoginLink:
-        """The same for a client that an operator names. Raises `NoLogin`."""
+    async def open_link(self, server: str, client: Client, by: Client) -> LoginLink:
+        """The same for a client that an operator (`by`) names. Raises `NoLogin`."""
         if self._group is None or self._logins is None:
             raise NoLogin("Sluice is stopping", is_final=False)
         if self._links is None:  # by name: what serves the page is not imported before somebody needs it
             module = import_module("sluicegate.app.login_links")
             self._links = module.LoginLinks(self._logins, self._group)
-        link: LoginLink = await self._links.begin(server, self.whose(server, client), self._callback)
+        link: LoginLink = await self._links.begin(server, self.whose(server, client), self._callback, by)
         return link
 
     async def all(self) -> list[Any]:

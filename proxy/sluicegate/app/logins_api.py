@@ -30,7 +30,7 @@ def logins_api(
         if not await act("login_begin", server=server, whose=whose, by=asks.principal):
             return _UNRECORDED
         try:
-            link = await index.open_link(server, client)
+            link = await index.open_link(server, client, asks)
         except NoLogin as error:
             return 409 if error.is_final else 503, {"error": str(error)}
         return 200, {"server": server, "principal": whose, "login": link.id, "url": link.url}

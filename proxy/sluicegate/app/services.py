@@ -18,13 +18,14 @@ import anyio
 from sluicegate import __version__, telemetry
 from sluicegate.app import metric_sources, policy_loading, settings
 from sluicegate.app.late import Late
-from sluicegate.app.logins import SERVICE, LoginIndex
+from sluicegate.app.logins import DEFAULT, GATEWAY, SERVICE, LoginIndex, whose
 from sluicegate.app.reload import Prepared, Reload, unprepared
 from sluicegate.app.settings import DATABASE, KEYS, client_of, without_revoked
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.audit.log import AuditLog
 from sluicegate.catalog_cache.definition_pins import PinEvent
-from sluicegate.config import Config, StdioServer
+from sluicegate.config import Config, HttpServer, StdioServer
+from sluicegate.downstream.failures import LOCAL
 from sluicegate.http.egress import AddressRefused, Egress
 from sluicegate.http.fetch import Fetcher
 from sluicegate.listen.auth import Identity
@@ -383,7 +384,25 @@ def _open_logins(
     service = import_module(SERVICE)  # by name: most desktops have no server that wants a login
     tally = service.LoginTally()
     metrics.watch(tally.samples)
-    return service.open_logins(judges.config, store, egress, audit, tally)
+    return service.open_logins(judges.config, store, egress, audit, tally, partial(_may_log_in, judges))
+
+
+def _may_log_in(judges: PolicyService, server: str, for_whom: str, by: Client) -> bool:
+    """Whether whoever began a login could begin it now. Of a token's bearer the groups of then are known."""
+    if by.principal == LOCAL:
+        return True
+    config, found = judges.config, judges.client_of(by.principal, by.roles, None)
+    section = config.servers.get(server)
+    if settings.is_gone(config, by.principal) or not isinstance(section, HttpServer):
+        return False
+    now = found or by
+    if now.credential != by.credential:
+        return False
+    if judges.judge.may_administer(now, "logins", "write"):
+        return True
+    per = (section.login or DEFAULT).per
+    is_theirs = for_whom != GATEWAY and whose(per, now) == for_whom
+    return is_theirs and judges.judge.may_see(Call(now, "tools/list", {}), server)
 
 
 @asynccontextmanager

@@ -16,8 +16,9 @@ from sluicegate.login.model import (
     LoginSettings,
     LoginUnavailable,
 )
+from sluicegate.login.scene import MayLogIn, anybody
 
 __all__ = [
     "Bearer", "CachedBearer", "DeviceFlow", "Flow", "LoginEvent", "LoginFailed", "LoginInfo", "LoginNeeded",
-    "LoginSettings", "LoginUnavailable", "Logins",
+    "LoginSettings", "LoginUnavailable", "Logins", "MayLogIn", "anybody",
 ]  # fmt: skip

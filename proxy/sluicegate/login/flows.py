@@ -43,6 +43,7 @@ from sluicegate.oauth.authorization import AuthorizationAnswer
 from sluicegate.oauth.challenges import BearerChallenge
 from sluicegate.oauth.clients import OAuthClient
 from sluicegate.oauth.tokens import TokenAnswer, TokenRefusal
+from sluicegate.protocol.model import Client
 from sluicegate.store import Write
 
 MAX_FLOWS: Final = 100  # that wait, of one `whose`
@@ -61,11 +62,12 @@ class Flows:
     # ------------------------------------------------------------ begin
 
     async def begin(
-        self, settings: LoginSettings, whose: str, redirect_uri: str, given: tuple[str, ...], browser: str
-    ) -> Flow:
+        self, settings: LoginSettings, whose: str, redirect_uri: str, given: tuple[str, ...], browser: str,
+        by: Client | None,
+    ) -> Flow:  # fmt: skip
         try:
             with anyio.fail_after(BEGIN_WITHIN), plainly(settings.server):
-                return await self._begin(settings, whose, redirect_uri, given, browser)
+                return await self._begin(settings, whose, redirect_uri, given, browser, by)
         except TimeoutError:
             raise LoginUnavailable(f"{settings.server} and its authorization server answer too slowly") from None
 
@@ -82,8 +84,9 @@ class Flows:
         return Prepared(found, await self._client(settings, found, redirect_uri, asked), asked, is_step)
 
     async def _begin(
-        self, settings: LoginSettings, whose: str, redirect_uri: str, given: tuple[str, ...], browser: str
-    ) -> Flow:
+        self, settings: LoginSettings, whose: str, redirect_uri: str, given: tuple[str, ...], browser: str,
+        by: Client | None,
+    ) -> Flow:  # fmt: skip
         scene, now = self._scene, self._scene.clock()
         ready = await self.prepare(settings, whose, redirect_uri, given)
         found, client, asked = ready.found, ready.client, ready.asked
@@ -95,8 +98,13 @@ class Flows:
             settings.server, whose, settings.identity, settings.chosen, redirect_uri, now + settings.within,
             found.resource, found.at, ready.kept, asked, ready.is_step, verifier, _hash(browser),
         )  # fmt: skip
+        if by is not None:
+            record = replace(record, by=by.principal, credential=by.credential, roles=by.roles)
         await self._add(flow_id(state), record, settings.within)
-        scene.tell("login_asked", settings.server, whose, issuer=found.at.issuer, client_id=client.id, scopes=asked)
+        scene.tell(
+            "login_asked", settings.server, whose, issuer=found.at.issuer, client_id=client.id, scopes=asked,
+            by=record.by,
+        )  # fmt: skip
         return Flow(flow_id(state), settings.server, whose, url, record.expires, found.at.issuer, asked)
 
     async def _find(
@@ -217,11 +225,11 @@ class Flows:
             await self._end(id, flow.ended("failed", error.text))
             self._scene.tell(
                 "login_failed", flow.server, flow.whose, issuer=flow.at.issuer, client_id=flow.client.id,
-                scopes=flow.asked, reason=error.text,
+                scopes=flow.asked, reason=error.text, by=flow.by,
             )  # fmt: skip
             raise
         await self._end(id, flow.ended("done"))
-        self._scene.tell("scopes_added" if flow.is_step else "login_done", flow.server, flow.whose, login)
+        self._scene.tell("scopes_added" if flow.is_step else "login_done", flow.server, flow.whose, login, by=flow.by)
         return login.info(self._scene.settings(flow.server), self._scene.clock())
 
     async def _exchange(self, flow: FlowRecord, answer: AuthorizationAnswer) -> tuple[Login, TokenAnswer]:
@@ -231,17 +239,25 @@ class Flows:
         settings = self._scene.settings(flow.server)
         if flow.identity != settings.identity or flow.chosen != settings.chosen:
             raise LoginFailed(f"the config of {flow.server} has changed since the login began")
+        self._check_asker(flow)
         form = tokens.by_code(answer.code, flow.verifier, flow.redirect_uri)
         got = await self._scene.network.tokens(settings, flow.at, flow.client, form, flow.resource, again=False)
         if isinstance(got, TokenRefusal):
             if got.error == "invalid_client" and flow.client.source == "registered":
                 await self._records.store.delete(key_of(CLIENTS, flow.at.issuer, flow.redirect_uri))
             raise LoginFailed(f"its authorization server gives no tokens: {shown(got.error)}")
+        self._check_asker(flow)
         login = Login(
             _new_id(), flow.server, flow.whose, flow.identity, flow.chosen, flow.resource, flow.at, flow.client,
             flow.asked,
         )  # fmt: skip
         return login, got
+
+    def _check_asker(self, flow: FlowRecord) -> None:
+        """A login is an account for all of its `whose`, so that the right to give one has to last until it is there."""
+        by = Client(flow.by, flow.roles, credential=flow.credential)
+        if flow.by and not self._scene.may_log_in(flow.server, flow.whose, by):
+            raise LoginFailed("whoever began this login may not log in there any more")
 
     def login_of(self, settings: LoginSettings, whose: str, ready: "Prepared") -> Login:
         """What it becomes once there are tokens."""

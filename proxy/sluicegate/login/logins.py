@@ -10,7 +10,8 @@ from sluicegate.login.flows import Flows
 from sluicegate.login.model import Bearer, CachedBearer, DeviceFlow, Flow, LoginEvent, LoginInfo, LoginSettings
 from sluicegate.login.records import LOGINS, Login, OpenSealer, key_of
 from sluicegate.login.renewal import Renewal
-from sluicegate.login.scene import Scene, plainly
+from sluicegate.login.scene import MayLogIn, Scene, anybody, plainly
+from sluicegate.protocol.model import Client
 from sluicegate.store import Store, Write
 
 _NOWHERE = "https://server.invalid"  # where the config knows a server no more, no origin is the operator's
@@ -19,9 +20,9 @@ _NOWHERE = "https://server.invalid"  # where the config knows a server no more, 
 class Logins:
     def __init__(
         self, store: Store, seal: OpenSealer, fetcher: Fetcher, tell: Callable[[LoginEvent], None],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.time, may_log_in: MayLogIn = anybody,
     ) -> None:  # fmt: skip
-        self._scene = Scene(store, seal, fetcher, tell, clock)
+        self._scene = Scene(store, seal, fetcher, tell, clock, may_log_in)
         self._records = self._scene.records
         self._flows = Flows(self._scene)
         self._devices = DeviceFlows(self._scene, self._flows)
@@ -55,11 +56,13 @@ class Logins:
     # ------------------------------------------------------------ a person logs in
 
     async def begin(
-        self, server: str, whose: str, redirect_uri: str, *, challenge: Sequence[str] = (), browser: str = ""
-    ) -> Flow:
-        """`browser` is a secret that only the browser has in which the login goes on. Raises `LoginFailed` and
-        `LoginUnavailable`."""
-        return await self._flows.begin(self._scene.settings(server), whose, redirect_uri, tuple(challenge), browser)
+        self, server: str, whose: str, redirect_uri: str, *, challenge: Sequence[str] = (), browser: str = "",
+        by: Client | None = None,
+    ) -> Flow:  # fmt: skip
+        """`browser` is a secret that only the browser has in which the login goes on. `by` is who asks, and has to be
+        allowed to until it has ended; None for whoever runs Sluice. Raises `LoginFailed` and `LoginUnavailable`."""
+        settings = self._scene.settings(server)
+        return await self._flows.begin(settings, whose, redirect_uri, tuple(challenge), browser, by)
 
     async def finish(self, query: str, redirect_uri: str, *, browser: str = "", whose: str | None = None) -> LoginInfo:
         """`query` is what the browser brought to `redirect_uri`. A login that began in another `browser`, or is not of

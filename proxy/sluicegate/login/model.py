@@ -139,6 +139,8 @@ class LoginEvent:
     client_id: str = ""
     scopes: tuple[str, ...] = ()
     reason: str = ""
+    by: str = ""
+    """The principal who began it, where that is known."""
 
 
 class LoginNeeded(Exception):

@@ -86,7 +86,8 @@ class Login:
 @dataclass(frozen=True, slots=True)
 class FlowRecord:
     """A login that waits for a person, or how it ended: then nothing secret is left in it. `browser` is the SHA-256 of
-    what the browser that began it shows again, empty where it began in none."""
+    what the browser that began it shows again, empty where it began in none. `by` is the principal who began it, with
+    that `credential` and these `roles`; empty for whoever runs Sluice."""
 
     server: str
     whose: str
@@ -103,6 +104,9 @@ class FlowRecord:
     browser: str = ""
     state: Literal["waiting", "spent", "done", "failed"] = "waiting"
     text: str = ""
+    by: str = ""
+    credential: str = ""
+    roles: tuple[str, ...] = ()
 
     def ended(self, state: Literal["spent", "done", "failed"], text: str = "") -> "FlowRecord":
         return replace(self, state=state, text=text, verifier="", client=replace(self.client, secret=""))

@@ -10,16 +10,25 @@ from sluicegate.login.model import EventWord, LoginEvent, LoginFailed, LoginSett
 from sluicegate.login.network import LoginNetwork
 from sluicegate.login.records import Login, OpenSealer, Records, RecordTooLarge
 from sluicegate.oauth import Unfit
+from sluicegate.protocol.model import Client
 from sluicegate.store import Store, StoreFailed
 from sluicegate.store.keys import KeyUnavailable
+
+MayLogIn = Callable[[str, str, Client], bool]
+"""(server, whose, who began it): whether they may log in for `whose` now, with the key or groups of then."""
+
+
+def anybody(server: str, whose: str, by: Client) -> bool:
+    return True
 
 
 class Scene:
     def __init__(
         self, store: Store, seal: OpenSealer, fetcher: Fetcher, tell: Callable[[LoginEvent], None],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.time, may_log_in: MayLogIn = anybody,
     ) -> None:  # fmt: skip
         self.records, self.clock, self._tell = Records(store, seal), clock, tell
+        self.may_log_in = may_log_in
         self.network = LoginNetwork(fetcher, clock)
         self.discovery = Discovery(self.network)
         self.servers: Mapping[str, LoginSettings] = {}
@@ -33,13 +42,13 @@ class Scene:
 
     def tell(
         self, what: EventWord, server: str, whose: str, login: Login | None = None, *, issuer: str = "",
-        client_id: str = "", scopes: tuple[str, ...] = (), reason: str = "",
+        client_id: str = "", scopes: tuple[str, ...] = (), reason: str = "", by: str = "",
     ) -> None:  # fmt: skip
         if login is None:
-            event = LoginEvent(what, server, whose, "", issuer, client_id, scopes, reason)
+            event = LoginEvent(what, server, whose, "", issuer, client_id, scopes, reason, by)
         else:
             scopes = scopes or login.granted
-            event = LoginEvent(what, server, whose, login.id, login.at.issuer, login.client.id, scopes, reason)
+            event = LoginEvent(what, server, whose, login.id, login.at.issuer, login.client.id, scopes, reason, by)
         self._tell(event)
 
 

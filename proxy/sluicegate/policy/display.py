@@ -16,7 +16,7 @@ from sluicegate.protocol.jsonrpc import Json
 
 WIDTH: Final = 110
 MAX_COMPARED: Final = 1_000  # lines: two texts without a line in common take the square of them, 40 ms
-MAX_PATH: Final = 400  # characters
+MAX_PATH: Final = 240  # characters
 CONTEXT: Final = 2
 
 _CATEGORIES: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
