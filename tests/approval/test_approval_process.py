@@ -329,12 +329,15 @@ def test_whoever_asked_confirms_in_their_client(town: Bed, mode: str) -> None:
 def test_a_client_that_cannot_be_asked_is_told_to_come_back(town: Bed, mode: str) -> None:
     job: Json = {"tool": "bank__pay", "arguments": {"by": mode, "n": 1}, "answer": None}
     told = call_on_sdk(town, mode, **job)
+    while not told["progress"] and job["arguments"]["n"] < 5:  # a busy machine is late for the 400 ms of a hold
+        job["arguments"]["n"] += 1
+        told = call_on_sdk(town, mode, **job)
     assert told["error"] and told["text"].startswith("NOT EXECUTED") and told["progress"]
     id = next(word for word in told["text"].split() if word.startswith("apr_"))
     assert decide(town, "lea", id).status_code == 404, "tier self is for whoever asked"
     digest = api(town, "ann", f"approvals/{id}").json()["digest"]
     assert decide(town, "ann", id, seen_digest=digest).status_code == 200
-    assert call_on_sdk(town, mode, **job)["text"] == "ran pay" and count(town, by=mode, n=1) == 1
+    assert call_on_sdk(town, mode, **job)["text"] == "ran pay" and count(town, by=mode, n=job["arguments"]["n"]) == 1
 
 
 # ---------------------------------------------------------------- the command line, stdio, crashes
