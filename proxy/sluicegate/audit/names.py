@@ -9,6 +9,11 @@ from sluicegate.audit.bounded import lazy
 MAX_NAME: Final = 256
 _CAMEL: Final = lazy(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W_]{1,256}+")
 _OPERATOR_FORM: Final = lazy(r"[_\-\s.]")
+_MAX_END: Final = 64  # more than the longest word for a secret has, with separators
+_LETTER_SIGNS: Final = frozenset("$@!")  # that stand for letters
+_SEPARATORS: Final = lazy(r"[\W_]")
+_OTHER_SEPARATORS: Final = lazy(r"[^\w$@!]|_")
+_NO_LETTERS: Final = bytes(code for code in range(128) if not (chr(code).isalnum() or chr(code) in _LETTER_SIGNS))
 _HAS_SPELLING: Final = lazy(r"[^A-Za-z_\-. ]")
 # Letters that look like others, and digits and signs that stand for letters.
 _MARKS_OF_NO_CLASS: Final = frozenset("\u0344\u0f73\u0f75\u0f81\uff9e\uff9f")  # until they are decomposed
@@ -39,6 +44,24 @@ def plain(name: str) -> str:
 def hint(name: str) -> str:
     """What every text that has this name, without case and separators, has in its `spelling`."""
     return spelling(name)[:2]
+
+
+def squeezed(text: str) -> str:
+    """A text without separators: what `is_secret_name` joins is side by side. Some signs are separators or letters."""
+    if text.isascii():
+        bare = text.encode().translate(None, _NO_LETTERS).decode()
+    else:
+        bare = _OTHER_SEPARATORS.sub("", text)
+    return bare if _LETTER_SIGNS.isdisjoint(bare) else f"{bare}\n{_SEPARATORS.sub('', bare)}"
+
+
+def end_of_name(name: str) -> str:
+    """The part of a name that decides whether it is a secret's."""
+    end = name[-_MAX_END:]
+    if len(name) == len(end):
+        return name
+    word = last_word(end).rstrip("0123456789")
+    return name if not word or word in _QUALIFIERS else end
 
 
 def spelling(text: str) -> str:

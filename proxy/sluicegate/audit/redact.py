@@ -35,12 +35,14 @@ _ANY: Final = "*"  # in a pointer: every element of an array
 
 _STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _STRINGS: Final = lazy(f"({_STRING}:)|({_STRING})")  # the strings of a JSON text: names and values
+_INNER_JSON: Final = lazy(r'(?m)^"(?:\s|\\[nrtf])*+(?:[{\[]|\\")')  # of those in lines, one that may be JSON itself
 _JSON_BEGINS: Final = frozenset('{["')
 # Objects that are one name and one value: `{"name": "password", "value": "..."}`.
 _PAIR_NAMES: Final = frozenset(tables.words("pair names"))
 # Names of members that describe a field of a form, and of those that say where a value goes.
 _LABELS: Final = frozenset("element selector label placeholder locator target xpath css field aria prompt".split())
 _PATHS: Final = frozenset("path file filename filepath type format".split())
+_TELLING: Final = _PAIR_NAMES | _PATHS
 _PAIR_VALUES: Final = frozenset(tables.words("pair values"))
 _MAX_PAIR: Final = 16
 _PLAIN_WORD: Final = lazy(r"[A-Za-z_]{0,256}+")
@@ -49,11 +51,14 @@ _COLUMNS: Final = frozenset("columns header headers fields cols column_names col
 _ROWS: Final = frozenset("rows data values records result results".split())
 # Parameters of a statement, what binds a name to one of them, and the private members of a JSON Web Key.
 _PARAMETERS: Final = frozenset("variables params parameters bindings binds bind args values vars".split())
+_BOUND: Final = frozenset(f'"{name}":' for name in _PARAMETERS)
 _BINDING: Final = tables.pattern("binding")
+_RANDOM_RESULTS: Final = ("random_password", "random_string")  # types of resources in a state of Terraform
 _CARD: Final = lazy(r"(?i)^(?:cvc|cvv|csc|exp[_a-z]{0,8}(?:month|date|iry)|expiry)")
 _PRIVATE: Final = frozenset("d p q dp dq qi oth k".split())
 _WORDS: Final = frozenset("args argv arguments command cmd".split())
 _PROGRAM: Final = ("command", "cmd", "program", "executable", "bin")
+_PROGRAM_NAMES: Final = frozenset(f'"{name}":' for name in _PROGRAM)
 _MAX_WORDS: Final = 256
 # Names of secrets if the value looks like one.
 _SOMETIMES: Final = frozenset(("auth", "_auth", "sas", "sig", "signature"))
@@ -107,7 +112,10 @@ class Redactor:
         self._pointers = [(tool, [_parse(pointer) for pointer in places]) for tool, places in (pointers or {}).items()]
         self._names: dict[str, bool] = {}
         self._shown_names = set[str]()  # names of members without a secret in them
-        self._innocent = {""}  # names that are no secrets, as canonical JSON has them
+        # Names that are no secrets, have none in them and tell of none beside them, as canonical JSON has them.
+        self._innocent = {""}
+        # Those of them whose values may name, or describe, what is beside them.
+        self._telling, self._labels = set[str](), set[str]()
 
     # ------------------------------------------------------------ digests
 
@@ -170,12 +178,37 @@ class Redactor:
         if len(text) > MAX_TEXT or credentials.may_look_secret(text):
             return False
         strings = _STRINGS.findall(text)
-        if not self._innocent.issuperset([name for name, _ in strings]):
+        found = {name for name, _ in strings}
+        if not self._innocent.issuperset(found):
             return False
-        texts = "\n".join([value for _, value in strings])
+        given = [value for _, value in strings if value]
+        lines = "\n".join(given)
+        # Neighbours stand as in the line of a command: the words of one may be items of a list.
+        texts = lines.replace('"\n"', " ")
         if "\\u" in texts or credentials.may_name_secret(texts, self._hints):
             return False
+        is_label = not self._labels.isdisjoint(found)
+        is_telling = is_label or '["' in text or not self._telling.isdisjoint(found)
+        if is_telling and self._may_spell_secret(given, is_label):
+            return False
+        if "_" in texts and not {":", "$", "?"}.isdisjoint(texts) and any(name.lower() in _BOUND for name in found):
+            return False  # a statement may bind parameters to names that are spelled with separators
+        if _has_structure(text, found, given, lines):
+            return False
         return not (self._pointers and any(_is_meant(tool, glob) for glob, _ in self._pointers))
+
+    def _may_spell_secret(self, given: list[str], is_label: bool) -> bool:
+        """Whether a value may be the name of a secret with separators in it, such as `P.I.N.`."""
+        for value in given:
+            text = value[1:-1][:MAX_NAME]
+            last = text.rpartition("/")[2]
+            spelled = {text, last, last.partition(".")[0]}
+            ends = " ".join(spelled if is_label else map(names.end_of_name, spelled))
+            if not credentials.may_name_secret(names.squeezed(ends), self._hints):
+                continue
+            if any(map(self._is_secret_name, spelled)) or (is_label and names.is_secret_label(text)):
+                return True
+        return False
 
     def arguments(self, value: Json, tool: str) -> Any:
         """The arguments of a call to `server/own_name`, as they may be written down."""
@@ -345,7 +378,15 @@ class Redactor:
         if shown == name and is_secret is not None:
             if len(self._shown_names) >= _MAX_MEMORY:
                 self._shown_names.clear()
+                self._innocent, self._telling, self._labels = {""}, set(), set()
             self._shown_names.add(name)
+            if not (is_secret(name) or name.lower() in _SOMETIMES or name == "kty" or _CARD.search(name)):
+                written, last = f"{canonical(name)}:", names.last_word(name)
+                self._innocent.add(written)
+                if last in _LABELS:
+                    self._labels.add(written)
+                elif last in _TELLING or name.lower() in _COLUMNS:
+                    self._telling.add(written)
         return shown
 
     def _is_secret_member(self, name: str, item: Any, is_secret: IsSecret, pair: str | None) -> bool:
@@ -367,7 +408,7 @@ class Redactor:
                 if name in ("data", "stringData") and isinstance(item, dict) else item
                 for name, item in value.items()
             }  # fmt: skip
-        if value.get("type") in ("random_password", "random_string"):  # in a state of Terraform
+        if value.get("type") in _RANDOM_RESULTS:  # in a state of Terraform
             pointer = ["instances", _ANY, "attributes", "result"]
             return dict(_change(value, pointer, lambda secret: self._mark(canonical(secret))))
         if "number" in value and any(_CARD.search(name) for name in value):  # a card of payment
@@ -431,12 +472,24 @@ class Redactor:
         if cached is None:
             cached = names.plain(name[:MAX_NAME]) in self._keys or names.is_secret_name(name)
             if len(self._names) >= _MAX_MEMORY:
-                self._names, self._innocent = {}, {""}
+                self._names = {}
             if len(name) <= MAX_NAME:
                 self._names[name] = cached
-                if not cached and name.lower() not in _SOMETIMES:
-                    self._innocent.add(f"{canonical(name)}:")
         return cached
+
+
+def _has_structure(text: str, found: set[str], given: list[str], lines: str) -> bool:
+    """Whether innocent names and values of canonical JSON may still be masked or cut because they stand together."""
+    if '"code":' in found and not _SECOND_FACTORS.isdisjoint(value[1:-1].lower() for value in given):
+        return True
+    if '"type":' in found and any(f'"{kind}"' in lines for kind in _RANDOM_RESULTS):
+        return True
+    if '":["' in text and not _PROGRAM_NAMES.isdisjoint(found):  # the words of a command, and its program
+        return True
+    if ('"{' in lines or '"[' in lines or "\\" in lines or '" ' in lines) and _INNER_JSON.search(lines):
+        return True
+    depth = text.count("{") + text.count("[")
+    return depth >= MAX_DEPTH or (len(text) > MAX_NODES // 2 and depth + text.count(",") >= MAX_NODES // 2)
 
 
 def _pair(value: Json, is_secret: IsSecret) -> str | None:
