@@ -10,6 +10,7 @@ from sluicegate.http.hosts import (
     HostOriginPolicy,
     HostRefusal,
     ServedNames,
+    _authority,
     authority,
     is_loopback,
 )
@@ -186,3 +187,24 @@ def test_the_origin_of_a_request_is_what_a_trusted_proxy_says(headers: dict[str,
 def test_the_client_is_the_nearest_that_is_no_proxy_of_ours(peer: str, hops: list[str], client: str) -> None:
     headers = [(b"x-real-ip", b"6.6.6.6"), *((b"x-forwarded-for", hop.encode()) for hop in hops)]
     assert FORWARDED.client(peer, headers) == client
+
+
+def test_of_a_long_list_of_hops_only_the_nearest_are_looked_at() -> None:
+    proxies = [f"10.0.0.{n}" for n in range(15)]
+    few, many = ["9.9.9.9", *proxies], ["9.9.9.9", "10.9.9.9", *proxies]
+    for hops, address in ((few, "9.9.9.9"), (many, "10.9.9.9"), ([""] * 15_000, "10.1.1.1")):
+        assert FORWARDED.client("10.1.1.1", [(b"x-forwarded-for", ",".join(hops).encode())]) == address
+
+
+def test_of_an_untrusted_peer_the_hops_are_not_read() -> None:
+    class Unread(bytes):
+        def decode(self, *args: object, **kwargs: object) -> str:
+            raise AssertionError("it is read")
+
+    assert FORWARDED.client("11.1.1.1", [(b"x-forwarded-for", Unread(b"9.9.9.9"))]) == "11.1.1.1"
+
+
+def test_an_authority_that_is_too_long_is_not_remembered() -> None:
+    before = _authority.cache_info().currsize
+    assert authority("a" * 16_000) is None and authority(f"{'a' * 253}:65535") == ("a" * 253, 65535)
+    assert _authority.cache_info().currsize <= before + 1

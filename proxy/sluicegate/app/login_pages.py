@@ -27,6 +27,7 @@ from sluicegate.app.public_pages import (
     key_form,
     link,
     may,
+    only_field,
     page,
     path_below,
     text,
@@ -121,7 +122,7 @@ class LoginPages:
 
     async def _ask(self, request: Request) -> Response:
         """Names no server before the person has proved who they are; a link names its own."""
-        server, ticket = request.path_params["server"], request.query_params.get("t", "")
+        server, ticket = request.path_params["server"], only_field(request, "t")
         made = self._opened(server, ticket)
         if ticket and made is None:
             return page(400, "Log in", text(_OVER))
@@ -215,7 +216,7 @@ class LoginPages:
 
     async def _done(self, request: Request) -> Response:
         server = request.path_params["server"]
-        result = self._sealer.unseal(_DONE, request.query_params.get("t", ""), server)
+        result = self._sealer.unseal(_DONE, only_field(request, "t"), server)
         if result is None:
             return page(404, "No such page", CLOSE)
         sentence = f"You are logged in to {server} by {result['issuer']}.{may(tuple(result['scopes']))}"

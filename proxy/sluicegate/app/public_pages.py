@@ -72,6 +72,7 @@ def may(scopes: tuple[str, ...]) -> str:
 
 # ---------------------------------------------------------------- whose browser
 
+MAX_COOKIES: Final = 256
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
@@ -82,6 +83,10 @@ class BrowserCookie:
         self._name, self._within = name, within
 
     def read(self, request: Request) -> str:
+        """"" where there are more cookies than a browser has for a site: nobody has shown a credential yet."""
+        lines = request.headers.getlist("cookie")
+        if len(lines) + sum(line.count(";") for line in lines) > MAX_COOKIES:
+            return ""
         return request.cookies.get(self._name, "")
 
     def read_or_make(self, request: Request) -> str:
@@ -108,6 +113,14 @@ def is_same(secret: str, digested: str) -> bool:
 # ---------------------------------------------------------------- requests
 
 MAX_BODY: Final = 64 * 1024
+_MAX_FIELDS: Final = 16
+
+
+def only_field(request: Request, name: str) -> str:
+    """A field of the query; "" where the query has more fields than a link of ours: they are not taken apart."""
+    if request.scope["query_string"].count(b"&") >= _MAX_FIELDS:
+        return ""
+    return request.query_params.get(name, "")
 
 
 def body_refusal(scope: Scope) -> int:

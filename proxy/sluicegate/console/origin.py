@@ -18,6 +18,8 @@ from sluicegate.http.hosts import is_loopback
 SITE: Final = "sluice.site"
 CHANNEL: Final = "sluice.channel"
 """Of the scope: by which way a person decides. The admin API writes it into the vote."""
+MAX_COOKIES: Final = 256
+_MAX_ORIGIN: Final = 300
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -45,8 +47,12 @@ class Site:
         return f"{self.cookie('')}; Max-Age=0"
 
     def cookie_of(self, headers: Headers) -> str:
-        """The first half; "" of one that comes twice, as somebody else may have put one there."""
-        parts = (part.strip().partition("=") for line in headers.getlist("cookie") for part in line.split(";"))
+        """The first half; "" of one that comes twice, as somebody else may have put one there. No browser has so many
+        cookies for a site that more would have to be taken apart."""
+        lines = headers.getlist("cookie")
+        if len(lines) + sum(line.count(";") for line in lines) > MAX_COOKIES:
+            return ""
+        parts = (part.strip().partition("=") for line in lines for part in line.split(";"))
         values = [value for name, _, value in parts if name == self.cookie_name]
         return values[0] if len(values) == 1 else ""
 
@@ -78,6 +84,8 @@ def site_of(scope: Scope, forwarded: ForwardedHeaders) -> Site | None:
 
 def _whole(origin: str) -> tuple[str, str, int] | None:
     """Scheme, host and port; None of what is no origin."""
+    if len(origin) > _MAX_ORIGIN:
+        return None
     try:
         parts = urlsplit(origin)
         port = parts.port

@@ -14,6 +14,8 @@ from sluicegate.http.hosts import Headers, ServedNames, authority
 # One absolute path of plain segments: it becomes a part of an address that is sent to clients.
 _PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+;=:@%-]+)+/?")
 _MAX_PREFIX: Final = 256
+_MAX_HOPS: Final = 16
+"""Proxies in a row that may be ours. What stands before them in the header is not looked at."""
 # RFC 7239, RFC 9110 7.6.3, RFC 8586, what stood there before them, and what tunnels and content networks add.
 _MARKS: Final = frozenset({
     b"forwarded", b"via", b"cdn-loop", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip", b"true-client-ip",
@@ -62,9 +64,11 @@ class ForwardedHeaders:
 
     def client(self, peer: str, headers: Headers) -> str:
         """The nearest address that is not one of our proxies'."""
+        if not self.trusts(peer):
+            return peer
         address = peer
         hops = b",".join(value for name, value in headers if name == b"x-forwarded-for").decode("latin-1")
-        for hop in reversed(hops.split(",")):
+        for hop in reversed(hops.rsplit(",", _MAX_HOPS)[-_MAX_HOPS:]):
             if not self.trusts(address) or not is_literal(hop.strip()):
                 return address
             address = hop.strip()

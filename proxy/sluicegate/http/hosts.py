@@ -20,6 +20,7 @@ Authority = tuple[str, int | None]
 
 # RFC 9110 7.2 and RFC 3986 3.2.2, without userinfo.
 _AUTHORITY: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9._-]{1,253}))(?::([0-9]{1,5}))?")
+_MAX_AUTHORITY: Final = 253 + len(":65535")
 _ORIGIN: Final = re.compile(r"(https?)://(.+)", re.IGNORECASE)
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _TOKENS: Final = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2048}")
@@ -76,9 +77,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-@lru_cache(maxsize=1024)
 def authority(text: str) -> Authority | None:
-    """The parts of `host[:port]`; None for anything else."""
+    """The parts of `host[:port]`; None for anything else. What is longer than any is neither read nor remembered."""
+    return _authority(text) if len(text) <= _MAX_AUTHORITY else None
+
+
+@lru_cache(maxsize=1024)
+def _authority(text: str) -> Authority | None:
     found = _AUTHORITY.fullmatch(text)
     if found is None or int(found[3] or 0) > 65_535:
         return None

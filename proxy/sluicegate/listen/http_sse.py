@@ -27,6 +27,8 @@ from sluicegate.protocol.model import Client
 
 SSE: Final = "/sse"
 MESSAGES: Final = "/messages"
+_MAX_QUERY: Final = 1024
+_MAX_FIELDS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,9 @@ def _endpoint(prefix: str, id: str) -> bytes:
 
 
 def _session_id(query: bytes) -> str:
+    """The id that comes once, else nothing. What is longer than our own address can be is not taken apart."""
+    if len(query) > _MAX_QUERY or query.count(b"&") >= _MAX_FIELDS:
+        return ""
     ids = parse_qs(query.decode("latin-1")).get("session_id", [])
     return ids[0] if len(ids) == 1 else ""
 

@@ -97,9 +97,25 @@ class EndpointContext(SessionDeps):
 # ---------------------------------------------------------------- form
 
 
-@lru_cache(maxsize=256)
+MAX_FORM: Final = 1024
+MAX_FORM_PARTS: Final = 64
+"""Bytes and parts of a header that says what a body is, or may be: whatever has more is refused as it is. No rate of
+a client counts such refusals, and 16 KiB of commas took 5 ms."""
+
+
+def _bounded(value: bytes) -> bytes:
+    """The header; nothing of one that is too long to be taken apart."""
+    is_short = len(value) <= MAX_FORM and value.count(b",") + value.count(b";") < MAX_FORM_PARTS
+    return value if is_short else b""
+
+
 def accepts(accept: bytes) -> tuple[bool, bool]:
-    """Whether an Accept header takes JSON, and event streams."""
+    """Whether an Accept header takes JSON, and event streams. One that is too long takes neither."""
+    return _accepts(_bounded(accept))
+
+
+@lru_cache(maxsize=256)
+def _accepts(accept: bytes) -> tuple[bool, bool]:
     kinds = set()
     for part in accept.decode("latin-1").lower().split(","):
         kind, *parameters = (piece.strip() for piece in part.split(";"))
@@ -120,9 +136,9 @@ def check_form(exchange: HttpExchange, takes_answer: bool = True) -> tuple[int, 
     if head.duplicate is not None and head.duplicate != b"mcp-protocol-version":
         return 400, f"{head.duplicate.decode('latin-1')} is given twice"
     return _judge_form(
-        head.get(b"content-type", b""),
-        head.get(b"content-encoding", b"identity"),
-        head.get(b"accept", b"*/*") if takes_answer else b"*/*",  # RFC 9110 12.5.1: no header takes anything
+        _bounded(head.get(b"content-type", b"")),
+        _bounded(head.get(b"content-encoding", b"identity")),
+        _bounded(head.get(b"accept", b"*/*")) if takes_answer else b"*/*",  # RFC 9110 12.5.1: no header takes anything
     )
 
 
@@ -132,7 +148,7 @@ def _judge_form(content_type: bytes, encoding: bytes, accept: bytes) -> tuple[in
         return 415, "Content-Type must be application/json"
     if encoding.lower() != b"identity":
         return 415, "Content-Encoding is not supported"
-    if not all(accepts(accept)):
+    if not all(_accepts(accept)):
         return 406, "Accept must have application/json and text/event-stream"
     return None
 
