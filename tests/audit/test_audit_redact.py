@@ -262,6 +262,12 @@ SHAPES = (
     "QUJD", "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo= ", "1\tAAAA\n", "-----BEGIN PRIVATE KEY-----\n1\tAAAAAAAAAAAAAAAA\n",
     "net use \\\\a ", "A1b2C3d4E5f6G7h8J9k0L1m2 ", "-----BEGIN CERTIFICATE-----\n", "///////////////////// ",
     "a,password\n1,2,3\n", 'a,password\n"', "key: A1b2C3d4E5f6G7h8J9k0 ",
+    '"pass\\u0077ord":"a', '"\\u0077', "?pass%77ord=", "?%77", "%3A%2F%2F", "%3A%2F%2Fa%3Ab", "://aA1",
+    "password: &a ", "? token\n",
+    "password&gt;", "value=\"a\" ", "Digest nonce=", "curl -b ", "curl ", "vault kv put a ", "vault kv put a b=c ",
+    "vault kv put a " + "user=annamarialouisa " * 20,
+    "put-parameter ", "put-parameter SecureString ", "AUTH PLAIN ", "a1 LOGIN \"annamarialouisa\" ",
+    "ACL SETUSER ", "Digest ",
 )  # fmt: skip
 
 
@@ -636,6 +642,51 @@ def test_a_secret_in_a_text_is_masked_and_nothing_else_is(text: str) -> None:
     assert without_marks(PLAIN.written(whole)) == WIDER.get(text, text)
     PLAIN.arguments({"t": "x"}, "s/t")  # the name is known to be harmless
     assert not PLAIN.is_innocent(canonical({"t": whole}), "s/t")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"b": '{"user":"bob"}\n{"pass\\u0077ord":"*"}'}, {"b": 'data: {"pass\\u0077ord":"*"}'},
+        {"b": '{"pass\\u0077ord":"*",}'}, {"b": '{"\\u0070assword": "*",}'},
+        {"u": "https://h/?pass%77ord=*"}, {"u": "https://h/?a=b&%70%61ssword=*"},
+        {"u": "https://sso/x?next=https%3A%2F%2Fbob%3A*%40h%2Fx"}, {"u": "https%3A%2F%2Fb%3A*%40h"},
+        {"u": "https://*@h/x"}, {"cmd": "git clone https://*@git.example.com/r.git"},
+        {"y": "password: &a *"}, {"y": "? password\n: *"}, {"y": "a:\n  ? 'api_key'\n  : *\n"},
+        {"x": "&lt;password&gt;*&lt;/password&gt;"}, {"x": '<add value="*" key="password"/>'},
+        {"h": 'Authorization: Digest username="a", nonce="b", response="*"'},
+        {"cmd": "curl -b 'session=*' u"}, {"cmd": "curl -s --cookie sid=* u"},
+        {"cmd": "vault kv put secret/a value=*"}, {"cmd": "vault write secret/a user=b value=*"},
+        {"cmd": "aws ssm put-parameter --name /p/pw --type SecureString --value *"},
+        {"cmd": "aws ssm put-parameter --value * --name /p/pw --type SecureString"},
+        {"headers": ["Accept", "x", "Authorization", "*"]}, {"rawHeaders": ["Cookie", "*", "Host", "h"]},
+        {"t": "AUTH PLAIN *"}, {"t": "a1 LOGIN bob *"}, {"t": 'a002 login "b o" *'}, {"cmd": "ACL SETUSER a on >*"},
+        {"totp_seed": "*"}, {"mfaSeed": "*"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_secret_behind_an_unusual_spelling_is_masked(value: Any) -> None:
+    for secret in ("hT7-kq2.Wz9vB", "rL4xQ8mZ2w"):
+        redactor, given = Redactor(KEY), json.loads(json.dumps(value).replace("*", secret))
+        for _ in range(2):
+            assert secret not in dump(redactor.arguments(given, "s/t"))
+            assert not redactor.is_innocent(canonical(given), "s/t")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"u": "https://h/?pa%67e=2&so%72t=name"}, {"u": "https://alice@h/x"}, {"u": "https://user123456@h/x"},
+        {"u": "https://sso/x?next=https%3A%2F%2Fh%2Fx"}, {"b": '{"na\\u006de":"winter9",}'}, {"y": "name: &a winter9"},
+        {"cmd": "curl -s https://h/a"}, {"cmd": "vault kv get secret/a"}, {"headers": ["Accept", "x", "Host", "h"]},
+        {"cmd": "aws ssm put-parameter --name /p --type String --value winter9"},
+        {"x": '<add value="a1" key="color"/>'},
+        {"x": "&lt;name&gt;winter9&lt;/name&gt;"}, {"random_seed": "winter9"}, {"seed": 42},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_same_spelling_of_what_is_no_secret_is_left_alone(value: Any) -> None:
+    assert PLAIN.arguments(value, "s/t") == value
 
 
 @pytest.mark.parametrize(

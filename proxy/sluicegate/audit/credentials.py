@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
+from urllib.parse import unquote
 
 from sluicegate.audit import bounded, forms, tables, values
 from sluicegate.audit.bounded import lazy
@@ -50,6 +51,13 @@ _NEXT: Final = lazy(r"(?P<end>[\"'*_`]{0,3}:?)[ \t]{0,8}\r?\n|[^\n]{0,100}?[:：
 _LINE: Final = tables.pattern("line")
 _MNEMONIC: Final = lazy(r"(?:[a-z]{3,8}[ ,]{1,3}){11,23}[a-z]{3,8}\b")  # BIP-39
 _ENCODED_TEXT: Final = lazy(r"(?<![\w+/=.\-])(?=[A-Za-z0-9+/]{0,64}[A-Z0-9])[A-Za-z0-9+/]{24,8192}+={0,2}")
+# A name in JSON with escapes, a parameter of a query, the password of a URL that is in another one.
+_ESCAPE: Final = lazy(r"\\{1,8}u00([2-7][0-9A-Fa-f])")
+_ESCAPED_NAME: Final = lazy(
+    r"\"(?=[\w.\- ]{0,64}\\)((?:[\w.\- ]|\\{1,8}u00[2-7][0-9A-Fa-f]){1,128}+)\\{0,8}\"\s{0,8}:\s{0,8}"
+)
+_ENCODED_NAME: Final = lazy(r"(?<=[?&;])([\w.\-%]{1,128}+)=([^\s&;#\"'<>`\\]{1,2048}+)")
+_ENCODED_URL: Final = lazy(r"(?i)(?<=%3A%2F%2F)[^\s/%\"'<>]{0,64}+%3A([^\s/&\"'<>]{1,256}?)(?=%40)")
 _CODES: Final = 24
 _BLANK: Final = lazy(r"[ \t]{1,16}")
 _CLOSED: Final = {mark: lazy(rf"[ \t:=?>*]{{1,4}}{mark}") for mark in "\"'`"}  # a text that ends with the name
@@ -310,6 +318,21 @@ def by_form(text: str) -> Iterator[Span]:
             yield span
 
 
+def by_escape(text: str, is_secret: Callable[[str], bool]) -> Iterator[Span]:
+    """Where values stand behind names with escapes in them, of JSON or of a URL; passwords of a URL within a URL."""
+    if "\\u00" in text:
+        for name in _ESCAPED_NAME.finditer(text):
+            if is_secret(_ESCAPE.sub(lambda found: chr(int(found[1], 16)), name[1])):
+                span = _after(text, name.end(), is_secret)
+                if span is not None and span[0] < span[1]:
+                    yield span
+    if "%" in text:
+        for found in _ENCODED_NAME.finditer(text):
+            if "%" in found[1] and is_secret(unquote(found[1])) and not values.is_no_value(found[2]):
+                yield found.span(2)
+        yield from (found.span(1) for found in _ENCODED_URL.finditer(text))
+
+
 def by_code(text: str, is_secret: Callable[[str], bool]) -> Iterator[Span]:
     """Where texts stand in base64 (RFC 4648) that have secrets in them."""
     for found in _ENCODED_TEXT.finditer(text):
@@ -350,6 +373,7 @@ def find(
         if may_name_secret(text, hints):
             named = [*by_name(text, is_secret), *by_form(text), *forms.cells(text, is_secret)]
             spans += [*named, *_again(text, named)]
+        spans += by_escape(text, is_secret)
         spans += by_code(text, is_secret)
         if with_random:
             spans += by_randomness(text)

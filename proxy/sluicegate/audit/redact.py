@@ -59,6 +59,7 @@ _PRIVATE: Final = frozenset("d p q dp dq qi oth k".split())
 _WORDS: Final = frozenset("args argv arguments command cmd".split())
 _PROGRAM: Final = ("command", "cmd", "program", "executable", "bin")
 _PROGRAM_NAMES: Final = frozenset(f'"{name}":' for name in _PROGRAM)
+_HEADERS: Final = frozenset("headers header rawheaders raw_headers".split())
 _MAX_WORDS: Final = 256
 # Names of secrets if the value looks like one.
 _SOMETIMES: Final = frozenset(("auth", "_auth", "sas", "sig", "signature"))
@@ -199,16 +200,13 @@ class Redactor:
 
     def _may_spell_secret(self, given: list[str], is_label: bool) -> bool:
         """Whether a value may be the name of a secret with separators in it, such as `P.I.N.`."""
-        for value in given:
-            text = value[1:-1][:MAX_NAME]
-            last = text.rpartition("/")[2]
-            spelled = {text, last, last.partition(".")[0]}
-            ends = " ".join(spelled if is_label else map(names.end_of_name, spelled))
-            if not credentials.may_name_secret(names.squeezed(ends), self._hints):
-                continue
-            if any(map(self._is_secret_name, spelled)) or (is_label and names.is_secret_label(text)):
-                return True
-        return False
+        texts = [value[1:-1][:MAX_NAME] for value in given]
+        lasts = [text.rpartition("/")[2] for text in texts]
+        spelled = {*texts, *lasts, *(last.partition(".")[0] for last in lasts)}
+        ends = [names.squeezed(text if is_label else names.end_of_name(text)) for text in spelled]
+        if not credentials.may_name_secret("\n".join(ends), self._hints):
+            return False
+        return any(map(self._is_secret_name, spelled)) or (is_label and any(map(names.is_secret_label, texts)))
 
     def arguments(self, value: Json, tool: str) -> Any:
         """The arguments of a call to `server/own_name`, as they may be written down."""
@@ -295,6 +293,8 @@ class Redactor:
         self, value: list[Any], budget: _Budget, depth: int, is_secret: IsSecret | None, name: str, program: str = ""
     ) -> list[Any]:
         if is_secret is not None:
+            if name.lower() in _HEADERS and len(value) > 2:
+                value = self._without_flat(value, is_secret)
             head = self._without_typed(self._without_options(value[: budget.nodes + 1], is_secret, program))
             value = head + value[budget.nodes + 1 :]
         masked = [self._walk(item, budget, depth - 1, is_secret, name) for item in value[: budget.nodes + 1]]
@@ -326,6 +326,17 @@ class Redactor:
                 if index >= 0 and left < len(word) and changed[index] == word:
                     changed[index] = word[:left] + self._mark(word[left:right]) + word[right:]
         return changed
+
+    def _without_flat(self, items: list[Any], is_secret: IsSecret) -> list[Any]:
+        """Headers as names and values in turn without the values of secrets."""
+        if len(items) % 2 or len(items) > _MAX_WORDS or not all(isinstance(item, str) for item in items):
+            return items
+        pairs = zip(items[::2], items[1::2], strict=True)
+        return [
+            self._mark(item) if is_value and is_secret(name) and values.is_secret_value(item, name) else item
+            for name, value in pairs
+            for is_value, item in ((False, name), (True, value))
+        ]
 
     def _without_typed(self, steps: list[Any]) -> list[Any]:
         """The steps of a form without what is typed where the step before went to the field of a secret."""
