@@ -244,6 +244,14 @@ def result_record(outcome: Outcome, **settings: Any) -> Any:
     return body(composer.outcome(call, composer.about(call), outcome, 0.1))
 
 
+def test_a_pointer_with_a_number_that_python_does_not_read_leads_nowhere() -> None:
+    redactor = Redactor(DIGEST_KEY, pointers={"github/*": [f"/structuredContent/{'1' * 5_000}"]})
+    call = make_call()
+    composer = Composer(redactor, results="redacted")
+    outcome = Result({"content": [], "structuredContent": ["x"]})
+    assert body(composer.outcome(call, composer.about(call), outcome, 0.1))["result"] == outcome.value
+
+
 def test_results_are_told_as_far_as_wanted() -> None:
     assert not {"result", "result_digest"} & result_record(OK, results="none").keys()
     assert "result" not in result_record(OK) and "result_digest" in result_record(OK)

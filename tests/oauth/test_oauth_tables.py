@@ -11,7 +11,19 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from sluicegate.oauth import Unfit, authorization, challenges, clients, metadata, read_json, scopes, shown, tokens, urls
+from sluicegate.oauth import (
+    Unfit,
+    authorization,
+    challenges,
+    clients,
+    device,
+    metadata,
+    read_json,
+    scopes,
+    shown,
+    tokens,
+    urls,
+)
 from sluicegate.oauth.challenges import BearerChallenge
 from sluicegate.oauth.clients import OAuthClient
 from sluicegate.oauth.metadata import AuthorizationServer
@@ -384,3 +396,10 @@ def test_what_a_peer_wrote_is_shown_plainly() -> None:
     for bad in (b"\xff", b"[1]", b"1", b"{", b"9" * 5000):
         with pytest.raises(Unfit):
             read_json(bad)
+
+
+@pytest.mark.parametrize(("seconds", "life"), [("1" * 400, 600.0), ("1e999", 600.0), ("NaN", 600.0), ("60", 60.0)])
+def test_a_life_of_a_device_code_that_is_no_number_is_the_usual_one(seconds: str, life: float) -> None:
+    told = '{"device_code": "d", "user_code": "ABCD", "verification_uri": "https://a.example/", "expires_in": %s}'
+    answer = device.read(200, (told % seconds).encode())
+    assert isinstance(answer, device.DeviceAnswer) and answer.life == life

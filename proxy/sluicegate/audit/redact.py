@@ -550,7 +550,7 @@ def _change(value: Any, pointer: list[str], change: Callable[[Any], Any]) -> Any
     if isinstance(value, list):
         if part == _ANY:
             return [_change(item, rest, change) for item in value]
-        if part.isdecimal() and part.isascii() and int(part) < len(value):
+        if part.isdecimal() and part.isascii() and len(part) < 10 and int(part) < len(value):
             at = int(part)
             return [*value[:at], _change(value[at], rest, change), *value[at + 1 :]]
     return value

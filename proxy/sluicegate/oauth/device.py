@@ -1,6 +1,5 @@
 """The device authorization grant (RFC 8628): for a person whose browser is on another device."""
 
-import math
 import re
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -58,4 +57,4 @@ def read(status: int, body: bytes) -> DeviceAnswer | TokenRefusal:
 
 def _seconds(value: Any, otherwise: float) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) and 0 < value < 1e9 else otherwise
+    return float(value) if is_number and 0 < value < 1e9 else otherwise

@@ -29,6 +29,7 @@ _CLASS_LETTERS: Final = 10
 """What a class of letters counts for, such as `\\w`."""
 MAX_REPEATED: Final = 100
 """Times that a pattern may ask for something by a number: each is a state in which every letter is looked at."""
+_MAX_DIGITS: Final = 9
 MULTIPLE_OF: Final = 30_000
 """What a division of one number counts for: of numbers with large exponents it is one of long integers."""
 COMPARISON: Final = 25
@@ -163,15 +164,20 @@ def _patterns(node: Json) -> list[str]:
     named, pattern = node.get("patternProperties"), node.get("pattern")
     found: list[str] = [*(named if isinstance(named, dict) else ()), *([pattern] if isinstance(pattern, str) else ())]
     for text in found:
-        if math.prod(max(1, int(count)) for count in _COUNTS.findall(text)) > MAX_REPEATED:
+        if math.prod(max(1, count) for count in _counts(text)) > MAX_REPEATED:
             raise SchemaRefused("too-costly", "a pattern repeats something too often to be checked")
     return found
+
+
+def _counts(pattern: str) -> list[int]:
+    """How often a pattern repeats something. Of a long number Python makes none, so that it counts as too many."""
+    return [int(digits) if len(digits) <= _MAX_DIGITS else MAX_REPEATED + 1 for digits in _COUNTS.findall(pattern)]
 
 
 def _letters(pattern: str) -> int:
     """Counts the letters of a pattern, its classes of letters included."""
     classes = pattern.count("\\") + pattern.count(".") + pattern.count("[")
-    return (len(pattern) + _CLASS_LETTERS * classes) * max(map(int, _COUNTS.findall(pattern)), default=1)
+    return (len(pattern) + _CLASS_LETTERS * classes) * max(_counts(pattern), default=1)
 
 
 def _size(value: Any, most: int) -> tuple[int, int]:
