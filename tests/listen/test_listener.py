@@ -165,7 +165,8 @@ async def test_a_length_that_lies_harms_nobody() -> None:
      ["Mcp_Name: x"], ["X_Y: z"], ["Transfer-Encoding: gzip"], ["Content-Length: -1"], ["X : y"],
      *(["Transfer-Encoding: " + odd] for odd in ("gzip, chunked", ", chunked", "chunked,", "chunked, chunked",
                                                  "chunked;q=1", "xchunked", "identity")),
-     ["Transfer-Encoding: gzip", "Transfer-Encoding: chunked"], ["Content-Length: 02"], [f"Content-Length: {'0' * 5_000}2"], ["Content-Length: 2, 2"],
+     ["Transfer-Encoding: gzip", "Transfer-Encoding: chunked"], ["Content-Length: 02"],
+    [f"Content-Length: {'0' * 5_000}2"], ["Content-Length: 2, 2"],
      ["X: caf\u00e9"], ["Mcp-Name: \u00e9"],
      ["Upgrade: h2c", "Connection: Upgrade"]],
 )  # fmt: skip
