@@ -39,9 +39,16 @@ class Gateway:
         return dict(httpx.get(well_known(self.issuer), timeout=20).raise_for_status().json())
 
     def list(self, token: str) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {token}", "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list",
+        return self._ask(token, "tools/list")
+
+    def call(self, token: str, name: str, **arguments: Any) -> httpx.Response:
+        return self._ask(token, "tools/call", name=name, arguments=arguments)
+
+    def _ask(self, token: str, method: str, **params: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {token}", "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method,
                    "Accept": "application/json, text/event-stream"}  # fmt: skip
-        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}}
+        headers |= {"Mcp-Name": params["name"]} if "name" in params else {}
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
         return httpx.post(self.resource, json=body, headers=headers, timeout=20)
 
 
@@ -61,11 +68,13 @@ def gateway(folder: Path, prefix: str = "", rows: str = "", **provider: Any) -> 
     }  # fmt: skip
     with oidc_provider(folder, clients=[client], registration=False, **provider) as authority:
         login = {"issuer": authority.issuer, "client_id": "sluice", "client_secret": "s3cret"}
-        clients = {"keys": client_keys(bob=[]), "login": login}
+        clients = {"keys": client_keys(bob=["role:lead"]), "login": login}
         listen = {"mcp": f"127.0.0.1:{port}", "public_url": f"{issuer}/mcp"}
-        rows = rows or f"p, jwt:{authority.issuer}#ann, fs, *, *, allow\n"
+        rows = rows.replace("ISSUER", authority.issuer) or f"p, jwt:{authority.issuer}#ann, fs, *, *, allow\n"
         servers = {"fs": recorder(folder, "fs", tools=["read"])}
-        with bed(folder, rows, servers, clients=clients, listen=listen) as made:
+        profile = {"tier": "other", "approvers": ["role:lead"], "quorum": 1, "expires": "30m"}
+        approvals = {"hold_for": "0s", "profiles": {"a-lead": profile}}
+        with bed(folder, rows, servers, clients=clients, listen=listen, approvals=approvals) as made:
             yield Gateway(made, authority, issuer)
 
 

@@ -18,7 +18,7 @@ from e2e.sluice_process import clean_environment, free_port
 from peers.fleet import node_environment, stop
 from peers.install import INSPECTOR, MCP1, MCP2, MCP_REMOTE, NODE
 from peers.login.browser import Browser
-from policy_bed import bed, recorder
+from policy_bed import bearer, bed, reason, recorder
 from waiting import until_so
 
 TESTS = Path(__file__).parents[1]
@@ -473,3 +473,17 @@ def test_without_the_section_there_is_no_authorization_server(tmp_path: Path) ->
         origin = made.process.url.removesuffix("/mcp")
         for path in ("/oauth/authorize", "/oauth/token", "/.well-known/oauth-authorization-server"):
             assert httpx.get(f"{origin}{path}", timeout=20).status_code == 404
+
+
+def test_a_client_that_logged_in_gets_its_call_approved(tmp_path: Path, peers: None) -> None:
+    rows = "p, jwt:ISSUER#ann, fs, *, *, allow\np2, *, fs, tool:read, *, a-lead\n"
+    rows += "p, role:lead, sluice, admin:*, *, allow\n"
+    with gateway(tmp_path, rows=rows) as there, Browser("ann") as browser:
+        token = ClientLogin(there, browser).log_in()["access_token"]
+        assert reason(there.call(token, "fs__read")) == "approval_pending"
+        api = f"{there.bed.process.admin}/api/v1/approvals"
+        (asked,) = httpx.get(api, headers=bearer("bob"), timeout=20).json()["approvals"]
+        vote = {"decision": "approve", "seen_digest": asked["digest"]}
+        decided = httpx.post(f"{api}/{asked['id']}/decisions", json=vote, headers=bearer("bob"), timeout=20)
+        assert decided.status_code == 200, decided.text
+        assert "ran read" in there.call(token, "fs__read").text

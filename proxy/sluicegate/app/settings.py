@@ -238,8 +238,10 @@ def is_gone(config: Config, principal: str) -> bool:
     if principal == "anonymous":
         return config.clients.anonymous is None
     if principal.startswith("jwt:"):
-        issuer = principal.removeprefix("jwt:").partition("#")[0]
-        return all(one.issuer != issuer for one in config.clients.jwt.issuers)
+        issuers = {one.issuer for one in config.clients.jwt.issuers}
+        if config.clients.login is not None:
+            issuers.add(config.clients.login.issuer)
+        return principal.removeprefix("jwt:").partition("#")[0] not in issuers
     if not principal.startswith("key:"):
         return False
     key = config.clients.keys.get(principal.removeprefix("key:"))
