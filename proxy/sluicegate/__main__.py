@@ -1,11 +1,17 @@
 """`python -m sluicegate` and the installed command `sluice`."""
 
-import gc
-import os
-import sys
-from types import ModuleType
+import signal
 
-from sluicegate.deferred import defer, defer_methods
+interrupted = signal.getsignal(signal.SIGINT)
+if interrupted is signal.default_int_handler:  # it would show where in the imports below it came
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import gc  # noqa: E402
+import os  # noqa: E402
+import sys  # noqa: E402
+from types import ModuleType  # noqa: E402
+
+from sluicegate.deferred import defer, defer_methods  # noqa: E402
 
 gc.disable()  # walking all that imports make takes a tenth of a start; `main` enables it again
 
@@ -34,6 +40,8 @@ for name in (
 defer_methods()
 
 from sluicegate.cli import main  # noqa: E402 - after the lines above, which decide what it imports
+
+signal.signal(signal.SIGINT, interrupted)
 
 if __name__ == "__main__":
     main()

@@ -1,5 +1,6 @@
 """What a command carries with it from the start: what most configs or commands never need stays out."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,17 @@ def test_what_a_desktop_client_starts_imports_nothing_for_people_and_for_http(tm
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "sluicegate.app.stdio" in imported
     assert not imported & {"typer", "difflib", "standardwebhooks", "email.utils", "sluicegate.listen.http_request"}
+
+
+def test_who_interrupts_a_start_sees_no_trace_of_an_import(tmp_path: Path) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "sluicegate", "stdio", "-c", str(tmp_path / "none.yaml")]
+    for moment in ("sluicegate.deferred", "asyncio", "pydantic"):
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            seen = next(line for line in process.stderr if line.rpartition("|")[2].strip() == moment)
+            process.send_signal(signal.SIGINT)
+            assert "Traceback" not in process.stderr.read(), seen
+        assert process.returncode in (-signal.SIGINT, 130)
 
 
 def test_and_says_the_same_of_a_file_that_is_not_there(tmp_path: Path) -> None:
