@@ -24,6 +24,7 @@ from scripted_servers import (
 )
 
 from sluicegate.downstream.failures import PROOFS, Lost, as_lost
+from sluicegate.downstream.transport import http_base
 from sluicegate.protocol.model import Client, Failure, Result
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "reasons.md"
@@ -147,8 +148,9 @@ async def test_a_refusal_that_holds_a_result_refuses_nothing(
 
     json_kind = "application/json; charset=utf-8"
     assert await told(lambda own: (own, json_kind)) == "answered"
-    for unclear in (OTHER, [OTHER], b'{"result": {', {"result": "x" * 300_000}):
+    for unclear in (OTHER, [OTHER], b'{"result": {'):
         assert await told(lambda own, body=unclear: (body, json_kind)) == UNKNOWN  # type: ignore[misc]
+    assert await told(lambda own: ({"result": "x" * 300_000}, json_kind)) == "result_too_large"
     assert await told(lambda own: (b"data: " + json.dumps(own).encode() + b"\n\n", "text/event-stream")) == UNKNOWN
 
 
@@ -180,6 +182,26 @@ async def test_progress_on_another_stream_of_the_session_proves_that_the_call_ha
     async with endpoint(server) as (url, _), running(url=url, era="legacy", account=account) as rig:
         assert await rig.reason("t") == UNKNOWN
     assert len(server.calls) == 1
+
+
+async def test_a_refusal_that_never_ends_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_base, "SEND_TIME", 0.2)
+    gone: list[bytes] = []
+
+    class Endless(Scripted):
+        async def __call__(self, asked: Asked) -> None:
+            if asked.rpc != "tools/call":
+                return await super().__call__(asked)
+            head = "HTTP/1.1 401 X\r\nWWW-Authenticate: Bearer\r\nContent-Type: application/json\r\n"
+            asked.writer.write(f"{head}Content-Length: 100000\r\n\r\n{{".encode())
+            gone.append(await asked.reader.read())  # until the other side hangs up
+
+    server = Endless("modern", 401, {})
+    for account in (None, Account()):
+        async with endpoint(server) as (url, _), running(url=url, era="modern", account=account) as rig:
+            assert await rig.reason("t", MODERN) == UNKNOWN
+            await until(lambda: gone == [b""])
+            gone.clear()
 
 
 async def test_a_404_proves_it_where_the_request_had_a_session_and_nowhere_else() -> None:

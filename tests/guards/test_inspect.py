@@ -349,6 +349,14 @@ async def test_a_task_that_begins_names_no_resource_that_the_client_may_not_read
 
 
 async def test_what_is_said_during_a_call_names_no_resource_that_the_client_may_not_read() -> None:
+    hidden = {"type": f"reso{TAG}urce_link", "name": "n", "uri": "file:///secret"}
+    noted: list[Notification] = []
+
+    async def note(notification: Notification) -> None:
+        noted.append(notification)
+
+    await ask(Result({"content": []}), said=Notification("notifications/message", {"data": [hidden]}), emit=note)
+    assert noted[0].params["_meta"]["dev.sluice/flags"] == ["resources", "tags"]
     for item, is_bad in ((embedded("file:///secret"), True), (embedded("file:///open"), False)):
         said = Notification("notifications/message", {"level": "info", "data": {"seen": [item]}})
         for mode in ("warn", "block", "off"):
@@ -371,8 +379,8 @@ def test_what_is_said_outside_of_calls_is_withheld_under_block_where_nobody_is_t
     for item in (embedded("file:///open"), link("file:///open")):
         said = {"level": "info", "data": [item]}
         assert inspected("strict", said) is None and inspected("git", said) is said
-    plain = {"level": "info", "data": {"resource": "a name", "type": "resource"}}
-    assert inspected("strict", plain) is plain
+    for data in ({"resource": "a name", "type": "resource"}, {"properties": {"resource": {"type": "string"}}}):
+        assert inspected("strict", plain := {"level": "info", "data": data}) is plain
 
 
 async def test_what_is_withheld_from_a_task_is_told_as_such() -> None:

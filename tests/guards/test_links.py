@@ -41,7 +41,8 @@ def embedded(uri: Any) -> Json:
         (embedded(FREE), False), (embedded(ASK), True), (embedded(BAD), True), (embedded("https://x/"), True),
         ({"type": "text", "text": BAD}, False), ({"uri": BAD}, False),
         (embedded(None), True), (embedded([BAD]), True), ({"type": "resource", "resource": {"text": "t"}}, True),
-        ({"resource": {"id": 7}}, False), ({"type": "other", "resource": {"uri": None}}, False),
+        ({"resource": {"id": 7}}, False), ({"type": "resource", "resource": {"id": 7}}, False),
+        ({"type": "other", "resource": {"uri": None}}, False),
     ],
 )  # fmt: skip
 async def test_a_link_may_be_known_and_contents_may_be_read(item: Json, is_bad: bool) -> None:
@@ -69,8 +70,9 @@ async def test_contents_of_what_was_asked_for_stay_and_others_go() -> None:
 async def test_contents_without_a_uri_are_of_nobody_knows_what() -> None:
     nameless: list[Json] = [{"text": "t"}, {"uri": None, "text": "t"}, {"uri": [FREE], "blob": ""}]
     for part in nameless:
-        assert await links(READ).in_result({"contents": [part]})
-        assert await links(READ).without({"contents": [part]}) == {"contents": []}
+        assert await links(TOOL).in_result({"contents": [part]})
+        assert await links(TOOL).without({"contents": [part]}) == {"contents": []}
+        assert await links(READ).in_result({"contents": [part]}) is ("uri" in part), "else it is what was asked for"
 
 
 @pytest.mark.parametrize("item", [link(BAD), embedded(BAD)])

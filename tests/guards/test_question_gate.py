@@ -132,11 +132,12 @@ def test_which_pages_are_sluices_own(url: str, is_own: bool) -> None:
     [
         ("http://vm:7411/", True), ("https://VM.:7411/x", True), ("https://vm/", True), ("http://vm", True),
         ("http://vm:8080/", False), ("https://gate.test:8443/", True), ("https://gate.test/", False),
-        ("http://[2001:db8::1]/", True), ("http://other/", False),
+        ("http://[2001:db8::1]/", True), ("http://other/", False), ("http://localhost/", False),
+        ("http://host.docker.internal/", False), ("http://host.docker.internal:7411/", True),
     ],
 )  # fmt: skip
 def test_pages_under_further_names_are_sluices_own(url: str, is_own: bool) -> None:
-    own = OwnUrls(["vm", "gate.test:8443", "[2001:db8::1]"])
+    own = OwnUrls(["vm", "gate.test:8443", "[2001:db8::1]", "localhost", "host.docker.internal"])
     own.add("http://127.0.0.1:7411")
     assert (url in own) is is_own
 

@@ -1,5 +1,6 @@
 """What a policy says to people and programs, word for word: explanations, cases, refusals, and text made visible."""
 
+import json
 import logging
 from dataclasses import replace
 from itertools import islice
@@ -260,6 +261,7 @@ def test_of_approvals_the_strictest_counts_and_equals_go_by_name() -> None:
         ("file:///d/old docs/*", ["file:///d/old%20docs/x"]), ("file:///d/a(1)/*", ["file:///d/a%281%29/x"]),
         ("file:///d/x@y/*", ["file:///d/x%40y/x"]), ("https://h/a+b/*", ["https://h/a%2Bb/x"]),
         ("db://h/pay,roll/*", ["db://h/pay%2Croll/x"]), ("memo:café*", ["memo:caf%C3%A9"]),
+        ("file:///d/s.txt", ["file:///d/s.txt%23x", "file:///d/s.txt%3Fx"]), ("file:///d/%E9t/*", ["file:///d/ét/x"]),
         ("https://h/?q=my docs*", ["https://h/?q=my+docs"]), ("file:///d/%2A/*", ["file:///d/*/x"]),
     ],
 )  # fmt: skip
@@ -270,7 +272,7 @@ def test_a_uri_of_a_row_is_denied_in_other_encodings_too(row: str, spellings: li
     for own in spellings:
         ruling = policy.decide_alike(ALICE, Target("k8s", "res", own, own), "read")
         assert ruling is not None and ruling.verdict is Verdict.DENY, own
-    for other in ("file:///d/other/x", "file:///d/%21/x", row.removesuffix("*")):
+    for other in ("file:///d/other/x", "file:///d/%21/x", "file:///d/%E8t/x", row.removesuffix("*")):
         assert policy.decide_alike(ALICE, Target("k8s", "res", other, other), "read") is None
 
 
@@ -403,17 +405,28 @@ def test_each_character_of_a_long_text_is_judged_once(monkeypatch: pytest.Monkey
     assert len(judged) == 4
 
 
-def test_a_long_path_is_not_repeated_for_each_of_its_values() -> None:
+def test_a_long_path_is_written_once_and_no_part_of_it_is_left_out() -> None:
     deep: Any = list(range(1_000))
-    for _ in range(58):
-        deep = {"n" * 253: deep}
-    wide = {"n" * 1_000_000: list(range(300))}
-    for value in (deep, wide, {"a": deep, "b": wide}):
+    for number in range(58):
+        deep = {f"{number}{'n' * 253}": deep}
+    wide = {"w" * 1_000_000: list(range(300))}
+    for value, size in ((deep, 58 * 300), (wide, 1_200_000), ({"a": deep, "b": wide}, 1_230_000)):
         shown = lines(value)
-        assert max(map(len, shown)) <= WIDTH + 6 and sum(map(len, shown)) < 1_300 * (MAX_PATH + 100)
-    assert "".join(lines(deep)[:4]).startswith("n" * WIDTH) and "\u2026" in "".join(lines(deep)[:4])
+        assert max(map(len, shown)) <= WIDTH + 6 and sum(map(len, shown)) < size + 1_400 * (MAX_PATH + 20)
+    whole = "".join(line.removeprefix("    \u2026 ") for line in lines(deep))
+    assert all(f"{number}{'n' * 253}" in whole for number in range(58))
     assert len(list(islice(each_line(deep), 61))) == 61
-    assert "\u2026" not in "".join(line[6:] for line in lines({"a" * (MAX_PATH - 10): 1}))
+    assert "\u27e8" not in str(lines({"a" * (MAX_PATH - 10): [1]})) and "path 1" in str(lines({"a" * 300: [1]}))
+
+
+def test_what_stands_in_the_middle_of_a_long_name_is_shown_and_compared() -> None:
+    def named(middle: str) -> Any:
+        return {"a" * 130 + middle + "b" * 130: {"x": [1]}}
+
+    assert "staging" in "".join(lines(named("staging"))) and lines(named("staging")) != lines(named("production"))
+    assert diff(json.dumps(named("staging")), json.dumps(named("production")))
+    forged = lines({"\u27e8path 1\u27e9": 1})
+    assert forged == ['"\u27e8U+27E8\u27e9path 1\u27e8U+27E9\u27e9": 1']
 
 
 def test_the_place_of_a_text_is_written_where_something_is_wrong_alone() -> None:

@@ -131,3 +131,9 @@ def test_a_task_fails_with_no_pages_to_open() -> None:
     assert told is not None and told["error"] == {"code": -32603, "message": "m", "data": {"more": 1}}
     told = tasks.detailed({**failed, "error": {"code": 7, "message": "m"}})
     assert told is not None and told["error"] == {"code": 7, "message": "m"}
+
+
+def test_the_relation_to_a_task_is_written_into_a_copy() -> None:
+    value: Json = {"content": [], "_meta": {"k": 1}}
+    assert tasks.related(value, "T") == {"content": [], "_meta": {"k": 1, tasks.RELATED: {"taskId": "T"}}}
+    assert value == {"content": [], "_meta": {"k": 1}}

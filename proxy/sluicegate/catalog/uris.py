@@ -73,7 +73,7 @@ _HIDDEN = re.compile(r"%(?:25)*(?:2[DdEeFf]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaCcFf]|6[1
 # Where a text ends for whoever decodes it to C's strings, and what splits lines.
 _CONTROL = re.compile(r"%(?:25)*(?:[01][0-9A-Fa-f]|7[Ff])")
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
-_MAX_DECODINGS: Final = 4
+_MAX_DECODINGS: Final = 3
 # WHATWG URL parsers drop tabs and line breaks anywhere and controls and spaces at both ends: ".\t." is "..".
 _DROPPED = re.compile(r"[\x00-\x1f\x7f]|\A | \Z")
 # Some servers cut a segment at its parameters (`..;x`) before they look for dots.
@@ -194,7 +194,7 @@ def decodings(uri: str) -> list[str]:
     for one in found:  # which grows meanwhile
         if "%" in one and len(found) <= _MAX_DECODINGS:
             decoded = unquote(one)
-            found += [decoded, unquote(one, "latin-1")] if "\ufffd" in decoded else [decoded]
+            found.append(unquote(one, "latin-1") if "\ufffd" in decoded else decoded)
     start, mark, query = uri.partition("?")
     if "+" in query:
         found.append(unquote(start + mark + query.replace("+", " ")))

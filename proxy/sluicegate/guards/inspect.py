@@ -339,6 +339,7 @@ async def _emit_inspected(
         is_clean = is_plain(text)
     if not is_clean:
         params = _inspect_notice(target.server, mode, notification.params, text)
+        text = text_of(params)
     if params is not None and links.MARK in text and await Links(call, target, decide).found(params):
         is_clean = False
         params = _with_links(target.server, mode, params)

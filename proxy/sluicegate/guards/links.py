@@ -26,6 +26,7 @@ MARK: Final = "resource"
 """Stands in every text of which a part has the form of a link or of an embedded resource."""
 _WEB: Final = ("http:", "https:")  # 6 characters at most
 _LINK: Final = frozenset({"type", "uri", "resource"})
+_CONTENTS: Final = frozenset({"text", "blob"})
 _MAX_READ: Final = 64 * 1024
 """Characters of a text that is read as JSON in one step; a longer one that begins like JSON is not read."""
 _MARKS: Final = (b'"resource', b'"contents"')
@@ -41,12 +42,22 @@ def holds_any(value: Any) -> bool:
     todo = [value]
     for one in todo:  # which grows meanwhile
         if isinstance(one, dict):
-            if one.get("type") == "resource_link" or isinstance(one.get("resource"), dict):
+            if _embedded(one) is not None or (one.get("type") == "resource_link" and isinstance(one.get("uri"), str)):
                 return True
             todo += one.values()
         elif isinstance(one, list):
             todo += one
     return False
+
+
+def _embedded(item: Json) -> Json | None:
+    """The contents in a block. In structured content any name may mean anything, so that they have a URI there, or the
+    form of contents."""
+    inner = item.get("resource")
+    if not isinstance(inner, dict):
+        return None
+    is_block = item.get("type") == "resource" and not inner.keys().isdisjoint(_CONTENTS)
+    return inner if is_block or isinstance(inner.get("uri"), str) else None
 
 
 class Links:
@@ -81,10 +92,8 @@ class Links:
         return verdict is Verdict.ALLOW or (verdict is Verdict.ASK and not is_content)
 
     def _is_bad(self, item: Json) -> bool:
-        if isinstance(inner := item.get("resource"), dict):
-            is_block = item.get("type") == "resource"  # in structured content any name may mean anything
-            if (is_block or isinstance(inner.get("uri"), str)) and not self._may(inner.get("uri"), is_content=True):
-                return True
+        if (inner := _embedded(item)) is not None and not self._may(inner.get("uri"), is_content=True):
+            return True
         return item.get("type") == "resource_link" and not self._may(item.get("uri"), is_content=False)
 
     async def found(self, value: Any) -> bool:
@@ -108,7 +117,7 @@ class Links:
         readable = []
         for part in contents:
             await self._let_others_run()
-            if self._may(part.get("uri"), is_content=True):
+            if self._may(part.get("uri", self._asked), is_content=True):
                 readable.append(part)
         return readable
 

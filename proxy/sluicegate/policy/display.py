@@ -67,14 +67,21 @@ def lines(value: Any) -> list[str]:
 
 
 def each_line(value: Any) -> Iterator[str]:
-    """The same, made one by one. A path is repeated for each value in it, so that a long one is cut in its middle."""
+    """The same, made one by one. Each value has its path before it, so that a long path is written once, and a mark of
+    ours stands for it from then on."""
+    marks = 0
     todo = [("", value)]
     while todo:
         path, one = todo.pop()
+        if isinstance(one, dict | list) and one and len(path) > MAX_PATH:
+            marks += 1
+            mark = f"\u27e8path {marks}\u27e9"
+            yield from cut(f"{mark} is {path}")
+            path = mark
         if isinstance(one, dict) and one:
             todo += [(_below(path, key), one[key]) for key in sorted(one, reverse=True)]
         elif isinstance(one, list) and one:
-            todo += [(_cut_path(f"{path}[{index}]"), one[index]) for index in reversed(range(len(one)))]
+            todo += [(f"{path}[{index}]", one[index]) for index in reversed(range(len(one)))]
         elif isinstance(one, str) and "\n" in one:
             yield from cut(f"{path}:")
             for line in one.split("\n"):
@@ -84,12 +91,7 @@ def each_line(value: Any) -> Iterator[str]:
 
 
 def _below(path: str, key: str) -> str:
-    return _cut_path(f"{path}.{_key(key)}" if path else _key(key))
-
-
-def _cut_path(path: str) -> str:
-    half = MAX_PATH // 2
-    return path if len(path) <= MAX_PATH else f"{path[:half]}\u2026{path[-half:]}"
+    return f"{path}.{_key(key)}" if path else _key(key)
 
 
 def _key(key: str) -> str:

@@ -50,7 +50,12 @@ def read_rules(rows: Iterable[Row], kind: str) -> tuple[Rule, ...]:
 
 def _decoded(glob: str) -> str:
     """For URIs that are decoded: what is encoded in the glob stands for itself."""
-    return normalize("NFC", _ESCAPES.sub(lambda escapes: escape(unquote(escapes[0])), glob))
+
+    def decoded(escapes: re.Match[str]) -> str:
+        text = unquote(escapes[0])
+        return escape(unquote(escapes[0], "latin-1") if "\ufffd" in text else text)
+
+    return normalize("NFC", _ESCAPES.sub(decoded, glob))
 
 
 def _read(order: int, row: Row) -> Rule:
@@ -84,9 +89,8 @@ def shard(rules: Iterable[Rule], held: frozenset[str], server: str) -> RuleIndex
 
 
 def _other_uris(uri: str) -> list[str]:
-    """What else a server may take the URI for."""
-    taken = [uri, *readings(uri)]
-    found = dict.fromkeys(other for one in taken for other in (one, *decodings(one)))
+    """What else a server may take the URI for: it decodes, and then reads what it has got."""
+    found = dict.fromkeys(other for one in decodings(uri) for other in (one, *readings(one)))
     return [f"res:{other}" for other in found if other != uri]
 
 

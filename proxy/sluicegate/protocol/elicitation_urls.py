@@ -17,6 +17,8 @@ _NAME: Final = re.compile(r"(?:[a-z0-9_-]+\.)*(?!0x[0-9a-f]*\Z)[a-z0-9_-]*[a-z_-
 _MAX_URL: Final = 8192
 _MAX_HOST: Final = 253  # RFC 1035 2.3.4, without the last dot
 _DEFAULT: Final = {"http": 80, "https": 443}
+_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "host.docker.internal"})
+"""Names of a machine where others serve, too."""
 
 
 def address(url: object) -> tuple[str, int] | None:
@@ -31,7 +33,8 @@ def address(url: object) -> tuple[str, int] | None:
 
 class OwnUrls:
     """Where Sluice itself listens: `add` is told of each of its URLs once the port is known. `hosts` are further names
-    (`host[:port]`) under which it is served: at its own ports, and at the default ones of a reverse proxy."""
+    (`host[:port]`) under which it is served: at its own ports, and unless they are of this machine at the default ones
+    of a reverse proxy."""
 
     def __init__(self, hosts: Iterable[str] = ()) -> None:
         self._names = {"localhost"}
@@ -41,7 +44,8 @@ class OwnUrls:
             for scheme in _DEFAULT:
                 if (found := address(f"{scheme}://{host}")) is not None:
                     self._names.add(found[0])
-                    self._proxied.add(found)
+                    if found[0] not in _LOCAL:
+                        self._proxied.add(found)
 
     def add(self, url: str) -> None:
         if (found := address(url)) is not None:

@@ -202,7 +202,7 @@ def detailed(value: Json) -> Json | None:
 def related(value: Json, task_id: str | None) -> Json:
     """Params or a result with that task's id in `_meta`, in the place of whatever stood there; None is no task."""
     meta = value.get("_meta")
-    own_meta = without(meta, frozenset({RELATED})) if isinstance(meta, dict) else {}
+    own_meta = {**without(meta, frozenset({RELATED}))} if isinstance(meta, dict) else {}
     if task_id is not None:
         own_meta[RELATED] = {"taskId": task_id}
     bare = {key: inner for key, inner in value.items() if key != "_meta"}

@@ -45,7 +45,7 @@ from sluicegate.router.visible_lists import ListVersions, VisibleLists
 Decide = Callable[[Call, Target], Decision]
 
 UPDATED: Final = "notifications/resources/updated"
-STRIDE: Final = 16  # URIs that are judged in a row
+STRIDE: Final = 4  # URIs that are judged in a row
 
 _REFUSED: Final = "The server refused the subscription"
 _NO_SUBSCRIPTIONS: Final = Failure(METHOD_NOT_FOUND, "The server of this resource has no subscriptions")

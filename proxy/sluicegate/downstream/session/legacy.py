@@ -233,7 +233,8 @@ class LegacyConnection(ServerConnection):
         if response is None:
             return self._park(call, asking)
         self._leave(asking)
-        return url_elicitation.wanted(call, response) or self._read(call, response, asking)
+        wanted = None if asking.has_begun else url_elicitation.wanted(call, response)
+        return wanted or self._read(call, response, asking)
 
     async def _begin(self, call: Call, asking: InteractiveExchange, as_task: bool) -> None:
         """`as_task`: the server does this as a task alone, and its client waits."""
@@ -241,6 +242,7 @@ class LegacyConnection(ServerConnection):
         if self.is_over:
             raise await self.ending()
         self.pending[asking.id] = asking
+        asking.once = call.method == "tools/call"
         if as_task:
             task = LegacyTask(self, call, asking, next(self._ids), can_cancel="cancel" in (self._tasks or {}))
             asking.stop_task = partial(self._group.start_soon, self.chore, task.cancel)

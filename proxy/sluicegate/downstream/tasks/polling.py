@@ -141,6 +141,8 @@ class LegacyTask:
         task = None if begun.result is None else tasks.created(begun.result)
         if task is None:
             self._asking.settle(Response(self._asking.id, begun.result, begun.error))
+        else:
+            self._asking.has_begun = True
         return task
 
     async def _watch(self, task: Json, group: anyio.abc.TaskGroup) -> None:

@@ -95,7 +95,10 @@ class HttpTransport:
             raise Lost("nobody waits for its answer any more", sent=False)
         reply = await self._exchange(method, url, [*headers, *used], body)
         if reply.status in REFUSED and account is not None:
-            return await self._once_more(account, used, reply, method, url, headers, body, exchange)
+            try:
+                return await self._once_more(account, used, reply, method, url, headers, body, exchange)
+            except AnswerTooLarge:
+                raise _too_long(reply) from None
         return reply
 
     async def _once_more(
@@ -103,14 +106,18 @@ class HttpTransport:
         exchange: PendingRequest | None,
     ) -> Reply:  # fmt: skip
         """What proves that nothing was executed may be sent once more, with a newer token than `used`. Returns the
-        refusal itself where it proves nothing. Raises `Lost`."""
+        refusal itself where it proves nothing. Raises `Lost` and `AnswerTooLarge`."""
         is_again = False
-        while (exchange is None or exchange.may_be_sent_again) and await is_proof(reply):
+        try:
+            while (exchange is None or exchange.may_be_sent_again) and await is_proof(reply):
+                reply.close()
+                used = await account.rejected(used, reply.status, challenges(reply))
+                if is_again or (exchange is not None and not exchange.may_be_sent_again):
+                    raise await refused(reply)
+                reply, is_again = await self._exchange(method, url, [*headers, *used], body), True
+        except BaseException:
             reply.close()
-            used = await account.rejected(used, reply.status, challenges(reply))
-            if is_again or (exchange is not None and not exchange.may_be_sent_again):
-                raise await refused(reply)
-            reply, is_again = await self._exchange(method, url, [*headers, *used], body), True
+            raise
         return reply
 
     async def _exchange(self, method: str, url: httpx.URL, headers: Raw, body: bytes) -> Reply:
@@ -127,22 +134,27 @@ def challenges(reply: Reply) -> list[str]:
 
 async def is_proof(reply: Reply, in_session: bool = False) -> bool:
     """Whether the answer proves that its request was not executed. `in_session`: that had a session id. Raises `Lost`
-    where its body cannot be read."""
+    and `AnswerTooLarge` where its body cannot be read."""
     if not proves(reply.status, error_of(challenges(reply)), in_session) or is_event_stream(reply):
         return False
     return not (is_json(reply) and _may_be_result(await error_body(reply)))
 
 
 async def error_body(reply: Reply) -> bytes:
-    """The body of an answer with an error status, which stays with the answer. Raises `Lost`."""
+    """The body of an answer with an error status, which stays with the answer. Raises `Lost` and `AnswerTooLarge`."""
     try:
-        data = await whole_body(reply, _MAX_ERROR_BODY)
+        with anyio.fail_after(SEND_TIME):
+            data = await whole_body(reply, _MAX_ERROR_BODY)
     except httpx.TransportError as error:
         raise lost_by(error) from None
-    except AnswerTooLarge:
-        raise Lost(f"the server answered HTTP {reply.status} at too great length", sent=True) from None
+    except TimeoutError:
+        raise Lost(f"the server answered HTTP {reply.status} too slowly", sent=True, status=reply.status) from None
     reply.keep(data)
     return data
+
+
+def _too_long(reply: Reply) -> Lost:
+    return Lost(f"the server answered HTTP {reply.status} at too great length", sent=True, status=reply.status)
 
 
 def _may_be_result(data: bytes) -> bool:
@@ -181,7 +193,10 @@ def _unreached(cause: BaseException | None) -> str:
 
 async def refused(reply: Reply) -> Lost:
     """Why there is no answer, after one that holds none. Raises `Lost` where that cannot be read."""
-    status, sent = reply.status, not await is_proof(reply)
+    try:
+        status, sent = reply.status, not await is_proof(reply)
+    except AnswerTooLarge:
+        return _too_long(reply)
     if status in REFUSED:
         return Lost(f"the server refused our credentials (HTTP {status})", sent=sent, status=status)
     if 200 <= status < 300:

@@ -109,7 +109,10 @@ class StreamableHttpTransport(HttpTransport):
             raise lost_by(error) from None
         if response.status in REFUSED and account is not None:
             own = [*self._posting, *headers]
-            response = await self._once_more(account, used, response, "POST", self._url, own, body, exchange)
+            try:
+                response = await self._once_more(account, used, response, "POST", self._url, own, body, exchange)
+            except Lost as lost:  # its answer, or a sign of life, may have come on another stream meanwhile
+                return exchange.settle(error=lost)
         if response.status in _MOVED:
             response = await self._follow(response, body, headers, exchange)
         try:
@@ -153,8 +156,7 @@ class StreamableHttpTransport(HttpTransport):
                     self._group.start_soon(self._stream_alone, response, exchange)
                     return
                 return await self._stream(response, exchange)
-        elif status == 404 and self._session is not None and await is_proof(response, in_session=True):
-            self._retire("the server ended the session", False)
+        elif status == 404 and self._session is not None and await self._is_over(response):
             exchange.settle(error=Lost("the server ended the session", sent=False, gone=True, status=status))
         elif is_json(response):
             self.refusal = status
@@ -164,6 +166,16 @@ class StreamableHttpTransport(HttpTransport):
             response.close()
         if not exchange.is_over:
             exchange.settle(error=await refused(response))
+
+    async def _is_over(self, response: Reply) -> bool:
+        """Whether an answer says that there is no session, and nothing was executed."""
+        is_over = True
+        try:
+            is_over = await is_proof(response, in_session=True)
+        finally:
+            if is_over:
+                self._retire("the server ended the session", False)
+        return is_over
 
     async def _body(self, response: Reply, limit: int) -> bytes:
         try:

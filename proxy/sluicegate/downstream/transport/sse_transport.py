@@ -58,10 +58,12 @@ class HttpSseTransport(HttpTransport):
         await super().open(group, receive, in_pieces, retire)
         response = await self._follow("GET", self._url, self._getting, b"", _MOVED)
         if response.status != 200 or not is_event_stream(response):
-            no_stream = Lost("the server gave no event stream", sent=False)
-            lost = no_stream if response.status == 200 else await refused(response)
-            response.close()
-            raise lost
+            try:
+                if response.status == 200:
+                    raise Lost("the server gave no event stream", sent=False)
+                raise await refused(response)
+            finally:
+                response.close()
         group.start_soon(self._listen, response)
         with anyio.move_on_after(ENDPOINT_WITHIN):
             await self._arrived.wait()
