@@ -3,6 +3,7 @@ else, which proves nothing."""
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,16 @@ from scripted_servers import (
 
 from sluicegate.downstream.failures import PROOFS, Lost, as_lost
 from sluicegate.downstream.transport import http_base
-from sluicegate.protocol.model import Client, Failure, Result
+from sluicegate.protocol.model import Call, Client, Failure, InputRequired, Result, Target
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "reasons.md"
 UNKNOWN, UNAVAILABLE = "outcome_unknown", "server_unavailable"
 CLIENTS = {"legacy": LEGACY, "modern": MODERN}
 Headers = dict[str, str]
+
+
+async def no_answer(session: str, method: str, params: Any) -> None:
+    return None
 
 
 def test_the_reference_has_the_table() -> None:
@@ -293,3 +298,60 @@ async def made_again(code: int, begins: bool, note: str = "") -> None:
         outcome = await rig.request("tools/call", {"name": "t"}, MODERN, progressToken="p")
         assert isinstance(outcome, Failure)
         assert len(calls) == (2 if code in (-32021, -32022) and not begins else 1)
+
+
+TASKS = {"tools": {}, "tasks": {"requests": {"tools": {"call": {}}}}}
+PATIENT = Target("scripted", "tool", "t", "t", {"name": "t", "execution": {"taskSupport": "required"}})
+
+
+@pytest.mark.parametrize("account", [None, Account()], ids=["no-login", "login"])
+@pytest.mark.parametrize(("status", "headers"), [(404, {}), PROVEN[0]])
+async def test_what_a_server_says_of_a_task_proves_nothing_of_the_call_that_made_it(
+    status: int, headers: Headers, account: Any
+) -> None:
+    calls: list[Asked] = []
+    task = {"taskId": "1", "status": "working", "createdAt": "2026-01-01T00:00:00Z", "ttl": 60_000, "pollInterval": 20}
+
+    async def script(asked: Asked) -> None:
+        if asked.rpc == "tools/call":
+            calls.append(asked)
+            await asked.result({"task": task})
+        elif asked.rpc == "tasks/get":
+            await asked.result({**task, "status": "completed"})
+        elif asked.rpc == "tasks/result":
+            await asked.reply(b"", status, **headers)
+        else:
+            await legacy_start(asked, TASKS, Mcp_Session_Id="s")
+
+    async with endpoint(script) as (url, _), running(url=url, era="legacy", account=account) as rig:
+        outcome = await rig.server(Call(MODERN, "tools/call", {"name": "t"}, {}, PATIENT))
+    assert isinstance(outcome, Result) and outcome.reason == UNKNOWN and len(calls) == 1
+
+
+OPENS = {"elicitation": {"form": {}, "url": {}}}
+CAN_OPEN = replace(MODERN, capabilities=OPENS, capability_key=json.dumps(OPENS, separators=(",", ":")))
+VISIT = {"mode": "url", "message": "m", "url": "https://a.test/", "elicitationId": "e"}
+
+
+@pytest.mark.parametrize("begins", [False, True])
+async def test_pages_to_visit_first_are_none_where_the_call_has_begun(begins: bool) -> None:
+    async def script(asked: Asked) -> None:
+        if asked.rpc != "tools/call":
+            assert await legacy_start(asked)
+            return
+        said = {"progressToken": asked.message["id"], "progress": 1}
+        error = {"code": -32042, "message": "m", "data": {"elicitations": [VISIT]}}
+        messages = [{"method": "notifications/progress", "params": said}] * begins
+        await asked.stream(*map(event, [*messages, {"id": asked.message["id"], "error": error}]))
+
+    async with endpoint(script) as (url, _), running(ask=no_answer, url=url, era="legacy") as rig:
+        outcome = await rig.request("tools/call", {"name": "t"}, CAN_OPEN, progressToken="p")
+    assert isinstance(outcome, Result if begins else InputRequired)
+
+
+@pytest.mark.parametrize("client", [MODERN, CAN_OPEN])
+async def test_no_call_follows_a_redirect_also_of_a_client_that_may_be_asked(client: Client) -> None:
+    server = Scripted("legacy", 307, {"Location": "/other"})
+    async with endpoint(server) as (url, _), running(ask=no_answer, url=url, era="legacy") as rig:
+        assert await rig.reason("t", client) == UNKNOWN
+    assert len(server.calls) == 1
