@@ -5,14 +5,16 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import anyio
 import pytest
 
-from sluicegate.store import Store, StoreFailed, Write
+from sluicegate.store import Store, StoreFailed, Write, sqlite
 from sluicegate.store.memory import PURGE_EVERY, MemoryStore
 from sluicegate.store.private import Exposed
 from sluicegate.store.sqlite import SqliteStore
@@ -207,6 +209,20 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+def test_several_can_be_the_first_to_open_a_file(tmp_path: Path) -> None:
+    """As desktop clients do that start at once. SQLite waits for nobody where two make the same file their own."""
+    with ThreadPoolExecutor(6) as pool:
+        for number in range(150):
+            together, path = threading.Barrier(6), tmp_path / f"{number}.db"
+
+            def open_one(together: threading.Barrier = together, path: Path = path) -> None:
+                together.wait()
+                sqlite._open(path).close()
+
+            for opened in [pool.submit(open_one) for _ in range(6)]:
+                opened.result(30)
 
 
 def test_processes_that_share_the_file_spend_each_key_once(tmp_path: Path) -> None:

@@ -269,6 +269,19 @@ def _settle(jobs: list[_Job]) -> None:
             log.debug("a store answer came too late")
 
 
+def _share(connection: sqlite3.Connection) -> None:
+    """Lets processes share the file. Where several open a new one, SQLite does not wait for the one that was first."""
+    until = time.monotonic() + BUSY_MILLISECONDS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+        time.sleep(0.01)
+
+
 def _open(path: Path) -> sqlite3.Connection:
     private.make_directory(path.parent)
     private.check(path.parent, private.DIRECTORY)  # who may rename in it may replace what is in it
@@ -280,7 +293,7 @@ def _open(path: Path) -> sqlite3.Connection:
             connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             unless_usable.callback(connection.close)
             connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
-            connection.execute("PRAGMA journal_mode = WAL")
+            _share(connection)
             connection.execute("PRAGMA synchronous = FULL")  # a spent key must stay spent after a power cut, too
             connection.executescript(_SCHEMA)
             unless_usable.pop_all()
