@@ -73,6 +73,8 @@ _HIDDEN = re.compile(r"%(?:25)*(?:2[DdEeFf]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaCcFf]|6[1
 # Where a text ends for whoever decodes it to C's strings, and what splits lines.
 _CONTROL = re.compile(r"%(?:25)*(?:[01][0-9A-Fa-f]|7[Ff])")
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
+_NO_UTF8 = re.compile("[\udc80-\udcff]")
+_QUERY_OR_FRAGMENT = re.compile(r"[?#]")
 _MAX_DECODINGS: Final = 3
 # WHATWG URL parsers drop tabs and line breaks anywhere and controls and spaces at both ends: ".\t." is "..".
 _DROPPED = re.compile(r"[\x00-\x1f\x7f]|\A | \Z")
@@ -188,17 +190,26 @@ def _places(authority: str, default: str) -> list[str]:
 
 
 def decodings(uri: str) -> list[str]:
-    """What servers read that decode what is percent-encoded (RFC 3986 2.1), once or more often, in UTF-8 or Latin-1,
-    and compare letters by their canonical form. In a query `+` may be a blank."""
-    found = [uri]
-    for one in found:  # which grows meanwhile
-        if "%" in one and len(found) <= _MAX_DECODINGS:
-            decoded = unquote(one)
-            found.append(unquote(one, "latin-1") if "\ufffd" in decoded else decoded)
+    """What servers read that decode what is percent-encoded (RFC 3986 2.1), up to three times, and compare letters by
+    their canonical form. In a query `+` may be a blank."""
+    found, last = [uri], [uri]
+    for _ in range(_MAX_DECODINGS):
+        last = [text for one in last if "%" in one for text in decoded(one)]
+        found += last
     start, mark, query = uri.partition("?")
     if "+" in query:
-        found.append(unquote(start + mark + query.replace("+", " ")))
+        found += decoded(start + mark + query.replace("+", " "))
     return list(dict.fromkeys(normalize("NFC", one) for one in found))
+
+
+def decoded(text: str) -> list[str]:
+    """In UTF-8, and in Latin-1 too where some of it is no UTF-8. Each byte that is none stays another one."""
+    found = unquote(text, errors="surrogateescape")
+    return [found, unquote(text, "latin-1")] if _NO_UTF8.search(found) else [found]
+
+
+def without_query(uri: str) -> str:
+    return _QUERY_OR_FRAGMENT.split(uri, maxsplit=1)[0]
 
 
 # ---------------------------------------------------------------- templates

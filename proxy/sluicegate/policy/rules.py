@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from unicodedata import normalize
-from urllib.parse import unquote
 
-from sluicegate.catalog.uris import MAX_URI, decodings, literal_prefix, readings
+from sluicegate.catalog.uris import MAX_URI, decoded, decodings, literal_prefix, readings, without_query
 from sluicegate.policy import roles
 from sluicegate.policy.csv_rows import Row
 from sluicegate.policy.engine import NAMED, RESERVED, Engine, reaches
@@ -48,20 +47,20 @@ def read_rules(rows: Iterable[Row], kind: str) -> tuple[Rule, ...]:
     return tuple(_read(order, row) for order, row in enumerate(rows) if row.kind == kind)
 
 
-def _decoded(glob: str) -> str:
+def _decoded(glob: str) -> Callable[[str], object]:
     """For URIs that are decoded: what is encoded in the glob stands for itself."""
 
-    def decoded(escapes: re.Match[str]) -> str:
-        text = unquote(escapes[0])
-        return escape(unquote(escapes[0], "latin-1") if "\ufffd" in text else text)
+    def spelled(reading: int) -> str:
+        return normalize("NFC", _ESCAPES.sub(lambda escapes: escape(decoded(escapes[0])[reading]), glob))
 
-    return normalize("NFC", _ESCAPES.sub(decoded, glob))
+    first, last = matcher(spelled(0)), matcher(spelled(-1))
+    return first if first is last else lambda text: first(text) or last(text)
 
 
 def _read(order: int, row: Row) -> Rule:
     sub, srv, obj, act, last = row.fields
-    decoded = matcher(_decoded(obj) if obj.startswith("res:") else obj)
-    return Rule(order, row, sub, srv, obj, act, last if row.kind == "p" else "allow", matcher(obj), decoded)
+    of_decoded = _decoded(obj) if obj.startswith("res:") else matcher(obj)
+    return Rule(order, row, sub, srv, obj, act, last if row.kind == "p" else "allow", matcher(obj), of_decoded)
 
 
 class RuleIndex:
@@ -90,7 +89,8 @@ def shard(rules: Iterable[Rule], held: frozenset[str], server: str) -> RuleIndex
 
 def _other_uris(uri: str) -> list[str]:
     """What else a server may take the URI for: it decodes, and then reads what it has got."""
-    found = dict.fromkeys(other for one in decodings(uri) for other in (one, *readings(one)))
+    read = (*decodings(uri), *decodings(without_query(uri)))  # what is behind the path may be no text
+    found = dict.fromkeys(other for one in dict.fromkeys(read) for other in (one, *readings(one)))
     return [f"res:{other}" for other in found if other != uri]
 
 
