@@ -5,11 +5,13 @@ The strongest assertion is that the server saw nothing.
 
 import base64
 import json
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import pytest
 from e2e.sluice_process import COMMAND, ROOT, clean_environment
 from e2e.wire import LEGACY, META, MODERN
 from issuer import ADMIN_AUDIENCE, AUDIENCE, Issuer, ec_key, issuer, rsa_key
-from policy_bed import Bed, bearer, bed, client_keys, key_of
+from policy_bed import Bed, bearer, bed, client_keys, key_of, recorder
 from web_recorder import Web, canary, web_server
 
 Json = dict[str, Any]
@@ -327,6 +329,28 @@ def test_a_key_is_taken_back_from_a_sluice_that_runs(tmp_path: Path) -> None:
         assert here.ask(key_of("c")).status_code == 200
         # A key is refused at once; its record is written behind that.
         made.until(lambda: {("key_revoked", "a"), ("key_revoked", "b")} <= admin_acts(made))
+
+
+def test_a_request_whose_body_comes_after_its_key_was_revoked_is_refused(tmp_path: Path) -> None:
+    keys = {"keys": client_keys(a=["role:user"], b=["role:user"])}
+    with bed(tmp_path, ROWS, {"fs": recorder(tmp_path, "fs", tools=["read"])}, clients=keys) as made:
+        made.until(lambda: made.names("a") == ["fs__read"])
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "fs__read", "_meta": META}}
+        body = json.dumps(call).encode()
+        head = {
+            "Host": "127.0.0.1", "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+            "MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "fs__read",
+            "Content-Length": str(len(body)), **bearer("a"),
+        }  # fmt: skip
+        lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
+        port = httpx.URL(made.process.url).port
+        with closing(socket.create_connection(("127.0.0.1", port), timeout=20)) as line:
+            line.sendall(f"POST /mcp HTTP/1.1\r\n{lines}\r\n".encode() + body[:20])
+            revoke(made, "a")
+            made.until(lambda: made.call("a", "fs__read").status_code == 401, WITHIN)
+            line.sendall(body[20:])
+            assert line.recv(65_536).startswith(b"HTTP/1.1 401 ")
+        assert not [one for one in made.seen("fs") if one.get("method") == "tools/call"]
 
 
 # ---------------------------------------------------------------- places that others name

@@ -268,7 +268,12 @@ class Listener:
 
     async def _take_later(self, exchange: HttpExchange, principal: Principal) -> None:
         async with received(exchange, principal, self._context) as value:
-            await self._take_value(exchange, principal, value)
+            # Its key may have been revoked, or may give other roles, since the head came.
+            now = self._principal(exchange) or (principal if self._identity.is_known(principal) else None)
+            if now is None:
+                refused = CredentialRefused("ended")
+                return await exchange.error(401, "Unauthorized", self._resource.challenge(exchange, refused))
+            await self._take_value(exchange, now, value)
 
     def _take(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
         return self._take_value(exchange, principal, read_json(exchange, principal, self._context))
