@@ -41,7 +41,8 @@ defer_methods()
 
 from sluicegate.cli import main  # noqa: E402 - after the lines above, which decide what it imports
 
-signal.signal(signal.SIGINT, interrupted)
+if interrupted is signal.default_int_handler:
+    signal.signal(signal.SIGINT, interrupted)
 
 if __name__ == "__main__":
     main()

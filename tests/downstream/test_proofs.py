@@ -328,6 +328,26 @@ async def test_what_a_server_says_of_a_task_proves_nothing_of_the_call_that_made
     assert isinstance(outcome, Result) and outcome.reason == UNKNOWN and len(calls) == 1
 
 
+async def test_the_result_of_a_task_is_fetched_with_a_newer_token() -> None:
+    asked_for: list[str] = []
+    task = {"taskId": "1", "status": "completed", "createdAt": "2026-01-01T00:00:00Z", "ttl": 60_000}
+
+    async def script(asked: Asked) -> None:
+        asked_for.append(asked.rpc)
+        if asked.rpc == "tools/call":
+            await asked.result({"task": task})
+        elif asked.rpc == "tasks/result" and asked_for.count("tasks/result") == 1:
+            await asked.reply(b"", 401, WWW_Authenticate="Bearer")
+        elif asked.rpc == "tasks/result":
+            await asked.result({"content": []})
+        else:
+            await legacy_start(asked, TASKS, Mcp_Session_Id="s")
+
+    async with endpoint(script) as (url, _), running(url=url, era="legacy", account=Account()) as rig:
+        outcome = await rig.server(Call(MODERN, "tools/call", {"name": "t"}, {}, PATIENT))
+    assert outcome == Result({"content": []}) and asked_for.count("tools/call") == 1
+
+
 OPENS = {"elicitation": {"form": {}, "url": {}}}
 CAN_OPEN = replace(MODERN, capabilities=OPENS, capability_key=json.dumps(OPENS, separators=(",", ":")))
 VISIT = {"mode": "url", "message": "m", "url": "https://a.test/", "elicitationId": "e"}

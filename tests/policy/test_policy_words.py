@@ -428,6 +428,10 @@ def test_what_stands_in_the_middle_of_a_long_name_is_shown_and_compared() -> Non
 
     assert "staging" in "".join(lines(named("staging"))) and lines(named("staging")) != lines(named("production"))
     assert diff(json.dumps(named("staging")), json.dumps(named("production")))
+    inside = [json.dumps({"k" * 250: {"a": 1, "b": 2, "c": 3, "d": 4, "path": path}}) for path in ("/tmp/x", "/etc")]
+    compared = diff(*inside)
+    assert compared[0].startswith("  \u27e8path 1\u27e9 is kkk") and '+ \u27e8path 1\u27e9.path: "/etc"' in compared
+    assert compared[-2] == '- \u27e8path 1\u27e9.path: "/tmp/x"'
     forged = lines({"\u27e8path 1\u27e9": 1})
     assert forged == ['"\u27e8U+27E8\u27e9path 1\u27e8U+27E9\u27e9": 1']
 

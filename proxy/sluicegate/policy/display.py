@@ -6,6 +6,7 @@ and lines are cut where a terminal would wrap them: a text cannot begin a line t
 
 import difflib
 import json
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ CONTEXT: Final = 2
 _CATEGORIES: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 # Drawn as nothing or as a blank, though Unicode calls them letters, marks or symbols.
 _BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+_CONTINUED: Final = "    \u2026 "
+_MARK: Final = re.compile("\u27e8path [0-9]+\u27e9")
+_MARK_IS: Final = re.compile("(\u27e8path [0-9]+\u27e9) is ")
 _OURS: Final = frozenset("\u27e8\u27e9")
 _OF_EMOJI: Final = frozenset("\u200d\ufe0f")
 _encoded: Final = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make an encoder for each value
@@ -102,7 +106,7 @@ def cut(line: str) -> Iterator[str]:
     """The line in parts that no terminal wraps; those behind the first one begin with a mark."""
     yield line[:WIDTH]
     for start in range(WIDTH, len(line), WIDTH):
-        yield f"    \u2026 {line[start : start + WIDTH]}"
+        yield f"{_CONTINUED}{line[start : start + WIDTH]}"
 
 
 def diff(old: str | None, new: str | None) -> list[str]:
@@ -110,8 +114,38 @@ def diff(old: str | None, new: str | None) -> list[str]:
     before, after = ([] if text is None else lines(json.loads(text)) for text in (old, new))
     if len(before) + len(after) > MAX_COMPARED or not (before and after):
         return [*(f"- {line}" for line in before), *(f"+ {line}" for line in after)]
-    shown = difflib.unified_diff(before, after, n=CONTEXT, lineterm="")
-    return [f"{line[0]} {line[1:]}" if line[0] in "+- " else "  ..." for line in list(shown)[3:]]
+    found = difflib.unified_diff(before, after, n=CONTEXT, lineterm="")
+    shown = [f"{line[0]} {line[1:]}" if line[0] in "+- " else "  ..." for line in list(found)[3:]]
+    return _meant(shown, _marked(before), _marked(after)) + shown
+
+
+def _marked(shown: list[str]) -> dict[str, list[str]]:
+    """The lines that say which path each mark stands for."""
+    marked: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in shown:
+        if (is_one := _MARK_IS.match(line)) is not None:
+            current = marked[is_one[1]] = [line]
+        elif current and line.startswith(_CONTINUED):
+            current.append(line)
+        else:
+            current = []
+    return marked
+
+
+def _meant(shown: list[str], before: dict[str, list[str]], after: dict[str, list[str]]) -> list[str]:
+    """What the marks in some lines of a comparison stand for, on either side."""
+    found = dict.fromkeys(mark for line in shown for mark in _MARK.findall(line))
+    told: list[str] = []
+    todo = list(found)
+    for mark in todo:  # which grows meanwhile: a path may begin with another mark
+        old, new = before.get(mark, []), after.get(mark, [])
+        told += [f"  {line}" for line in old] if old == new else [
+            *(f"- {line}" for line in old), *(f"+ {line}" for line in new)
+        ]
+        further = dict.fromkeys(one for line in (*old, *new) for one in _MARK.findall(line))
+        todo += [one for one in further if one not in todo]
+    return told
 
 
 def summary(row: Json) -> str:

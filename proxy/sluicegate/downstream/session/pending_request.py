@@ -32,14 +32,15 @@ def severity(level: Any) -> int:
 class PendingRequest:
     """`id` is the JSON-RPC id and the progress token at once, both ours; `unmet` is a question that was refused,
     `level` the rank from which on log messages are wanted, -1 for none; `once`: it may be sent only once; `has_begun`:
-    the server said something of it before the answer, so that no answer proves that nothing was executed."""
+    the server said something of it before the answer, so that no answer proves that nothing was executed;
+    `only_reads`: what is sent from now on reads its result."""
 
     # The class has the values that most exchanges keep: to set them in each costs more.
     answer: Response | None = None
     error: Exception | None = None
     patience: AnswerDeadline | None = None
     unmet: Request | None = None
-    is_call = once = has_begun = False
+    is_call = once = has_begun = only_reads = False
     level = -1
     _token: Any = None
     _progress = -inf
@@ -108,7 +109,7 @@ class PendingRequest:
     @property
     def may_be_sent_again(self) -> bool:
         """Whether somebody waits, and nothing has come from the server that proves that it has begun."""
-        return not (self.is_over or self.has_begun)
+        return not self.is_over and (self.only_reads or not self.has_begun)
 
     @property
     def ready(self) -> Response | None:

@@ -142,7 +142,8 @@ class LegacyTask:
         if task is None:
             self._asking.settle(Response(self._asking.id, begun.result, begun.error))
         else:
-            self._asking.has_begun = True
+            self._asking.has_begun = self._asking.only_reads = True
+            self._asking.once = False
         return task
 
     async def _watch(self, task: Json, group: anyio.abc.TaskGroup) -> None:
