@@ -1,17 +1,16 @@
 """`python -m sluicegate` and the installed command `sluice`."""
 
+import gc
+import os
 import signal
+import sys
+from types import ModuleType
+
+from sluicegate.deferred import defer, defer_methods
 
 interrupted = signal.getsignal(signal.SIGINT)
-if interrupted is signal.default_int_handler:  # it would show where in the imports below it came
+if interrupted is signal.default_int_handler:  # it would show the trace of an import
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-import gc  # noqa: E402
-import os  # noqa: E402
-import sys  # noqa: E402
-from types import ModuleType  # noqa: E402
-
-from sluicegate.deferred import defer, defer_methods  # noqa: E402
 
 gc.disable()  # walking all that imports make takes a tenth of a start; `main` enables it again
 

@@ -83,7 +83,7 @@ class BrowserCookie:
         self._name, self._within = name, within
 
     def read(self, request: Request) -> str:
-        """"" where there are more cookies than a browser has for a site: nobody has shown a credential yet."""
+        """Empty where there are more cookies than a browser has for a site: they are not taken apart."""
         lines = request.headers.getlist("cookie")
         if len(lines) + sum(line.count(";") for line in lines) > MAX_COOKIES:
             return ""
@@ -117,7 +117,7 @@ _MAX_FIELDS: Final = 16
 
 
 def only_field(request: Request, name: str) -> str:
-    """A field of the query; "" where the query has more fields than a link of ours: they are not taken apart."""
+    """A field of the query; empty where there are more fields than in a link of ours: they are not taken apart."""
     if request.scope["query_string"].count(b"&") >= _MAX_FIELDS:
         return ""
     return request.query_params.get(name, "")

@@ -37,7 +37,7 @@ def objection(approval: Approval, who: Client, roles: Collection[str]) -> str:
 
 
 def stands(approval: Approval) -> bool:
-    """Whether those who agreed are others than whoever asked, and each another one."""
+    """Whether the approvers are other people than the requester, and different from one another."""
     if approval.binding.terms.tier == "self":
         return True
     groups = [set(approval.persons), *(set(vote.persons) for vote in approval.votes)]

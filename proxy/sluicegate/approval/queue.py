@@ -193,7 +193,7 @@ class ApprovalQueue:
         return is_unknown or max(approval.token_end, end or 0.0) <= self._clock()
 
     def as_now(self, approval: Approval) -> Approval:
-        """With the names, too, that its people have by now: two owners may have become one."""
+        """The approval with the names that its requester and approvers have now, beside those of then."""
         asked = approval.binding
         votes = (
             replace(vote, persons=self._names(vote.persons, vote.principal, vote.roles, vote.channel not in ELICITED))

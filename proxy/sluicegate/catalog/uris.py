@@ -182,7 +182,7 @@ def _places(authority: str, default: str) -> list[str]:
     """Host and port in every spelling."""
     host, port = _host_and_port(authority)
     hosts, number = [host.removesuffix(".")], port.lstrip("0")
-    if "xn--" in host and len(host) <= _MAX_HOST:  # the decoder takes the square of it
+    if "xn--" in host and len(host) <= _MAX_HOST:  # decoding takes quadratic time
         with suppress(UnicodeError):
             hosts.append(hosts[0].encode("ascii").decode("idna"))
     ports = ["", f":{default}"] if default and number in ("", default) else [f":{number}" if number else ""]
@@ -190,8 +190,8 @@ def _places(authority: str, default: str) -> list[str]:
 
 
 def decodings(uri: str) -> list[str]:
-    """What servers read that decode what is percent-encoded (RFC 3986 2.1), up to three times, and compare letters by
-    their canonical form. In a query `+` may be a blank."""
+    """What a server reads that decodes percent-encoding (RFC 3986 2.1) up to three times and normalizes letters to NFC.
+    In a query `+` may be a blank."""
     found, last = [uri], [uri]
     for _ in range(_MAX_DECODINGS):
         last = [text for one in last if "%" in one for text in decoded(one)]
@@ -203,7 +203,7 @@ def decodings(uri: str) -> list[str]:
 
 
 def decoded(text: str) -> list[str]:
-    """In UTF-8, and in Latin-1 too where some of it is no UTF-8. Each byte that is none stays another one."""
+    """The text in UTF-8, and in Latin-1 too if a byte is no UTF-8. Different such bytes stay different."""
     found = unquote(text, errors="surrogateescape")
     return [found, unquote(text, "latin-1")] if _NO_UTF8.search(found) else [found]
 

@@ -239,22 +239,22 @@ class Flows:
         settings = self._scene.settings(flow.server)
         if flow.identity != settings.identity or flow.chosen != settings.chosen:
             raise LoginFailed(f"the config of {flow.server} has changed since the login began")
-        self._check_asker(flow)
+        self._check_requester(flow)
         form = tokens.by_code(answer.code, flow.verifier, flow.redirect_uri)
         got = await self._scene.network.tokens(settings, flow.at, flow.client, form, flow.resource, again=False)
         if isinstance(got, TokenRefusal):
             if got.error == "invalid_client" and flow.client.source == "registered":
                 await self._records.store.delete(key_of(CLIENTS, flow.at.issuer, flow.redirect_uri))
             raise LoginFailed(f"its authorization server gives no tokens: {shown(got.error)}")
-        self._check_asker(flow)
+        self._check_requester(flow)
         login = Login(
             _new_id(), flow.server, flow.whose, flow.identity, flow.chosen, flow.resource, flow.at, flow.client,
             flow.asked,
         )  # fmt: skip
         return login, got
 
-    def _check_asker(self, flow: FlowRecord) -> None:
-        """A login is an account for all of its `whose`, so that the right to give one has to last until it is there."""
+    def _check_requester(self, flow: FlowRecord) -> None:
+        """A login may serve many clients, so that whoever began it needs the right to until it is finished."""
         by = Client(flow.by, flow.roles, credential=flow.credential)
         if flow.by and not self._scene.may_log_in(flow.server, flow.whose, by):
             raise LoginFailed("whoever began this login may not log in there any more")

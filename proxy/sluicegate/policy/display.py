@@ -71,8 +71,7 @@ def lines(value: Any) -> list[str]:
 
 
 def each_line(value: Any) -> Iterator[str]:
-    """The same, made one by one. Each value has its path before it, so that a long path is written once, and a mark of
-    ours stands for it from then on."""
+    """The same as an iterator. A long path is written once, and a short mark stands for it in front of its values."""
     marks = 0
     todo = [("", value)]
     while todo:
