@@ -19,6 +19,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Scope
 
+from sluicegate.http import cookies
+
 _STYLE: Final = (
     ":root{color-scheme:light dark}body{font:1rem/1.5 system-ui;max-width:36rem;margin:4rem auto;padding:0 1rem}"
     "input,button{font:inherit;padding:.4rem .6rem}input{width:100%;box-sizing:border-box}"
@@ -72,7 +74,6 @@ def may(scopes: tuple[str, ...]) -> str:
 
 # ---------------------------------------------------------------- whose browser
 
-MAX_COOKIES: Final = 256
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
@@ -83,11 +84,7 @@ class BrowserCookie:
         self._name, self._within = name, within
 
     def read(self, request: Request) -> str:
-        """Empty where there are more cookies than a browser has for a site: they are not taken apart."""
-        lines = request.headers.getlist("cookie")
-        if len(lines) + sum(line.count(";") for line in lines) > MAX_COOKIES:
-            return ""
-        return request.cookies.get(self._name, "")
+        return request.cookies.get(self._name, "") if cookies.bounded(request.headers.getlist("cookie")) else ""
 
     def read_or_make(self, request: Request) -> str:
         """Of a browser that has one already, the same: two logins may go on in it at once."""

@@ -12,13 +12,13 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
+from sluicegate.http import cookies
 from sluicegate.http.forwarded_headers import ForwardedHeaders, is_forwarded
 from sluicegate.http.hosts import is_loopback
 
 SITE: Final = "sluice.site"
 CHANNEL: Final = "sluice.channel"
 """Of the scope: by which way a person decides. The admin API writes it into the vote."""
-MAX_COOKIES: Final = 256
 _MAX_ORIGIN: Final = 300
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -47,11 +47,8 @@ class Site:
         return f"{self.cookie('')}; Max-Age=0"
 
     def cookie_of(self, headers: Headers) -> str:
-        """The first half; "" of one that comes twice, as somebody else may have put one there. No browser has so many
-        cookies for a site that more would have to be taken apart."""
-        lines = headers.getlist("cookie")
-        if len(lines) + sum(line.count(";") for line in lines) > MAX_COOKIES:
-            return ""
+        """The first half; "" of one that comes twice, as somebody else may have put one there."""
+        lines = cookies.bounded(headers.getlist("cookie"))
         parts = (part.strip().partition("=") for line in lines for part in line.split(";"))
         values = [value for name, _, value in parts if name == self.cookie_name]
         return values[0] if len(values) == 1 else ""
