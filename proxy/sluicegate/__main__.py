@@ -1,16 +1,17 @@
 """`python -m sluicegate` and the installed command `sluice`."""
 
+import signal
+
+interrupted = signal.getsignal(signal.SIGINT)
+if interrupted is signal.default_int_handler:  # it would show the trace of an import, of any that follows
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import gc
 import os
-import signal
 import sys
 from types import ModuleType
 
 from sluicegate.deferred import defer, defer_methods
-
-interrupted = signal.getsignal(signal.SIGINT)
-if interrupted is signal.default_int_handler:  # it would show the trace of an import
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 gc.disable()  # walking all that imports make takes a tenth of a start; `main` enables it again
 
@@ -38,7 +39,7 @@ for name in (
     defer(name)
 defer_methods()
 
-from sluicegate.cli import main  # noqa: E402 - after the lines above, which decide what it imports
+from sluicegate.cli import main
 
 if interrupted is signal.default_int_handler:
     signal.signal(signal.SIGINT, interrupted)
