@@ -327,6 +327,30 @@ def test_every_worker_takes_a_server_into_use_restarts_it_and_disables_it_also_o
         until(lambda: tools(process, ONE) == tools(process, OTHER) == {"bank__wire", "more__dig"})
 
 
+def test_what_is_disabled_or_enabled_while_a_worker_starts_is_so_in_it_too(tmp_path: Path) -> None:
+    settings = config(tmp_path)
+    for key in ("more", "less"):
+        settings["servers"][key] = recorder(tmp_path, key, tools=["dig"]) | {"required": False}
+    rows = "p, role:authenticated, more, *, *, allow\np, role:authenticated, less, *, *, allow\n"
+    (tmp_path / "policy.csv").write_text(ROWS + rows + "p, role:lead, sluice, admin:servers, write, allow\n")
+    with sluice(settings, tmp_path, 2) as process:
+        until(lambda: tools(process, ONE) == tools(process, OTHER) == {"bank__wire", "more__dig", "less__dig"})
+        assert run(process, "servers", "disable", "less").returncode == 0
+        before = workers(process)
+        os.kill(before[1], signal.SIGKILL)
+        until(lambda: set(workers(process)) - set(before))
+        (starting,) = set(workers(process)) - set(before)
+        os.kill(starting, signal.SIGSTOP)
+        try:
+            assert api(process, "lea", "servers/more/disable", "POST", json={}).status_code == 200
+            assert api(process, "lea", "servers/less/enable", "POST", json={}).status_code == 200
+            assert "worker 2 is not up" in process.get("/readyz")[1], "it was up before it could be stopped"
+        finally:
+            os.kill(starting, signal.SIGCONT)
+        until(lambda: process.get("/readyz")[0] == 200)
+        until(lambda: tools(process, ONE) == tools(process, OTHER) == {"bank__wire", "less__dig"})
+
+
 def test_a_preview_is_made_by_the_worker_of_whoever_asks_and_gives_what_the_server_says(town: Sluice) -> None:
     for who in (ONE, OTHER):
         body = {"method": "resources/read", "target": "bank+memo:///a"}

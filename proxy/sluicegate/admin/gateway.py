@@ -174,11 +174,11 @@ class Gateway:
     async def _change_server(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse:
         """Every worker does it, once the first one has: a worker that starts later begins so."""
         _, key, action = scope["path"].removeprefix(API).split("/")
-        first, *others = peers
-        answer = await first.ask(scope, body) or _nobody()
+        answer = await peers[0].ask(scope, body) or _nobody()
         if answer.status_code != _DONE:
             return answer
         self._server_changed(key, action)
+        others = [peer for peer in self._up() if peer != peers[0]]  # also one that came up meanwhile
         answers: list[AdminResponse | None] = [answer]
 
         async def one(peer: Peer) -> None:

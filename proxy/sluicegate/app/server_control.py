@@ -175,6 +175,11 @@ class ServerControl:
         self._switch({key} if is_restart else (), _RESTARTED if is_restart else _DISABLED)
         return open_calls if self.servers.get(key) is not running else 0
 
+    def switch_off(self, keys: Collection[str]) -> None:
+        """Disables these servers and no others: what operators did while this process was starting."""
+        self._switched_off = set(keys)
+        self._switch((), _DISABLED)
+
     def take_logins(self, key: str, logins: Collection[str], new: Collection[str]) -> None:
         """These logins to a server are good now, and some of them are new or were renewed."""
         server = self.servers.get(key)

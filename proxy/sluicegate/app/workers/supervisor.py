@@ -29,7 +29,7 @@ from sluicegate.app.admin_app import with_console
 from sluicegate.app.serve import Announce, admin_port, greeting, policy_line, stopping, url
 from sluicegate.app.workers.partition import WorkerPartition
 from sluicegate.app.workers.sockets import WorkerSockets, new_worker_sockets
-from sluicegate.app.workers.worker import ORDERS, UP, Order, Task, packed
+from sluicegate.app.workers.worker import UP, Order, Task, packed, written
 from sluicegate.config import Config
 from sluicegate.downstream.transport import stray_processes
 from sluicegate.listen.server import bind
@@ -44,7 +44,6 @@ OPTION: Final = "--as-worker"
 
 _AGAIN: Final = Backoff(first=0.1, last=30.0, healthy=60.0)
 _KILLED: Final = 70
-_BYTES: Final = {order: byte for byte, order in ORDERS.items()}
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +96,7 @@ class _Worker:
 
     def tell(self, order: Order) -> None:
         if self.writer is not None and not self.writer.is_closing():
-            self.writer.write(_BYTES[order])
+            self.writer.write(written(order))
 
 
 class Crew:
@@ -201,8 +200,9 @@ class Crew:
             process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=(theirs.fileno(), *sockets)
             )
+        switched_off = frozenset(self._switched_off)
         task = Task(
-            self._config, self._file, replace(worker.partition, switched_off=frozenset(self._switched_off)),
+            self._config, self._file, replace(worker.partition, switched_off=switched_off),
             self._folder.path, sockets, admin, self._token,
             is_first=worker.partition.index == 0 and not worker.was_up,
         )  # fmt: skip
@@ -216,6 +216,8 @@ class Crew:
                 worker.tell("drain")
             try:
                 if await reader.read(1) == UP:
+                    if self._switched_off != switched_off:  # changed since, where only those that are up were asked
+                        worker.tell(sorted(self._switched_off))
                     self._marks += 1
                     worker.mark, worker.was_up = self._marks, True
                     worker.came.set()

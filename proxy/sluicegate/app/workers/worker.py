@@ -5,6 +5,7 @@ all processes of a service, drains it as well; only an order cuts open calls.
 """
 
 import asyncio
+import json
 import pickle
 import signal
 import socket
@@ -22,12 +23,12 @@ from sluicegate.app.workers.partition import WorkerPartition
 from sluicegate.app.workers.sockets import WorkerSockets
 from sluicegate.config import Config
 
-Order = Literal["drain", "cut", "reload"]
-
-ORDERS: Final[dict[bytes, Order]] = {b"d": "drain", b"c": "cut", b"r": "reload"}
+Order = Literal["drain", "cut", "reload"] | list[str]
+"""A word, or the keys of all servers that are disabled now."""
 UP: Final = b"u"
 """What a worker says when it serves."""
 _LENGTH: Final = 4
+_MAX_LINE: Final = 1 << 24  # from whoever started us
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ class Task:
     admin: str
     token: str = field(repr=False)
     is_first: bool
+
+
+def written(order: Order) -> bytes:
+    """An order as a worker reads it: a line."""
+    return json.dumps(order).encode() + b"\n"
 
 
 def packed(task: Task) -> bytes:
@@ -82,7 +88,7 @@ async def serve_worker(task: Task, orders: socket.socket, announce: Announce) ->
     async with anyio.create_task_group() as group:
         group.start_soon(_hear_signals, into)
         async with running(config, task.file, placement) as sluice:
-            reader, writer = await asyncio.open_unix_connection(sock=orders)
+            reader, writer = await asyncio.open_unix_connection(sock=orders, limit=_MAX_LINE)
             group.start_soon(_hear, reader, into)
             writer.write(UP)
             group.start_soon(announce_servers, sluice, announce if task.is_first else _silent)
@@ -95,6 +101,9 @@ async def serve_worker(task: Task, orders: socket.socket, announce: Announce) ->
 async def _obey(sluice: RunningServer, out: MemoryObjectReceiveStream[Order]) -> None:
     """Obeys the supervisor until it ends the worker."""
     async for order in out:
+        if isinstance(order, list):
+            sluice.core.behind.control.switch_off(order)
+            continue
         if order == "reload":
             sluice.core.services.notes.act("reload", by="SIGHUP")
             sluice.core.services.judging.reload.ask()
@@ -111,8 +120,8 @@ async def _obey_to_the_end(sluice: RunningServer, out: MemoryObjectReceiveStream
 
 
 async def _hear(reader: asyncio.StreamReader, into: MemoryObjectSendStream[Order]) -> None:
-    while byte := await reader.read(1):
-        into.send_nowait(ORDERS[byte])
+    async for line in reader:
+        into.send_nowait(json.loads(line))
     into.send_nowait("drain")  # whoever started us has ended
 
 
