@@ -29,6 +29,7 @@ HOMES = {
     "pydantic": {"config"},
     "pydantic_core": {"protocol", "config"},
     "sqlite3": {"store"},
+    "psycopg": {"store"},
     "cryptography": {"store", "audit"},
     "casbin": {"policy"},
     "jsonschema_rs": {"policy"},
@@ -55,6 +56,7 @@ jsonschema_rs
 jwt
 opentelemetry
 prometheus_client
+psycopg
 pydantic
 pydantic_core
 regex

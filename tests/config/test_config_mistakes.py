@@ -16,7 +16,7 @@ MISTAKES = {
     "unknown section, with a guess": ("§lissten: {}", ['unknown-key did you mean "listen"']),
     "unknown key of a server": ("servers:\n  a: {command: x, §comand: y}", ['unknown-key did you mean "command"']),
     "unknown key without a guess": ("servers: {a: {command: x, §zzz: y}}", ['unknown-key "zzz" is no key']),
-    "a small section names its keys": ("state: {§zzz: y}", ["unknown-key (its keys are dir)"]),
+    "a small section names its keys": ("names: {§zzz: y}", ["unknown-key (its keys are max)"]),
     "a key of desktop clients": (
         "§mcpServers: {a: {command: x}}",
         ['unknown-key did you mean "servers"'],
@@ -87,6 +87,13 @@ MISTAKES = {
         ['unknown-key "env" is for a server that Sluice starts'],
     ),
     "neither command nor url": ("servers:\n  §a: {}", ['missing-key "command" (to start it) or a "url"']),
+    "a database without keys": ("state: {§url: postgresql://db/sluice}", ["no-keys"]),
+    "a password for no database": ("state: {§password: x}", ["wrong-value password is for a database"]),
+    "a promise of no database": ("state: {§replicated: true}", ["wrong-value replicated is for a database"]),
+    "a key of 31 bytes": (
+        f"state: {{keys: {{seal: §{'A' * 42}, digest: {'A' * 43}, sign: {'A' * 43}}}}}",
+        ["bad-keys not base64 keys of 32 bytes"],
+    ),
     "a later key": ("state: {§redis: x}", ['not-in-this-version "redis"']),
     "a private place that is none": ("network: {allow_private: [§'10.0.0.1/8']}", ["bad-network keys.example"]),
     "a proxy that is none": ("network: {proxy: §'socks5://x:1'}", ["bad-proxy http://host:port"]),

@@ -1,4 +1,4 @@
-"""Both stores keep the same promises; the one on disk keeps them beyond the process."""
+"""All stores keep the same promises; the one on disk keeps them beyond the process."""
 
 import shutil
 import sqlite3
@@ -6,36 +6,73 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 
 import anyio
 import pytest
+from peers.postgres import Cluster, postgres
 
 from sluicegate.store import Store, StoreFailed, Write, sqlite
 from sluicegate.store.memory import PURGE_EVERY, MemoryStore
+from sluicegate.store.postgres import open_postgres
 from sluicegate.store.private import Exposed
 from sluicegate.store.sqlite import SqliteStore
 
+_schemas = count()
+
 
 class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000.0
+    now = 1_000.0
 
     def __call__(self) -> float:
         return self.now
 
 
+class EngineClock(Clock):
+    """The time of a PostgreSQL: its sessions find a `clock_timestamp` of ours before its own."""
+
+    def __init__(self, engine: Cluster, schema: str) -> None:
+        self._engine, self._schema = engine, schema
+        engine.ask(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.clock AS SELECT 1000.0::float8 AS now;"
+                   f"CREATE FUNCTION {schema}.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS"
+                   f" $$ SELECT to_timestamp(now) FROM {schema}.clock $$")  # fmt: skip
+        self.url = f"{engine.url}?options=-csearch_path%3D{schema},pg_catalog"
+
+    @property
+    def now(self) -> float:
+        return float(self._engine.ask(f"SELECT now FROM {self._schema}.clock")[0][0])
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self._engine.ask(f"UPDATE {self._schema}.clock SET now = {now!r}")
+
+
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock(request: pytest.FixtureRequest) -> Clock:
+    callspec = getattr(request.node, "callspec", None)
+    if callspec is None or callspec.params.get("store") != "postgres":
+        return Clock()
+    return EngineClock(request.getfixturevalue("engine"), f"s{next(_schemas)}")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[Store]:
-    store: Store = MemoryStore(clock) if request.param == "memory" else SqliteStore(tmp_path / "s" / "db", clock)
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Cluster]:
+    with postgres("fsync=off") as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    clock = request.getfixturevalue("clock")
+    store: Store
+    if request.param == "postgres":
+        store = await open_postgres(clock.url)
+    else:
+        store = MemoryStore(clock) if request.param == "memory" else SqliteStore(tmp_path / "s" / "db", clock)
     yield store
     await store.close()
 

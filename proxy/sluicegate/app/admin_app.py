@@ -99,7 +99,7 @@ def admin_application(
             audit=audit,
             calls=None if audit is None else _calls(audit),
             verification=None if audit is None else Verification(audit.settings, audit.public_keys),
-            notes=judges.notes,
+            notes=partial(_notes, inner),
             status=lambda: {
                 "version": __version__,
                 "policy": {"revision": judges.judge.revision(), "mode": judges.config.policy.mode},
@@ -166,6 +166,12 @@ def bearer(token: str) -> bytes:
     return b"Bearer " + token.encode("utf-8", "surrogatepass")
 
 
+def _notes(inner: Core) -> list[str]:
+    services = inner.services
+    doubt = services.store.warning if not services.config.state.replicated else ""
+    return services.judging.notes() + [doubt] * (doubt != "")
+
+
 def _unready(inner: Core, is_stopping: Callable[[], bool]) -> list[str]:
     """Why Sluice is not ready: it is about to end, nothing can be decided, calls could not be recorded, or a server
     that is `required` is not up. Others may come when they can."""
@@ -175,7 +181,8 @@ def _unready(inner: Core, is_stopping: Callable[[], bool]) -> list[str]:
     reasons += [inner.services.judging.judge.problem] * (inner.services.judging.judge.problem != "")
     reasons += [f"the audit log cannot be written: {unwritable}"] * (unwritable is not None)
     if problem := inner.services.store.problem:
-        reasons.append(f"the store in state.dir cannot be used: {problem}")
+        where = "state.dir" if inner.services.config.state.url is None else "PostgreSQL"
+        reasons.append(f"the store in {where} cannot be used: {problem}")
     control = inner.behind.control
     sections, off = control.config.servers, control.disabled.items()
     reasons += [f"server {key} is disabled ({why})" for key, why in off if sections[key].required]

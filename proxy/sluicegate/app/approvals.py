@@ -11,10 +11,10 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from sluicegate.app import settings
+from sluicegate.app import settings, state
 from sluicegate.app.late import Late
 from sluicegate.app.services import PolicyService
-from sluicegate.app.settings import KEYS, is_gone
+from sluicegate.app.settings import is_gone
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.approval.eligibility import objection
 from sluicegate.approval.queue import ApprovalDeps, ApprovalQueue
@@ -32,7 +32,6 @@ from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.methods import JUDGED_BY_NAME
 from sluicegate.protocol.model import Call, Client, Target
 from sluicegate.store import Store
-from sluicegate.store.keys import KeyRing
 
 PageLink = Callable[[Approval], str]
 """Makes the link to the page of an approval; empty where there is no page."""
@@ -48,7 +47,7 @@ def open_queue(
             return True
         return await audit.note_durably("approval", fields) or audit.settings.on_failure == "allow_and_alarm"
 
-    key = KeyRing.load(Path(config.state.dir) / KEYS, "digest").newest
+    key = state.ring(config, "digest").newest
     setups = settings.setups(judges.config, key)
     deps = ApprovalDeps(
         roles_of=judges.judge.roles_of,
@@ -87,7 +86,7 @@ def _may_call(judges: PolicyService, binding: CallBinding, target: Target | None
 
 def redactor(config: Config) -> Redactor:
     """Masks what people look at with the same marks as in the audit log."""
-    key = KeyRing.load(Path(config.state.dir) / KEYS, "digest").newest
+    key = state.ring(config, "digest").newest
     return Redactor(key, config.audit.redact.keys, config.audit.redact.pointers)
 
 

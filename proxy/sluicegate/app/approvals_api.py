@@ -6,10 +6,9 @@ from functools import partial
 from pathlib import Path
 
 from sluicegate.admin.approvals import ApprovalsApi, ApprovalsApiDeps
-from sluicegate.app import settings
+from sluicegate.app import settings, state
 from sluicegate.app.approvals import open_queue
 from sluicegate.app.services import PolicyService, open_audit, open_policy_service
-from sluicegate.app.settings import DATABASE
 from sluicegate.approval.record import CallBinding
 from sluicegate.approval.repository import ALL
 from sluicegate.audit.newest import last_calls
@@ -17,9 +16,7 @@ from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.config import Config
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.runtime.reader_threads import in_reader_thread
-from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
-from sluicegate.store.sqlite import SqliteStore
 
 
 def people(judges: PolicyService, log: Path | None, pins: DefinitionPins | None = None) -> ApprovalsApiDeps:
@@ -49,13 +46,12 @@ async def at_rest(config: Config, read_only: bool = False) -> AsyncIterator[Appr
     cannot be used, `OSError` where the store cannot."""
     async with AsyncExitStack() as stack:
         judges = await stack.enter_async_context(open_policy_service(config, None, "cli"))
-        on_disk = SqliteStore(Path(config.state.dir) / DATABASE)
-        stack.push_async_callback(on_disk.close)
-        store: Store = on_disk
+        kept = await stack.enter_async_context(state.open_store(config))
+        store = kept
         audit = None
         if read_only:
             store = MemoryStore()
-            for key, value in (await on_disk.scan(ALL)).items():
+            for key, value in (await kept.scan(ALL)).items():
                 await store.put(key, value)
         else:
             audit = await stack.enter_async_context(open_audit(config, "cli", judges.judge))

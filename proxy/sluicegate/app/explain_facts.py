@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from hashlib import sha256
-from pathlib import Path
 from typing import Final
 
-from sluicegate.app import policy_loading, settings
+from sluicegate.app import policy_loading, settings, state
 from sluicegate.app.core import Core
-from sluicegate.app.settings import DATABASE, client_of, without_revoked
+from sluicegate.app.settings import client_of, without_revoked
 from sluicegate.approval import eligibility
 from sluicegate.approval.grants import PREFIX as GRANTS
 from sluicegate.approval.grants import Grant, Grants
@@ -42,8 +41,6 @@ from sluicegate.protocol.model import Client, Era, Kind, Target
 from sluicegate.runtime.reader_threads import in_reader_thread
 from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
-from sluicegate.store.revoked import Revoked
-from sluicegate.store.sqlite import peek
 
 _KEY: Final = re.compile(r"[a-z][a-z0-9-]*")
 _AROUND: Final = 2
@@ -254,10 +251,10 @@ async def at_rest(config: Config, policy: PolicyRules, principal: str, method: s
     """The same from the state directory, which is only read. Raises `ValueError` for a question that is none."""
     store, prefixes = MemoryStore(), [pin_store.PINS, pin_store.WAITING, GRANTS]
     prefixes += [places(key, server.identity) for key, server in config.servers.items() if server.enabled]
-    for stored_key, value in peek(Path(config.state.dir) / DATABASE, prefixes).items():
+    for stored_key, value in state.peek(config, prefixes).items():
         await store.put(stored_key, value)
     name = principal_of(principal)
-    config = without_revoked(config, Revoked(Path(config.state.dir)))
+    config = without_revoked(config, state.revoked(config))
     client = client_of(config, name)
     server_facts = await stored(config, policy, store)
     found = await server_facts.candidates(client or Client(name), method, text, config.servers)

@@ -2,10 +2,11 @@
 when a config has the first server that people can log in to."""
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from sluicegate.app import state
 from sluicegate.app.login_key import opener
 from sluicegate.app.logins import DEFAULT, GATEWAY, MACHINE, may_log_in, principal_of, sentence
 from sluicegate.app.settings import KEYS
@@ -30,6 +31,7 @@ from sluicegate.login import (
 from sluicegate.metrics.scraped import Sample
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.store import Store, StoreFailed
+from sluicegate.store.keys import Sealer
 
 _OMIT: Final = "omit"
 _FLOWS: Final = {
@@ -49,10 +51,20 @@ def open_logins(
         if tally is not None:
             tally.add(event)
 
-    seal = opener(Path(config.state.dir) / KEYS, config.login.key)
-    logins = Logins(store, seal, Fetcher(egress), tell, may_log_in=may_log_in)
+    logins = Logins(store, _sealer(config), Fetcher(egress), tell, may_log_in=may_log_in)
     logins.configure(login_settings(config))
     return logins
+
+
+def _sealer(config: Config) -> Callable[[], Awaitable[Sealer]]:
+    if config.state.keys is None or config.state.keys.login is None:
+        return opener(Path(config.state.dir) / KEYS, config.login.key)
+    sealer = Sealer(state.ring(config, "login"))
+
+    async def given() -> Sealer:
+        return sealer
+
+    return given
 
 
 def login_settings(config: Config) -> dict[str, LoginSettings]:

@@ -16,11 +16,11 @@ from typing import Any, Final, NamedTuple
 import anyio
 
 from sluicegate import __version__, telemetry
-from sluicegate.app import metric_sources, policy_loading, settings
+from sluicegate.app import metric_sources, policy_loading, settings, state
 from sluicegate.app.late import Late
 from sluicegate.app.logins import DEFAULT, GATEWAY, SERVICE, LoginIndex, whose
 from sluicegate.app.reload import Prepared, Reload, unprepared
-from sluicegate.app.settings import DATABASE, KEYS, client_of, without_revoked
+from sluicegate.app.settings import client_of, without_revoked
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.audit.log import AuditLog
 from sluicegate.catalog_cache.definition_pins import PinEvent
@@ -37,11 +37,13 @@ from sluicegate.policy.rulebook import nobody_accepted
 from sluicegate.protocol.elicitation_urls import OwnUrls
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, Client, Guard, Handler, Outcome, Target
-from sluicegate.store.keys import KeyRing, KeyUnavailable, Sealer
+from sluicegate.store import Store, StoreFailed
+from sluicegate.store.keys import KeyUnavailable, Sealer
 from sluicegate.store.revoked import Revoked
-from sluicegate.store.sqlite import SqliteStore
 
 PROBE_EVERY: Final = 0.5
+REVOKED_EVERY: Final = 1.0
+"""Seconds until PostgreSQL is asked again which keys are revoked."""
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +118,18 @@ class PolicyService:
                 self._take(self.reload.config)
                 self.later.on_change()(None)
 
+    async def find_revoked(self, store: Store) -> None:
+        """Takes what the store has of revoked keys. Raises `StoreFailed`."""
+        if self._revoked.take((await store.scan(state.REVOKED)).values()):
+            self._take(self.reload.config)
+            self.later.on_change()(None)
+
+    async def follow_revoked(self, store: Store) -> None:
+        while True:
+            await anyio.sleep(REVOKED_EVERY)
+            with suppress(StoreFailed):  # it has said why; what was known stays
+                await self.find_revoked(store)
+
     def look(self) -> None:
         if self.judge.check(time.time()):
             self.later.on_change()(None)
@@ -184,8 +198,7 @@ async def open_audit(
     if not config.audit.enabled:
         yield None
         return
-    keys = Path(config.state.dir) / KEYS
-    digest, sign = KeyRing.load(keys, "digest"), KeyRing.load(keys, "sign")
+    digest, sign = state.ring(config, "digest"), state.ring(config, "sign")
     about, seeds = settings.audit(config, transport), sign.keys.values()
     if judge is None:
         audit = AuditLog(replace(about, sinks=()), digest.newest, seeds)
@@ -366,7 +379,7 @@ class Services:
     """As it was at the start; what is in force now, `open_policy_service` has."""
     judging: PolicyService
     sealer: Sealer
-    store: SqliteStore
+    store: Store
     audit: AuditLog | None
     metrics: Metrics
     notes: Notes
@@ -379,7 +392,7 @@ class Services:
 
 
 def _open_logins(
-    judges: PolicyService, store: SqliteStore, egress: Egress, audit: AuditLog | None, metrics: Metrics
+    judges: PolicyService, store: Store, egress: Egress, audit: AuditLog | None, metrics: Metrics
 ) -> Any:
     service = import_module(SERVICE)  # by name: most desktops have no server that wants a login
     tally = service.LoginTally()
@@ -412,10 +425,13 @@ async def open_services(
     """Raises `PolicyError` where the policy cannot be used."""
     async with AsyncExitStack() as stack:
         judges = await stack.enter_async_context(open_policy_service(config, file, transport))
-        judge, directory = judges.judge, Path(config.state.dir)
-        sealer = Sealer(KeyRing.load(directory / KEYS, "seal"))
-        store = SqliteStore(directory / DATABASE)
-        stack.push_async_callback(store.close)
+        judge = judges.judge
+        sealer = Sealer(state.ring(config, "seal"))
+        store = await stack.enter_async_context(state.open_store(config))
+        if partition.count == 1:  # the supervisor has it for all workers
+            await stack.enter_async_context(state.lease(config, store))
+        if config.state.url is not None:
+            await judges.find_revoked(store)
         audit = await stack.enter_async_context(open_audit(config, transport, judge))
         spans = await stack.enter_async_context(open_tracer(config))
         metrics = Metrics(
@@ -444,6 +460,8 @@ async def open_services(
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         group.start_soon(telemetry.supervise, "logins", index.run)
+        if config.state.url is not None:
+            group.start_soon(telemetry.supervise, "revoked keys", partial(judges.follow_revoked, store))
         yield Services(
             config, judges, sealer, store, audit, metrics, notes, egress, identities, spans, partition, own_pages, index
         )

@@ -16,8 +16,8 @@ import typer
 
 from sluicegate import config
 from sluicegate.admin.paging import MAX_ROWS
+from sluicegate.app import state
 from sluicegate.app.approvals_api import at_rest
-from sluicegate.app.settings import DATABASE
 from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running
 from sluicegate.cli.options import AsJson
 from sluicegate.cli.output import Code, count, give, info, located, print_out, printable, stop, table
@@ -262,7 +262,7 @@ def _ask(admin: Admin, what: str, params: dict[str, str] | None = None, body: An
     except ValueError:
         stop(Code.UNREACHABLE, "what answers is no Sluice")
     except Unreachable:
-        if not (admin.is_operator and (admin.config.state.dir / DATABASE).exists()):
+        if not (admin.is_operator and state.exists(admin.config)):
             raise
         status, content = _ask_at_rest(admin, tuple(what.split("/")), params or {}, body, method)
     if status != 200:
@@ -306,7 +306,7 @@ def _ask_at_rest(
     except PolicyError as error:
         raise config.ConfigError(located(admin.path, error.findings)) from None
     except OSError as error:
-        stop(Code.CONFIG, f"the approvals in {admin.config.state.dir} cannot be used: {error}")
+        stop(Code.CONFIG, f"the approvals in {state.where(admin.config)} cannot be used: {error}")
 
 
 def _word(id: str) -> str:

@@ -7,8 +7,7 @@ from pathlib import Path
 import anyio
 
 from sluicegate import config
-from sluicegate.app import policy_loading, settings
-from sluicegate.app.settings import DATABASE
+from sluicegate.app import policy_loading, settings, state
 from sluicegate.catalog_cache import pin_store
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.catalog_cache.snapshot_store import places, tool_names
@@ -20,7 +19,6 @@ from sluicegate.policy.finding import PolicyError
 from sluicegate.policy.globs import is_glob
 from sluicegate.policy.lint_syntax import suggest
 from sluicegate.store.memory import MemoryStore
-from sluicegate.store.sqlite import peek
 
 
 def check(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
@@ -61,7 +59,7 @@ def stored_tools(loaded: config.Config) -> dict[str, frozenset[str]]:
     prefixes = {
         key: places(key, server.identity) for key, server in loaded.servers.items() if server.unlisted == "refuse"
     }
-    stored = peek(loaded.state.dir / DATABASE, tuple(prefixes.values()))
+    stored = state.peek(loaded, tuple(prefixes.values()))
     lists = {
         key: tool_names(data for store_key, data in stored.items() if store_key.startswith(prefix))
         for key, prefix in prefixes.items()
@@ -81,7 +79,7 @@ def _unknown_tools(loaded: config.Config, tools: Mapping[str, frozenset[str]]) -
 
 def _replaced(path: Path, loaded: config.Config) -> Iterator[config.ConfigFinding]:
     """Servers that took the place of another one under their key, if somebody has to look at what they list."""
-    stored_pins = peek(loaded.state.dir / DATABASE, (pin_store.PINS, pin_store.WAITING))
+    stored_pins = state.peek(loaded, (pin_store.PINS, pin_store.WAITING))
     board = anyio.run(_board, loaded, stored_pins)
     for key in loaded.servers:
         if board.is_replaced(key) and (notice := board.notice(key)):

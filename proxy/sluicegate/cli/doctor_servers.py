@@ -13,14 +13,13 @@ import httpx
 import jwt
 
 from sluicegate import config
-from sluicegate.app.settings import DATABASE
+from sluicegate.app import state
 from sluicegate.catalog_cache.snapshot_store import places, tools
 from sluicegate.cli.doctor_machine import Diagnosis, Examined
 from sluicegate.cli.output import count
 from sluicegate.cli.programs import not_found
 from sluicegate.cli.reached_servers import ReachedServer, reach_these
 from sluicegate.login.records import LOGINS
-from sluicegate.store.sqlite import peek
 
 LIMIT: Final = 10.0
 """Seconds that each server has to start and to list its tools, unless its `start_timeout` is shorter."""
@@ -67,7 +66,7 @@ def servers(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[D
     for key, one in reached.items():
         if key in missing and not one.is_up:
             yield Diagnosis(key, "skipped", "its program is missing")
-        elif one.needs_login and peek(examined.config.state.dir / DATABASE, [f"{LOGINS}/{key}/"]):
+        elif one.needs_login and state.peek(examined.config, [f"{LOGINS}/{key}/"]):
             yield Diagnosis(key, "ok", "it wants a login, and somebody is logged in: see `sluice logins`")
         elif not one.is_up:
             said = f"; it wrote: {_telling(one.stderr)}" if one.stderr else ""
@@ -190,7 +189,7 @@ def sizes(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Dia
 
 def _stored(loaded: config.Config) -> dict[str, list[dict[str, Any]]]:
     prefixes = {key: places(key, server.identity) for key, server in loaded.servers.items()}
-    stored = peek(loaded.state.dir / DATABASE, tuple(prefixes.values()))
+    stored = state.peek(loaded, tuple(prefixes.values()))
     return {
         key: tools(data for name, data in stored.items() if name.startswith(prefix)) or []
         for key, prefix in prefixes.items()

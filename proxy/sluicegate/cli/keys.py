@@ -17,11 +17,13 @@ import anyio
 import typer
 
 from sluicegate import config
+from sluicegate.app import state
 from sluicegate.app.services import open_audit
 from sluicegate.app.settings import KEYS
 from sluicegate.cli.options import AsJson, ConfigFile
 from sluicegate.cli.output import Code, count, give, info, load, stop, table
 from sluicegate.protocol.jsonrpc import inside
+from sluicegate.store import StoreFailed
 from sluicegate.store.keys import KeyRing
 from sluicegate.store.revoked import Revoked
 from sluicegate.store.revoked import revoke as take_back
@@ -86,7 +88,10 @@ def _check(name: str, entry: dict[str, Any]) -> None:
 def list_(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     """Show the keys in the config and whether each is still valid."""
     _, loaded = load(config_file, quietly=True)
-    revoked = Revoked(loaded.state.dir)
+    try:
+        revoked = state.revoked(loaded)
+    except StoreFailed as error:
+        stop(Code.UNREACHABLE, f"which keys are revoked is not known: {error}")
     rows = [_row(name, key, revoked) for name, key in loaded.clients.keys.items()]
     give(as_json, {"keys": rows}, [table([_HEAD, *map(_cells, rows)], state="STATE")] if rows else [])
     if not rows:
@@ -121,7 +126,8 @@ def revoke(
     path = config.find_config(config_file)
     drafted = config.draft(path)
     entry = inside(drafted and drafted.value, "clients", "keys", name)
-    if entry is None and config.check(path).config is not None:
+    sound = config.check(path).config
+    if entry is None and sound is not None:
         stop(Code.NEGATIVE, f"{path} has no key {name} under clients.keys")
     directory = state_dir or (config.state_of(drafted) if drafted else None)
     if directory is None:
@@ -136,6 +142,12 @@ def revoke(
         except OSError as error:
             stop(Code.NEGATIVE, f"{name} is NOT revoked: cannot write in {directory}: {error.strerror}",
                  "take its line out of the config, which a running Sluice follows")  # fmt: skip
+    if sound is not None and sound.state.url is not None:
+        try:
+            anyio.run(state.revoke_everywhere, sound, name, valid_hash)
+        except StoreFailed as error:
+            stop(Code.UNREACHABLE, f"{name} is revoked on this machine alone: PostgreSQL cannot be used: {error}",
+                 "revoke it again, or take its line out of the config")  # fmt: skip
     give(as_json, {"name": name, "state": "revoked", "by": "name" if valid_hash is None else "hash"}, [])
     if has_been:
         info(f"{name} is revoked already")
@@ -157,6 +169,8 @@ def rotate(
     if ring not in RINGS:
         stop(Code.USAGE, f"a ring is one of {', '.join(RINGS)}")
     _, loaded = load(config_file, quietly=True)
+    if loaded.state.keys is not None:
+        stop(Code.CONFIG, f"state.keys has the keys: add a new one as the last line of state.keys.{ring}")
     try:
         keys = anyio.run(partial(_rotate, loaded, ring))
     except (OSError, ValueError) as error:

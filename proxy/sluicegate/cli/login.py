@@ -16,12 +16,12 @@ import httpx
 import typer
 
 from sluicegate import config
-from sluicegate.app import login_service
+from sluicegate.app import login_service, state
 from sluicegate.app import logins as app_logins
 from sluicegate.app.browser import open_link
 from sluicegate.app.login_callback import CallbackPort
 from sluicegate.app.services import open_audit, open_egress
-from sluicegate.app.settings import DATABASE, client_of
+from sluicegate.app.settings import client_of
 from sluicegate.cli.admin import Admin, GivenKey, KeyFile, answer, key_of, reasons
 from sluicegate.cli.login_elsewhere import log_in_elsewhere
 from sluicegate.cli.options import AsJson, ConfigFile
@@ -31,7 +31,6 @@ from sluicegate.listen.server import CannotListen
 from sluicegate.login import Flow, LoginFailed, LoginInfo, Logins, LoginUnavailable
 from sluicegate.protocol.model import Client
 from sluicegate.store import StoreFailed
-from sluicegate.store.sqlite import SqliteStore
 
 _TOKEN: Final = "jwt:"
 _BEGIN_WITHIN: Final = 60.0  # a server and its authorization server may be slow
@@ -181,16 +180,12 @@ def _texts(errors: BaseExceptionGroup[Any]) -> list[str]:
 
 
 async def _with_logins(loaded: Config, use: Callable[[Logins], Awaitable[T]]) -> T:
-    async with open_audit(loaded, "http") as audit:
-        store = SqliteStore(loaded.state.dir / DATABASE)
+    async with open_audit(loaded, "http") as audit, state.open_store(loaded) as store:
+        opened = login_service.open_logins(loaded, store, open_egress(loaded, audit), audit)
         try:
-            opened = login_service.open_logins(loaded, store, open_egress(loaded, audit), audit)
-            try:
-                return await use(opened)
-            finally:
-                await opened.aclose()
+            return await use(opened)
         finally:
-            await store.close()
+            await opened.aclose()
 
 
 async def _log_in(

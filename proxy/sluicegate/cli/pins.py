@@ -15,9 +15,8 @@ import anyio
 import typer
 
 from sluicegate import config
-from sluicegate.app import settings
+from sluicegate.app import settings, state
 from sluicegate.app.services import note_pin, open_audit
-from sluicegate.app.settings import DATABASE
 from sluicegate.audit.log import AuditLog
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running
@@ -27,7 +26,6 @@ from sluicegate.policy import pins
 from sluicegate.policy.display import diff as compare
 from sluicegate.policy.display import lines, summary, visible
 from sluicegate.policy.pins import Wanted
-from sluicegate.store.sqlite import SqliteStore
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -210,7 +208,7 @@ def _accept(admin: Admin, server: str, wanted: list[tuple[str, str, str]]) -> li
 
 def _may_read_store(admin: Admin) -> bool:
     """Whoever may write the state directory is its operator."""
-    return admin.is_operator and (admin.config.state.dir / DATABASE).exists()
+    return admin.is_operator and state.exists(admin.config)
 
 
 def _at_rest(admin: Admin, use: Callable[[DefinitionPins], Awaitable[T]], noted: bool = False) -> T:
@@ -220,7 +218,7 @@ def _at_rest(admin: Admin, use: Callable[[DefinitionPins], Awaitable[T]], noted:
     try:
         return anyio.run(partial(_with_log, loaded, use) if noted else partial(_with_board, loaded, use))
     except OSError as error:
-        stop(Code.CONFIG, f"the pins in {loaded.state.dir / DATABASE} cannot be used: {error}")
+        stop(Code.CONFIG, f"the pins in {state.where(loaded)} cannot be used: {error}")
 
 
 async def _with_log(loaded: config.Config, use: Callable[[DefinitionPins], Awaitable[T]]) -> T:
@@ -233,10 +231,7 @@ async def _with_log(loaded: config.Config, use: Callable[[DefinitionPins], Await
 async def _with_board(
     loaded: config.Config, use: Callable[[DefinitionPins], Awaitable[T]], audit: AuditLog | None = None
 ) -> T:
-    store = SqliteStore(loaded.state.dir / DATABASE)
-    try:
+    async with state.open_store(loaded) as store:
         board = DefinitionPins(settings.pins(loaded), store, partial(note_pin, audit))
         await board.load()
         return await use(board)
-    finally:
-        await store.close()

@@ -28,7 +28,6 @@ from sluicegate.config.models import (
     Log,
     Names,
     Server,
-    State,
     StdioServer,
     Telemetry,
     Tools,
@@ -38,6 +37,7 @@ from sluicegate.config.policy import Approvals, Policy, Profile, Webhook
 from sluicegate.config.rules import broken_rules, named_files, nobody_gets_in
 from sluicegate.config.schema import schema as schema
 from sluicegate.config.source import Source, parse, read
+from sluicegate.config.state import State
 from sluicegate.config.units import Address, Rate
 
 NO_VALUE: Final = frozenset({"unset-variable", "unset-secret", "unreadable-file"})

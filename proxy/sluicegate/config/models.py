@@ -45,6 +45,7 @@ from sluicegate.config.names import (
 )
 from sluicegate.config.policy import Approvals, Class, Policy
 from sluicegate.config.section import Section, written
+from sluicegate.config.state import State
 from sluicegate.config.units import (
     WHOLE,
     Command,
@@ -314,13 +315,6 @@ class Limits(Section):
 class Names(Section):
     max: Annotated[int, Strict(), Field(ge=32, le=128), WHOLE] = 50
     """Longest public name; 50 leaves room for what clients put before it."""
-
-
-class State(Section):
-    later = frozenset({"redis", "keys"})
-
-    dir: FilePath = written("~/.local/state/sluice")
-    """Where keys, the operator token and last known lists are kept; mode 0700."""
 
 
 class Telemetry(Section):

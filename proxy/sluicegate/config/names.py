@@ -14,6 +14,7 @@ from sluicegate.config.units import Expanded, problem
 _SERVER_KEY = re.compile(r"[a-z][a-z0-9-]{0,19}")
 _KEY_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
+_RING_KEY = re.compile(r"[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]=?")
 _ROLE = re.compile(r"role:[^\s,\"]{1,128}")
 _PROFILE = re.compile(r"(?!none$)[a-z][a-z0-9-]{0,31}")
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
@@ -100,6 +101,13 @@ def _variable_name(value: str) -> str:
     return value
 
 
+def _ring(value: SecretStr) -> SecretStr:
+    lines = value.get_secret_value().replace("+", "-").replace("/", "_").split()
+    if not lines or not all(_RING_KEY.fullmatch(line) for line in lines):
+        raise problem("bad-keys", "not base64 keys of 32 bytes, a line each; `openssl rand -base64 32` makes one")
+    return value
+
+
 def _no_nul(value: SecretStr) -> SecretStr:
     if "\0" in value.get_secret_value():
         raise problem("bad-variable", "a NUL character cannot be passed on")
@@ -123,6 +131,7 @@ Url = Annotated[str, AfterValidator(_url)]
 PublicUrl = Annotated[
     str, _matching(_PUBLIC_URL, "bad-url", "not a URL without query and user; write https://host/path/mcp")
 ]
+Ring = Annotated[SecretStr, AfterValidator(_ring)]
 KeyHash = Annotated[SecretStr, BeforeValidator(_hash)]
 ServerKey = Annotated[str, AfterValidator(_server_key)]
 Prefix = Annotated[str, AfterValidator(_prefix), WithJsonSchema({"type": "string", "maxLength": 20})]

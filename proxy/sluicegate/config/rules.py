@@ -14,6 +14,7 @@ from sluicegate.config.login import ServerLogin
 from sluicegate.config.models import Config, HttpServer, StdioServer
 
 OTEL: Final = "opentelemetry.exporter.otlp.proto.http"
+PSYCOPG: Final = "psycopg"
 LOCAL_URL: Final = re.compile(r"http://(?:localhost|127\.0\.0\.1|\[::1\])(?:[:/]|$)", re.I)
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 BUILT_IN_PROFILES = frozenset({"confirm", "one-of-leads", "two-person"})
@@ -341,16 +342,32 @@ def _something_is_behind(config: Config) -> Iterator[Problem]:
 
 
 def _the_extra_is_installed(config: Config) -> Iterator[Problem]:
-    if config.telemetry.otlp and not _has_otel():
+    if config.telemetry.otlp and not _is_there(OTEL):
         message = "spans are sent by OpenTelemetry's SDK, which is not installed"
         yield Problem(("telemetry", "otlp"), "missing-extra", message, "install sluicegate[otel], or remove it")
 
 
-def _has_otel() -> bool:
+    if config.state.url is not None and not _is_there(PSYCOPG):
+        message = "PostgreSQL is reached by psycopg, which is not installed"
+        yield Problem(("state", "url"), "missing-extra", message, "install sluicegate[postgres], or remove it")
+
+
+def _is_there(module: str) -> bool:
     try:
-        return find_spec(OTEL) is not None
+        return find_spec(module) is not None
     except ModuleNotFoundError:  # of a parent
         return False
+
+
+def _a_database_is_whole(config: Config) -> Iterator[Problem]:
+    state = config.state
+    if state.url is not None and state.keys is None:
+        message = "key rings in files of state.dir are lost with the machine, and the database's contents with them"
+        yield Problem(("state", "url"), "no-keys", message, "add state.keys", at_key=True)
+    for key in ("password", "replicated"):
+        if state.url is None and key in state.model_fields_set:
+            message = f"{key} is for a database, and state.url names none"
+            yield Problem(("state", key), "wrong-value", message, "add state.url, or remove it", at_key=True)
 
 
 RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
@@ -363,4 +380,5 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _timeouts_are_in_order, _named_files_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,
     _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _sessions_let_go_of_processes,
     _the_extra_is_installed, _logins_are_whole, _logins_are_somebodys, _people_can_sign_in,
+    _a_database_is_whole,
 )  # fmt: skip

@@ -29,6 +29,10 @@ class Store(Protocol):
     def problem(self) -> str:
         """Why it could not be used the last time; empty once it can be."""
 
+    @property
+    def warning(self) -> str:
+        """What an operator should know although it can be used; empty most of the time."""
+
     async def get(self, key: str) -> bytes | None:
         """The value, None if there is none or its time is over."""
 

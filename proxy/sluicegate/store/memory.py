@@ -14,7 +14,7 @@ class MemoryStore:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self.problem = ""
+        self.problem = self.warning = ""
         self._values: dict[str, tuple[bytes, float | None]] = {}
         self._spent: dict[str, float] = {}
         self._writes = 0

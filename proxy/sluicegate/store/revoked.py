@@ -7,6 +7,7 @@ broken), by its name alone, for ever. Lines are only added. Knows no key and no 
 import json
 import logging
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -46,8 +47,12 @@ class Revoked:
             log.error("revoked keys cannot be read", extra={"path": str(self._path), "error": error.strerror})
             return False
         self._mark = mark
+        return self.take(text.splitlines())
+
+    def take(self, lines: Iterable[bytes]) -> bool:
+        """Whether they say something new."""
         before = self._hashes, self._names
-        for line in text.splitlines():
+        for line in lines:
             self._take(line)
         return before != (self._hashes, self._names)
 
@@ -67,5 +72,8 @@ class Revoked:
 def revoke(directory: Path, name: str, hash: str | None) -> None:
     """On return it survives a power cut. Raises `OSError`, also where the disk took a part of it alone."""
     private.make_directory(directory)
-    line = json.dumps({"name": name, "hash": hash, "at": int(time.time())}, ensure_ascii=True) + "\n"
-    private.append(directory / FILE, line.encode("ascii"))
+    private.append(directory / FILE, entry(name, hash) + b"\n")
+
+
+def entry(name: str, hash: str | None) -> bytes:
+    return json.dumps({"name": name, "hash": hash, "at": int(time.time())}, ensure_ascii=True).encode("ascii")

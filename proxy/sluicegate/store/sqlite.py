@@ -76,7 +76,7 @@ class SqliteStore:
         self._path, self._clock = path, clock
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closed = False
-        self.problem = ""
+        self.problem = self.warning = ""
         self._purged = clock()
         self._connection = _open(path)
         try:

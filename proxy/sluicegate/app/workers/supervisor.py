@@ -24,7 +24,7 @@ from anyio.abc import TaskGroup
 from sluicegate import telemetry
 from sluicegate.admin.gateway import Gateway
 from sluicegate.admin.peers import Peer, note_at_peers
-from sluicegate.app import policy_loading, settings
+from sluicegate.app import policy_loading, settings, state
 from sluicegate.app.admin_app import with_console
 from sluicegate.app.serve import Announce, admin_port, greeting, policy_line, stopping, url
 from sluicegate.app.workers.partition import WorkerPartition
@@ -36,7 +36,6 @@ from sluicegate.listen.server import bind
 from sluicegate.listen.worker_handoff import owner_of
 from sluicegate.runtime import open_files
 from sluicegate.store.keys import new_operator_token
-from sluicegate.store.sqlite import SqliteStore
 from sluicegate.telemetry import Backoff
 
 OPTION: Final = "--as-worker"
@@ -54,16 +53,16 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
     `KeyboardInterrupt` at the end if it was SIGINT."""
     telemetry.configure(config.log.level, config.log.format)
     loaded = await anyio.to_thread.run_sync(policy_loading.load, config)
-    state = Path(config.state.dir)
+    directory = Path(config.state.dir)
     async with AsyncExitStack() as stack:
-        folder = stack.enter_context(new_worker_sockets(state))
+        folder = stack.enter_context(new_worker_sockets(directory))
         sockets = bind(config.listen.mcp.host, config.listen.mcp.port)
-        token = new_operator_token(state)
+        token = new_operator_token(directory)
         crew = Crew(config, file, count, folder, sockets, token)
         gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), settings.names(config),
                           crew.server_changed)  # fmt: skip
-        store = SqliteStore(state / settings.DATABASE)
-        stack.push_async_callback(store.close)
+        store = await stack.enter_async_context(state.open_store(config))
+        await stack.enter_async_context(state.lease(config, store))
         served = with_console(config, gateway, partial(note_at_peers, crew.up), store, token)
         backstage = admin_port(config, served, open_files.raise_limit() // 8)
         admin = url(config.listen.admin, backstage.bind())

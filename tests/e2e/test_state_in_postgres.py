@@ -1,0 +1,167 @@
+"""A Sluice whose state is in PostgreSQL: what it kept is there on another machine, and only what must happen once needs
+the engine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from e2e.sluice_process import COMMAND, ROOT, clean_environment
+from peers.postgres import Cluster, postgres
+from policy_bed import RECORDER, Bed, bearer, bed, client_keys, reason, recorder
+
+Json = dict[str, Any]
+ROWS = """\
+p, role:authenticated, bank, *, *, allow
+p, role:lead, sluice, admin:approvals, *, allow
+p2, *, bank, tool:wire, *, one-of-leads
+"""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Cluster]:
+    with postgres() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def database(engine: Cluster, request: pytest.FixtureRequest) -> str:
+    """The URL of an empty one."""
+    name = f"d{abs(hash(request.node.nodeid))}"
+    engine.ask(f"CREATE DATABASE {name}")
+    return f"{engine.url.rpartition('/')[0]}/{name}"
+
+
+def settings(folder: Path, database: str) -> Json:
+    """As on every machine: the same servers and keys, and files of its own."""
+    rings = {name: b64encode(name.encode().ljust(32, b".")).decode() for name in ("seal", "digest", "sign", "login")}
+    return {
+        "servers": {"bank": bank(folder.parents[1])},
+        "clients": {"keys": client_keys(ann=[], lea=["role:lead"]), "local": {"roles": ["role:lead"]}},
+        "approvals": {"hold_for": "300ms"},
+        "state": {"dir": str(folder / "state"), "url": database, "keys": rings},
+    }
+
+
+def bank(folder: Path) -> Json:
+    """One server, started in the same folder on every machine: what was approved counts for it alone."""
+    place = folder / "bank"
+    if not place.exists():
+        recorder(folder, "bank", tools=["wire", "look"])
+    command = {"command": sys.executable, "args": [RECORDER, str(place)], "cwd": str(place)}
+    return {**command, "sharing": "shared", "era": "legacy"}
+
+
+def seen(process: Bed) -> list[str]:
+    """The tools that were called at the server of all machines."""
+    lines = (process.folder.parents[1] / "bank" / "seen.jsonl").read_text().splitlines()
+    return [one["params"]["name"] for one in map(json.loads, lines) if one["method"] == "tools/call"]
+
+
+def machine(folder: Path, name: str) -> Path:
+    """Its files. The folder of the policy has the same name everywhere, for the name is part of the revision."""
+    made = folder / name / "sluice"
+    made.mkdir(parents=True)
+    return made
+
+
+def api(process: Bed, path: str, **options: Any) -> httpx.Response:
+    url = f"{process.process.admin}/api/v1/{path}"
+    return httpx.request(options.pop("method", "GET"), url, headers=bearer("lea"), timeout=20, **options)
+
+
+def approve(process: Bed, id: str) -> int:
+    seen = api(process, f"approvals/{id}").json()["digest"]
+    body = {"decision": "approve", "seen_digest": seen}
+    return api(process, f"approvals/{id}/decisions", method="POST", json=body).status_code
+
+
+def command(process: Bed, *words: str, config: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    line = [*COMMAND, *words, "-c", str(config or process.process.config)]
+    return subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env=clean_environment(), check=False)
+
+
+def test_what_was_approved_on_a_machine_that_died_is_used_once_on_another(tmp_path: Path, database: str) -> None:
+    first, second = machine(tmp_path, "first"), machine(tmp_path, "second")
+    with bed(first, ROWS, **settings(first, database)) as one:
+        answer = one.call("ann", "bank__wire", to="bob")
+        id = answer.json()["result"]["_meta"]["dev.sluice/approval"]["id"]
+        assert approve(one, id) == 200
+        os.kill(one.process.process.pid, signal.SIGKILL)
+        one.process.process.wait()
+        kept = json.loads(command(one, "approvals", "list", "--state", "all", "--json").stdout)["approvals"]
+        assert [(row["id"], row["state"]) for row in kept] == [(id, "approved")]
+    with bed(second, ROWS, **settings(second, database)) as other:
+        assert not (second / "state" / "sluice.db").exists() and not (second / "state" / "keys").exists()
+        assert other.call("ann", "bank__wire", to="bob").json()["result"].get("isError") is not True
+        assert reason(other.call("ann", "bank__wire", to="bob")) == "approval_pending"
+        assert seen(other) == ["wire"]
+
+
+def test_a_key_that_is_revoked_on_another_machine_is_refused(tmp_path: Path, database: str) -> None:
+    here, there = machine(tmp_path, "here"), machine(tmp_path, "there")
+    with bed(here, ROWS, **settings(here, database)) as process:
+        assert process.call("ann", "bank__look").status_code == 200
+        config = json.loads(process.process.config.read_text())
+        config["state"]["dir"] = str(there / "state")
+        (there / "policy.csv").write_text(ROWS)
+        (there / "sluice.yaml").write_text(json.dumps(config))
+        done = command(process, "keys", "revoke", "ann", config=there / "sluice.yaml")
+        assert done.returncode == 0, done.stderr
+        process.until(lambda: process.call("ann", "bank__look").status_code == 401)
+        assert not (here / "state" / "revoked").exists()
+        rows = json.loads(command(process, "keys", "list", "--json").stdout)["keys"]
+        assert {row["name"]: row["state"] for row in rows} == {"ann": "revoked", "lea": "good"}
+    folder = machine(tmp_path, "third")
+    with bed(folder, ROWS, **settings(folder, database)) as process:
+        assert process.call("ann", "bank__look").status_code == 401
+
+
+def test_without_the_engine_plain_calls_go_on_and_nothing_is_used_once(tmp_path: Path, engine: Cluster) -> None:
+    folder = machine(tmp_path, "one")
+    with bed(folder, ROWS, **settings(folder, engine.url)) as process:
+        assert process.call("ann", "bank__look").status_code == 200
+        notes = process.notes()
+        assert any("PostgreSQL may lose what it has confirmed" in note for note in notes), notes
+        engine.pause()
+        try:
+            for _ in range(20):
+                assert "result" in process.call("ann", "bank__look").json()
+            assert reason(process.call("ann", "bank__wire", to="bob")) == "store_unavailable"
+            process.until(lambda: "the store in PostgreSQL cannot be used" in process.process.get("/readyz")[1])
+            revoked = command(process, "keys", "revoke", "lea")
+            assert revoked.returncode == 4 and "on this machine alone" in revoked.stderr
+        finally:
+            engine.resume()
+        process.until(lambda: process.process.get("/readyz")[0] == 200)
+        assert reason(process.call("ann", "bank__wire", to="bob")) == "approval_pending"
+        assert seen(process) == ["look"] * 21
+
+
+def test_commands_read_the_database_where_no_sluice_runs(tmp_path: Path, database: str) -> None:
+    folder = machine(tmp_path, "one")
+    with bed(folder, ROWS, **settings(folder, database)) as process:
+        assert process.names("ann") == ["bank__wire", "bank__look"]
+    pins = json.loads(command(process, "pins", "list", "--all", "--json").stdout)["pins"]
+    assert sorted(row["name"] for row in pins if row["kind"] == "tool") == ["look", "wire"]
+    explained = command(process, "explain", "tools/call", "bank__nothing", "--as", "ann", "--offline")
+    assert "no tool" in explained.stdout + explained.stderr
+    assert command(process, "check").returncode == 0
+    rotated = command(process, "keys", "rotate", "seal")
+    assert rotated.returncode == 3 and "state.keys.seal" in rotated.stderr
+
+
+def test_several_workers_share_the_database_and_its_lease(tmp_path: Path, database: str) -> None:
+    folder = machine(tmp_path, "one")
+    with bed(folder, ROWS, arguments=["--workers", "2"], **settings(folder, database)) as process:
+        answers = [process.call(who, "bank__wire", to="bob") for who in ("ann", "lea")]
+        assert [reason(answer) for answer in answers] == ["approval_pending"] * 2
+        assert len(api(process, "approvals").json()["approvals"]) == 2
+        assert "waiting for the lease" not in process.process.log()

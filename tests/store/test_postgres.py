@@ -1,0 +1,289 @@
+"""What PostgreSQL does where a commit is unclear, a standby hangs or a primary dies: an operation that was not
+confirmed is never a yes."""
+
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import anyio
+import anyio.lowlevel
+import pytest
+from peers.postgres import Cluster, pair, postgres
+from waiting import until
+
+from sluicegate.store import StoreFailed, Write
+from sluicegate.store.postgres import CONNECTIONS, PostgresStore, open_postgres
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Cluster]:
+    with postgres() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def replicated() -> Iterator[tuple[Cluster, Cluster]]:
+    with pair() as clusters:
+        yield clusters
+
+
+@pytest.fixture
+async def store(replicated: tuple[Cluster, Cluster]) -> AsyncIterator[PostgresStore]:
+    store = await open_postgres(replicated[0].url)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluicegate.store.postgres.ANSWER_WITHIN", 1.0)
+
+
+def waiting(engine: Cluster) -> list[int]:
+    """The engine's processes whose commit waits for a standby."""
+    return [int(str(row[0])) for row in engine.ask("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")]
+
+
+# ---------------------------------------------------------------- replication
+
+
+async def test_whether_a_commit_can_be_lost_is_known_at_the_start(engine: Cluster, store: PostgresStore) -> None:
+    assert store.warning == ""
+    alone = await open_postgres(engine.url)
+    assert alone.warning.endswith(": synchronous_standby_names is empty there")
+    await alone.close()
+
+
+async def test_and_so_is_a_setting_of_one_role(replicated: tuple[Cluster, Cluster]) -> None:
+    hasty = await open_postgres(f"{replicated[0].url}?options=-csynchronous_commit%3Dlocal")
+    assert hasty.warning.endswith(": synchronous_commit is local there")
+    await hasty.close()
+
+
+@pytest.mark.parametrize("settings", ["", "?options=-cstatement_timeout%3D200"])
+async def test_what_waits_for_a_standby_that_hangs_has_failed_and_is_spent(
+    replicated: tuple[Cluster, Cluster], impatient: None, settings: str
+) -> None:
+    """A timeout of the engine does not end that wait. The row is there: a second attempt must not succeed either."""
+    primary, standby = replicated
+    store = await open_postgres(primary.url + settings)
+    key = f"hangs{settings}"
+    standby.pause()
+    try:
+        with pytest.raises(StoreFailed, match="no answer within"):
+            await store.spend(key, None)
+        assert store.problem
+    finally:
+        standby.resume()
+    assert not await store.spend(key, None)
+    assert store.problem == ""
+    await store.close()
+
+
+async def test_a_commit_that_the_engine_was_told_to_stop_waiting_for_is_no_yes(
+    replicated: tuple[Cluster, Cluster], store: PostgresStore
+) -> None:
+    """`pg_cancel_backend` turns the wait into a success, with a warning."""
+    primary, standby = replicated
+    await store.put("before", b"1")
+    failed: list[str] = []
+
+    async def attempt(work: str) -> None:
+        try:
+            await (store.spend("told", None) if work == "spend" else store.swap("told", None, [Write("told", b"1")]))
+        except StoreFailed as error:
+            failed.append(str(error))
+
+    standby.pause()
+    try:
+        async with anyio.create_task_group() as group:
+            for work in ("spend", "swap"):
+                group.start_soon(attempt, work)
+            await until(lambda: len(waiting(primary)) == 2)
+            for pid in waiting(primary):
+                primary.ask(f"SELECT pg_cancel_backend({pid})")
+    finally:
+        standby.resume()
+    assert len(failed) == 2 and all("canceling wait for synchronous replication" in one for one in failed), failed
+    assert not await store.spend("told", None) and not await store.swap("told", None, [Write("told", b"2")])
+
+
+async def test_who_gives_up_does_not_turn_a_wait_into_a_success(
+    replicated: tuple[Cluster, Cluster], store: PostgresStore, impatient: None
+) -> None:
+    """libpq's own way to give up is to ask the engine to cancel, which ends the wait for the standby."""
+    primary, standby = replicated
+    standby.pause()
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(store.spend, "given up", None)
+            await until(lambda: bool(waiting(primary)))
+            group.cancel_scope.cancel()
+        assert waiting(primary)
+    finally:
+        standby.resume()
+    assert not await store.spend("given up", None)
+
+
+async def test_what_was_confirmed_is_still_spent_at_the_standby_that_takes_over(impatient: None) -> None:
+    with pair() as (primary, standby):
+        hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+        store = await open_postgres(f"postgresql://postgres@{hosts}/postgres")
+        won: set[str] = set()
+
+        async def spend(key: str) -> None:
+            try:
+                if await store.spend(key, None):
+                    assert key not in won, "spent twice"
+                    won.add(key)
+            except StoreFailed:
+                pass  # unclear
+
+        for number in range(20):
+            await spend(f"early {number}")
+        standby.pause()
+        async with anyio.create_task_group() as group:
+            for number in range(CONNECTIONS):
+                group.start_soon(spend, f"late {number}")
+        assert len(won) == 20
+        primary.stop(signal.SIGKILL)
+        standby.resume()
+        standby.ask("ALTER SYSTEM SET synchronous_standby_names = ''; ")
+        standby.ask("SELECT pg_promote()")
+        await until(lambda: standby.ask("SELECT pg_is_in_recovery()") == [(False,)])
+        with anyio.fail_after(30):
+            while not await works(store):  # noqa: ASYNC110 - nobody tells
+                await anyio.sleep(0.05)
+        for number in range(20):
+            await spend(f"early {number}")
+        assert len(won) == 20
+        await store.close()
+
+
+async def works(store: PostgresStore) -> bool:
+    try:
+        await store.put("works", b"1")
+    except StoreFailed:
+        return False
+    return True
+
+
+# ---------------------------------------------------------------- an engine that is not there
+
+
+async def test_an_engine_that_hangs_is_waited_for_no_longer_and_found_again(engine: Cluster, impatient: None) -> None:
+    store = await open_postgres(engine.url)
+    await store.put("a", b"1")
+    engine.pause()
+    began = time.monotonic()
+    try:
+        async with anyio.create_task_group() as group:
+            for _ in range(3 * CONNECTIONS):
+                group.start_soon(fails, store)
+        assert store.problem == "no answer within 1 s"
+    finally:
+        engine.resume()
+    assert time.monotonic() - began < 15
+    assert await store.get("a") == b"1" and store.problem == ""
+    await store.close()
+
+
+async def fails(store: PostgresStore) -> None:
+    with pytest.raises(StoreFailed):
+        await store.get("a")
+
+
+async def test_connections_that_the_engine_ended_cost_one_operation_and_are_made_anew(engine: Cluster) -> None:
+    store = await open_postgres(engine.url)
+    async with anyio.create_task_group() as group:
+        for number in range(CONNECTIONS):
+            group.start_soon(store.put, f"n{number}", b"1")
+    engine.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'sluice'")
+    with pytest.raises(StoreFailed):
+        await store.get("n0")
+    assert await store.get("n0") == b"1"
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://127.0.0.1:1/none", "refused"),
+        ("http://127.0.0.1/", "state.url"),
+        ("postgresql://a b/c", "state.url"),
+    ],
+)
+async def test_an_engine_that_cannot_be_used_is_an_error_with_its_reason(url: str, said: str) -> None:
+    with pytest.raises(StoreFailed, match=said):
+        await open_postgres(url)
+
+
+async def test_an_error_does_not_have_the_password(engine: Cluster) -> None:
+    url = engine.url.replace("postgres@", "nobody:hunter2secret@")
+    with pytest.raises(StoreFailed, match="nobody") as failed:
+        await open_postgres(url)
+    assert "hunter2" not in str(failed.value)
+    with pytest.raises(StoreFailed) as failed:
+        await open_postgres(engine.url.replace("postgres@", "nobody@"), "hunter2secret")
+    assert "hunter2" not in str(failed.value)
+
+
+async def test_a_standby_is_not_written_to(replicated: tuple[Cluster, Cluster]) -> None:
+    with pytest.raises(StoreFailed, match="read-only"):
+        await open_postgres(replicated[1].url)
+
+
+# ---------------------------------------------------------------- several, and rights
+
+
+async def test_of_several_sluices_one_spends_a_key_and_one_swaps_a_value(engine: Cluster) -> None:
+    stores = [await open_postgres(engine.url) for _ in range(3)]
+    won: list[str] = []
+
+    async def both(store: PostgresStore, number: int) -> None:
+        if await store.spend(f"race {number}", 60):
+            won.append(f"spend {number}")
+        if await store.swap(f"race {number}", None, [Write(f"race {number}", b"1"), Write(f"with {number}", b"1")]):
+            won.append(f"swap {number}")
+
+    async with anyio.create_task_group() as group:
+        for number in range(100):
+            for store in stores:
+                group.start_soon(both, store, number)
+                group.start_soon(store.put, f"with {number}", b"2")
+    assert sorted(won) == sorted(f"{what} {number}" for what in ("spend", "swap") for number in range(100))
+    for store in stores:
+        await store.close()
+
+
+async def test_a_role_that_may_make_no_tables_uses_those_that_are_there(engine: Cluster) -> None:
+    await (await open_postgres(engine.url)).close()
+    engine.ask("CREATE ROLE sluice LOGIN; GRANT ALL ON sluice_item, sluice_spent TO sluice")
+    store = await open_postgres(engine.url.replace("postgres@", "sluice@"))
+    assert await store.spend("by another role", 10)
+    await store.close()
+
+
+async def test_what_is_over_is_deleted(engine: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluicegate.store.postgres.PURGE_EVERY", 0.0)
+    store = await open_postgres(engine.url)
+    await store.put("over", b"1", ttl=0)
+    await store.spend("over", 0)
+    await store.get("over")
+    for table in ("sluice_item", "sluice_spent"):
+        assert engine.ask(f"SELECT count(*) FROM {table} WHERE key = 'over'") == [(0,)]
+    await store.close()
+
+
+async def test_who_gives_up_harms_nobody(engine: Cluster) -> None:
+    store = await open_postgres(engine.url)
+    async with anyio.create_task_group() as group:
+        group.start_soon(store.put, "given", b"1")
+        await anyio.lowlevel.checkpoint()
+        group.cancel_scope.cancel()
+    await store.put("b", b"2")
+    assert await store.get("b") == b"2"
+    await store.close()
+    await store.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        await store.get("b")
