@@ -1,10 +1,15 @@
 """The hub never waits, coalesces per (server, method, uri) and is bounded."""
 
+from collections import Counter
+from contextlib import ExitStack
+
 import anyio
 from loop_steps import Steps
+from waiting import until
 
 from sluicegate.hub import Event, Hub
 from sluicegate.protocol.jsonrpc import Notification
+from sluicegate.protocol.model import session_scope
 
 
 def event(server: str = "a", method: str = "m", uri: str | None = None, scope: str | None = None) -> Event:
@@ -92,3 +97,46 @@ async def test_no_servers_flood_pushes_out_what_another_one_said() -> None:
             hub.publish(Event("bad", None, Notification("m", {"uri": f"u:{number}"})))
         told = [str((await anext(events)).notification.params["uri"]) for _ in range(10)]
     assert told == ["u:good", *(f"u:{number}" for number in range(91, 100))]
+
+
+async def test_where_very_many_listen_others_have_their_turn() -> None:
+    hub, heard = Hub(), Counter[int]()
+    steps = Steps()
+    most, at = 0, (0, 0)
+
+    def accept(event: Event) -> bool:
+        nonlocal most, at
+        at = (steps.now, at[1] + 1 if at[0] == steps.now else 1)
+        most = max(most, at[1])
+        return True
+
+    async def listen(number: int) -> None:
+        with hub.subscribe(accept) as events:
+            async for one in events:
+                heard[int(one.notification.params["uri"])] += 1
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            for number in range(1_000):
+                group.start_soon(listen, number)
+            await until(lambda: repr(hub) == "Hub(1000 subscriptions)")
+            for number in range(3):
+                hub.publish(event(uri=str(number)))
+            await until(lambda: heard.total() == 3_000)
+            assert most <= 64, "in one step"
+            hub.publish(event(uri="3"))
+            hub.close()  # what was published before is heard
+    assert heard == dict.fromkeys(range(4), 1_000)
+    steps.stop()
+
+
+async def test_events_that_wait_for_very_many_are_bounded_and_keep_their_order() -> None:
+    hub = Hub(max_pending=10_000)
+    with ExitStack() as stack:
+        some = [stack.enter_context(hub.subscribe(everything)) for _ in range(100)]
+        for number in range(300):
+            hub.publish(event(uri=str(number), scope=session_scope("s")))
+        assert len(hub._waiting) <= 65
+        for events in (some[0], some[-1]):
+            got = [(await anext(events)).notification.params["uri"] for _ in range(300)]
+            assert got == [str(number) for number in range(300)]

@@ -7,10 +7,12 @@ because a listener may be slow for ever.
 """
 
 import asyncio
+import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from typing import Final
 
 from sluicegate.protocol.jsonrpc import Notification
@@ -18,6 +20,8 @@ from sluicegate.protocol.model import session_scope
 
 MAX_PENDING: Final = 1000
 _STEP: Final = 16  # events in one step of the event loop
+_AT_ONCE: Final = 32  # subscriptions that hear of one event in a step: each of them wakes a task
+_MAX_WAITING: Final = 64  # events
 _ONE_SESSION: Final = session_scope("")
 
 
@@ -107,14 +111,35 @@ class Hub:
     def __init__(self, max_pending: int = MAX_PENDING) -> None:
         self._max_pending = max_pending
         self._subscriptions: set[Subscription] = set()
+        self._waiting: deque[tuple[Event, Iterator[Subscription]]] = deque()  # with those that have not heard of it yet
         self._closed = False
 
     def __repr__(self) -> str:
         return f"Hub({len(self._subscriptions)} subscriptions{', closed' if self._closed else ''})"
 
     def publish(self, event: Event) -> None:
-        for subscription in self._subscriptions:
-            subscription.offer(event)
+        """Where very many listen, others have their turn between them: ten thousand looks would be one long step."""
+        self._waiting.append((event, iter(tuple(self._subscriptions))))
+        if len(self._waiting) > _MAX_WAITING:  # whoever publishes so much waits for it
+            self._offer(sys.maxsize)
+        elif len(self._waiting) == 1:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._offer(_AT_ONCE)
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _offer(self, most: int) -> None:
+        """Events in their order, to so many subscriptions in all."""
+        while self._waiting and most > 0:
+            event, those = self._waiting[0]
+            for subscription in islice(those, most):
+                most -= 1
+                if subscription in self._subscriptions:
+                    subscription.offer(event)
+            if most > 0:
+                self._waiting.popleft()
 
     @contextmanager
     def subscribe(self, accept: Accept) -> Iterator[Subscription]:
@@ -130,6 +155,7 @@ class Hub:
 
     def close(self) -> None:
         """Ends every subscription, now and to come: how listeners learn of a shutdown."""
+        self._offer(sys.maxsize)
         self._closed = True
         for subscription in self._subscriptions:
             subscription.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -24,8 +25,10 @@ from listen_harness import (
     site,
     until,
 )
+from loop_steps import Steps
 
 from sluicegate.listen.auth import IdentitySettings
+from sluicegate.listen.http_exchange import HttpExchange
 from sluicegate.listen.settings import ListenSettings
 from sluicegate.protocol.jsonrpc import Notification
 
@@ -193,6 +196,21 @@ async def test_sessions_are_bounded_and_the_oldest_idle_of_the_same_principal_go
             other.headers["mcp-session-id"] = theirs
             assert (await other.post("/mcp", json=call("echo"))).status_code == 200
             assert len(raws) == 2
+
+
+async def test_where_all_sessions_are_too_many_whoever_has_most_loses_one() -> None:
+    async with site(patch(ListenSettings(), "sessions", per_principal=3, total=3)) as here:
+        async with here.client() as greedy, here.client(B) as other:
+            first, second, third = [await open_session(greedy) for _ in range(3)]
+            theirs = await open_session(other)
+            assert here.ended == [first]
+            again = await open_session(other)
+            assert here.ended == [first, second]
+            for id in (theirs, again):
+                other.headers["mcp-session-id"] = id
+                assert (await other.post("/mcp", json=call("echo"))).status_code == 200
+            greedy.headers["mcp-session-id"] = third
+            assert (await greedy.post("/mcp", json=call("echo"))).status_code == 200
 
 
 @pytest.mark.parametrize(("header", "status"), [("2025-06-18", 200), ("1999-01-01", 400), ("", 400)])
@@ -390,6 +408,36 @@ async def test_get_streams_are_bounded_for_each_principal() -> None:
         await stream(here, await open_session(client))
         client.headers["mcp-session-id"] = await open_session(client)
         assert (await client.get("/mcp")).status_code == 429
+
+
+async def test_very_many_small_events_are_sent_in_pieces_between_which_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with site() as here, here.client() as client:
+        id = await open_session(client)
+        raw = await here.raw(post(call("slow", id=9), f"Mcp-Session-Id: {id}"))
+        await raw.head()
+        await event(raw), await event(raw)
+        raw.close()
+        await until(lambda: here.server.connections == 1)
+        (answer,) = here.listener.sessions._all[id].answers.values()
+        assert answer.log is not None
+        for number in range(10_000):
+            answer.log.add(b'{"number":%d}' % number, 1024 * 1024)
+        writes, steps, write = Counter[int](), Steps(), HttpExchange.write
+
+        async def counted(self: HttpExchange, data: bytes, patient: bool = False) -> bool:
+            writes[steps.now] += 1
+            return await write(self, data, patient)
+
+        monkeypatch.setattr(HttpExchange, "write", counted)
+        resumed = await stream(here, id, "Last-Event-ID: 1-1")
+        for number in range(10_000):
+            assert json.loads((await event(resumed))["data"]) == {"number": number}
+        steps.stop()
+        assert len(writes) > 5 and max(writes.values()) == 1 and writes.total() < 60
+        resumed.close()
+        here.handler.go.set()
 
 
 async def test_a_get_wants_events() -> None:

@@ -5,12 +5,15 @@ server): the call goes on, and what it says is kept until the client resumes. Kn
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from sluicegate.listen.http_exchange import HttpExchange, event
 from sluicegate.listen.replay import ReplayBuffer, priming
 from sluicegate.listen.settings import ListenSettings
 from sluicegate.protocol.revisions import Revision
+
+_PIECE: Final = 16 * 1024  # bytes
 
 
 class ResumableResponse:
@@ -94,11 +97,26 @@ class ResumableResponse:
         await exchange.open()
         while frames := self.log.after(number):
             number = self.log.last
-            for frame in frames:
-                await exchange.write(frame, patient=True)
+            for piece in _joined(frames):  # others have their turn: a stream may be a hundred thousand events
+                await exchange.write(piece, patient=True)
+                await asyncio.sleep(0)
         if not self._done:
             self.sink = exchange
             await exchange.until_over()
             if self.sink is exchange:
                 self.sink = None
         await exchange.close()
+
+
+def _joined(frames: Sequence[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces that are worth a write."""
+    piece: list[bytes] = []
+    size = 0
+    for frame in frames:
+        piece.append(frame)
+        size += len(frame)
+        if size >= _PIECE:
+            yield b"".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield b"".join(piece)

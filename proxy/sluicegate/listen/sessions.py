@@ -28,7 +28,7 @@ class Sessions:
         self._limits, self._deps, self._on_end, self._clock = limits, deps, on_end, clock
         self._tasks = BackgroundTasks()  # what sessions listen to
         self._all: OrderedDict[str, HttpSession] = OrderedDict()  # least recently used first
-        self._owned: dict[str, int] = {}
+        self._owned: dict[str, OrderedDict[str, HttpSession]] = {}  # of each principal, in the same order
         self._retained: OrderedDict[ResumableResponse, tuple[float, int, HttpSession]] = OrderedDict()  # oldest first
         self._kept_bytes = 0
 
@@ -36,23 +36,26 @@ class Sessions:
         return len(self._all)
 
     def open(self, principal: Principal, handshake: legacy_client.Handshake) -> HttpSession | None:
-        """A new session; None where there is no room. A principal at its bound loses its own oldest idle one."""
-        if self._owned.get(principal.name, 0) >= self._limits.per_principal and not self._drop_idle(principal.name):
+        """A new session; None where there is no room. A principal at its bound loses its own oldest idle one. Where all
+        are too many, whoever has most of them does, so that nobody is kept out by others."""
+        owned = len(self._owned.get(principal.name, ()))
+        if owned >= self._limits.per_principal and not self._drop_idle(principal.name):
             return None
-        if len(self._all) >= self._limits.total and not self._drop_idle(principal.name):
-            return None
+        if len(self._all) >= self._limits.total:
+            most = max(self._owned, key=lambda name: len(self._owned[name]))
+            if not self._drop_idle(most) and not self._drop_idle(principal.name):
+                return None
         id = secrets.token_urlsafe(24)
         session = HttpSession(self._deps, id, principal, handshake, self._clock(), self._tasks)
         self._all[session.id] = session
-        self._owned[principal.name] = self._owned.get(principal.name, 0) + 1
+        self._owned.setdefault(principal.name, OrderedDict())[id] = session
         return session
 
     def _drop_idle(self, principal: str) -> bool:
-        for session in self._all.values():
-            if session.principal.name == principal and session.is_idle:
-                self.end(session)
-                return True
-        return False
+        idle = next((session for session in self._owned.get(principal, {}).values() if session.is_idle), None)
+        if idle is not None:
+            self.end(idle)
+        return idle is not None
 
     def get(self, id: str, principal: Principal) -> HttpSession | None:
         session = self._all.get(id)
@@ -63,6 +66,7 @@ class Sessions:
             return None
         session.touched = self._clock()
         self._all.move_to_end(id)
+        self._owned[principal.name].move_to_end(id)
         return session
 
     async def ask(self, id: str, method: str, params: Json) -> Response | None:
@@ -78,7 +82,7 @@ class Sessions:
         if self._all.pop(session.id, None) is None:
             return
         name = session.principal.name
-        self._owned[name] -= 1
+        del self._owned[name][session.id]
         if not self._owned[name]:
             del self._owned[name]
         session.end()
