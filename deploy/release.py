@@ -80,7 +80,7 @@ def bill_of_materials(wheel: Path, environ: dict[str, str]) -> str:
         subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, folder], check=True, env=environ)
         python = Path(folder) / "bin/python"
         command = [UV, "pip", "install", "--quiet", "--python", python, "--constraint", ROOT / "requirements.lock"]
-        subprocess.run([*command, f"{wheel}[otel]"], check=True, env=environ)
+        subprocess.run([*command, f"{wheel}[otel,postgres]"], check=True, env=environ)
         options = ["--pyproject", ROOT / "pyproject.toml", "--output-reproducible", "--spec-version", "1.6"]
         command = [CYCLONEDX, "environment", *options, folder]
         bill = json.loads(subprocess.run(command, check=True, capture_output=True, env=environ).stdout)

@@ -165,3 +165,18 @@ def test_several_workers_share_the_database_and_its_lease(tmp_path: Path, databa
         assert [reason(answer) for answer in answers] == ["approval_pending"] * 2
         assert len(api(process, "approvals").json()["approvals"]) == 2
         assert "waiting for the lease" not in process.process.log()
+
+
+def test_doctor_looks_at_the_database(tmp_path: Path, engine: Cluster) -> None:
+    folder = machine(tmp_path, "one")
+    (folder / "policy.csv").write_text(ROWS)
+    made = {**settings(folder, engine.url), "policy": {"files": ["policy.csv"]}}
+    said = []
+    for url in (engine.url, "postgresql://127.0.0.1:1/none"):
+        made["state"]["url"] = url
+        (folder / "sluice.yaml").write_text(json.dumps(made))
+        line = [*COMMAND, "doctor", "-c", str(folder / "sluice.yaml")]
+        done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env=clean_environment(), check=False)
+        said.append(next(row for row in done.stdout.splitlines() if "state.url" in row))
+    assert said[0].startswith("warning") and "synchronous_standby_names is empty" in said[0]
+    assert said[1].startswith("failed") and "refused" in said[1]

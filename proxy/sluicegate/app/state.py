@@ -4,6 +4,7 @@ With `state.url` one Sluice at a time runs on a database. One that starts waits 
 """
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -69,6 +70,12 @@ def read(config: Config, prefixes: Sequence[str]) -> dict[str, bytes]:
     return found
 
 
+def doubt(config: Config) -> str:
+    """Why the database may lose what it confirmed. Raises `StoreFailed` where it cannot be used."""
+    found: str = import_module(POSTGRES).look(*_address(config))
+    return "" if config.state.replicated else found
+
+
 def peek(config: Config, prefixes: Sequence[str]) -> dict[str, bytes]:
     """The same where it may as well be nothing."""
     try:
@@ -128,12 +135,23 @@ async def lease(config: Config, store: Store) -> AsyncIterator[None]:
 
 async def _claim(store: Store, mine: bytes) -> None:
     until = anyio.current_time() + LASTS + BEAT
+    said = None
     while not await store.swap(LEASE, None, [Write(LEASE, mine, LASTS)]):
-        holder = (await store.get(LEASE) or b"").decode()
+        holder = _named(await store.get(LEASE) or b"{}")
         if anyio.current_time() > until:
             raise StoreFailed(f"another Sluice runs on this database: {holder}")
-        log.info("waiting for the lease of another Sluice", extra={"holder": holder})
+        if said != holder:
+            log.info("waiting for the lease of another Sluice", extra={"holder": holder})
+        said = holder
         await anyio.sleep(BEAT / 2)
+
+
+def _named(lease: bytes) -> str:
+    try:
+        found = json.loads(lease)
+        return f"process {found['pid']} on {found['host']}"
+    except (ValueError, KeyError, TypeError):
+        return "one that has just ended"
 
 
 async def _beat(store: Store, mine: bytes) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from sluicegate import config
+from sluicegate.app import state
 from sluicegate.app.instance_lock import InstanceLock
 from sluicegate.cli.admin import reachable
 from sluicegate.cli.init import sluice_command
@@ -21,7 +22,7 @@ from sluicegate.desktop import changes
 from sluicegate.desktop.changes import Journal
 from sluicegate.desktop.clients import CLIENTS
 from sluicegate.downstream.transport.stdio_transport import environment
-from sluicegate.store import private
+from sluicegate.store import StoreFailed, private
 
 State = Literal["ok", "warning", "failed", "skipped"]
 LEAST_FREE: Final = 200 * 1024 * 1024
@@ -177,15 +178,27 @@ def state_directory(examined: Examined) -> Iterator[Diagnosis]:
     """Its modes, its file system, its room, and those of the audit log."""
     if examined.config is None:
         return
-    state, audit = examined.config.state.dir, examined.config.audit.path.parent
-    folders = {"state.dir": state} | ({"audit.path": audit} if examined.config.audit.enabled else {})
+    directory, audit = examined.config.state.dir, examined.config.audit.path.parent
+    folders = {"state.dir": directory} | ({"audit.path": audit} if examined.config.audit.enabled else {})
     for name, folder in folders.items():
         found = list(_folder(folder))
         yield from (Diagnosis(f"{name} {folder}", *one) for one in found)
         if not found:
             yield Diagnosis(f"{name} {folder}", "ok", "only you can use it, and it has room")
-    if sys.platform != "win32" and (why := InstanceLock(state, examined.path).unshared):
+    if sys.platform != "win32" and (why := InstanceLock(directory, examined.path).unshared):
         yield Diagnosis("socket", "failed", why, "write a shorter path in state: {dir: ...}")
+    if examined.config.state.url is not None:
+        yield _database(examined.config)
+
+
+def _database(loaded: config.Config) -> Diagnosis:
+    try:
+        doubt = state.doubt(loaded)
+    except StoreFailed as error:
+        return Diagnosis("state.url", "failed", str(error), "check that it runs, the URL and the password")
+    if doubt:
+        return Diagnosis("state.url", "warning", doubt, "set it there, or set state.replicated")
+    return Diagnosis("state.url", "ok", "PostgreSQL answers, and replicates what it confirms")
 
 
 _Found = tuple[State, str, str, Callable[[], str] | None]

@@ -10,8 +10,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -36,6 +36,7 @@ CREATE INDEX IF NOT EXISTS sluice_item_expires ON sluice_item (expires) WHERE ex
 CREATE TABLE IF NOT EXISTS sluice_spent (key bytea PRIMARY KEY, expires timestamptz NOT NULL);
 CREATE INDEX IF NOT EXISTS sluice_spent_expires ON sluice_spent (expires);
 """
+_IS_THERE: Final = "SELECT to_regclass('sluice_spent')"
 _MIGRATING: Final = 7411  # an advisory lock: of those that start together one makes the tables
 # Whoever writes a key holds its lock until the commit. In the order of the locks, so that no two wait for each other.
 _LOCK: Final = """
@@ -59,7 +60,9 @@ ON CONFLICT (key) DO UPDATE SET expires = excluded.expires WHERE old.expires <= 
 _PURGE: Final = tuple(
     f"DELETE FROM {table} WHERE expires <= clock_timestamp()" for table in ("sluice_item", "sluice_spent")
 )
+_REPLICATION: Final = "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit')"
 _MAY_LOSE: Final = "PostgreSQL may lose what it has confirmed when a standby takes over: {} there"
+_WHERE: Final = "PostgreSQL (state.url)"
 _LAST: Final = chr(0x10FFFF)
 _LONGEST: Final = 3e9  # seconds: what lasts longer than a century has no end
 
@@ -202,16 +205,9 @@ class PostgresStore:
         async def work(connection: Connection) -> str:
             async with connection.transaction():
                 await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
-                row = await (await connection.execute("SELECT to_regclass('sluice_spent')")).fetchone()
-                if row is None or row[0] is None:  # a role without the right to make tables may use them
+                if await (await connection.execute(_IS_THERE)).fetchone() == (None,):  # else the role may make none
                     await connection.execute(sql.SQL(_SCHEMA))
-            row = await (await connection.execute(
-                "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit')"
-            )).fetchone()  # fmt: skip
-            names, commit = row or ("", "")
-            if not names:
-                return _MAY_LOSE.format("synchronous_standby_names is empty")
-            return _MAY_LOSE.format(f"synchronous_commit is {commit}") if commit in ("off", "local") else ""
+            return _doubt(await (await connection.execute(_REPLICATION)).fetchone())
 
         self.warning = await self._do(work)
 
@@ -249,17 +245,27 @@ async def open_postgres(url: str, password: str | None = None) -> PostgresStore:
     store = PostgresStore(_conninfo(url, password))
     try:
         await store.prepare()
+    except StoreFailed as error:
+        await store.close()
+        raise StoreFailed(f"{_WHERE}: {error}") from None
     except BaseException:
         await store.close()
         raise
     return store
 
 
+def _doubt(row: tuple[Any, ...] | None) -> str:
+    names, commit = row or ("", "")
+    if not names:
+        return _MAY_LOSE.format("synchronous_standby_names is empty")
+    return _MAY_LOSE.format(f"synchronous_commit is {commit}") if commit in ("off", "local") else ""
+
+
 def _conninfo(url: str, password: str | None) -> str:
     try:
         given = conninfo_to_dict(url)
     except psycopg.Error as error:
-        raise StoreFailed(f"state.url is no URL of a database: {_said(error)}") from None
+        raise StoreFailed(f"{_WHERE}: no URL of a database: {_said(error)}") from None
     own: dict[str, Any] = {"connect_timeout": CONNECT_WITHIN, "application_name": "sluice",
                            "target_session_attrs": "read-write"}  # fmt: skip
     named = {} if password is None else {"password": password}
@@ -296,14 +302,27 @@ def _said(error: psycopg.Error) -> str:
     return (error.diag.message_primary or str(error).partition("\n")[0] or type(error).__name__).strip()
 
 
+def look(url: str, password: str | None) -> str:
+    """Returns why it may lose what it confirmed; empty where it does not. Raises `StoreFailed`."""
+    with _looking(url, password) as connection:
+        return _doubt(connection.execute(_REPLICATION).fetchone())
+
+
 def peek(url: str, password: str | None, prefixes: Sequence[str]) -> dict[str, bytes]:
     """Everything whose key begins with one of these; nothing where no tables are. Raises `StoreFailed`."""
+    with _looking(url, password) as connection:
+        if connection.execute(_IS_THERE).fetchone() == (None,):
+            return {}
+        rows = [row for prefix in prefixes
+                for row in connection.execute(_SCAN, (prefix.encode(), (prefix + _LAST).encode()))]  # fmt: skip
+        return {key.decode(): value for key, value in rows}
+
+
+@contextmanager
+def _looking(url: str, password: str | None) -> "Iterator[psycopg.Connection[tuple[Any, ...]]]":
+    """For a command, which has nothing else to do."""
     try:
         with psycopg.connect(_conninfo(url, password), autocommit=True, prepare_threshold=None) as connection:
-            rows = [row for prefix in prefixes
-                    for row in connection.execute(_SCAN, (prefix.encode(), (prefix + _LAST).encode()))]  # fmt: skip
-            return {key.decode(): value for key, value in rows}
-    except psycopg.errors.UndefinedTable:
-        return {}
+            yield connection
     except psycopg.Error as error:
-        raise StoreFailed(_said(error)) from None
+        raise StoreFailed(f"{_WHERE}: {_said(error)}") from None
