@@ -80,6 +80,7 @@ BROAD_EXCEPTS = {
     "proxy/sluicegate/listen/asgi.py": "a listener's request",
     "proxy/sluicegate/audit/log.py": "a record that is composed",
     "proxy/sluicegate/telemetry.py": "supervise",
+    "proxy/sluicegate/app/reload.py": "files that are judged and not taken into use",
     "proxy/sluicegate/store/sqlite.py": "a job in the store's thread",
     "proxy/sluicegate/config/os_keyring.py": "a keyring's backend",
     "proxy/sluicegate/__main__.py": "the command line's main",

@@ -1,9 +1,10 @@
 """A config that changes while Sluice runs: taken whole or not at all."""
 
 import json
+import pickle
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from waiting import until
 from sluicegate import config
 from sluicegate.app import policy_loading
 from sluicegate.app import reload as reloading
-from sluicegate.app.reload import Reload
+from sluicegate.app.reload import InForce, Reload, ToldReload, joining, unprepared
 from sluicegate.config import Config, HttpServer
 from sluicegate.policy.files import LoadedPolicy
+from sluicegate.policy.target import read_target
+from sluicegate.protocol.model import Client
 
 ROWS = "p, role:reader, a, *, read, allow\n"
 SETTINGS: dict[str, Any] = {
@@ -32,6 +35,7 @@ class Bed:
     folder: Path
     applied: list[tuple[Config, LoadedPolicy]] = field(default_factory=list)
     news: anyio.Event = field(default_factory=anyio.Event)
+    rejections: list[int] = field(default_factory=list)
 
     def write(self, name: str, text: str) -> None:
         (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -264,3 +268,100 @@ async def test_without_a_file_nothing_is_watched() -> None:
     made = config.make({"policy": {"use": "open"}}, Path())
     with anyio.fail_after(20):
         await Reload(made, "r", None, "http", lambda new, loaded: None).run()
+
+
+# ---------------------------------------------------------------- several processes, of which one reads
+
+
+@asynccontextmanager
+async def told(bed: Bed) -> AsyncIterator[ToldReload]:
+    started = config.load(bed.folder / "sluice.yaml")
+    revision = policy_loading.load(started).policy.revision
+    reload = ToldReload(
+        started, revision, bed.folder / "sluice.yaml", "http", bed.apply, bed.rejections.append, unprepared
+    )
+    async with anyio.create_task_group() as group:
+        group.start_soon(reload.run)
+        yield reload
+        group.cancel_scope.cancel()
+
+
+def elsewhere(bed: Bed, **more: Any) -> InForce:
+    """What another process has in force, as it comes from there."""
+    made = config.load(bed.folder / "sluice.yaml")
+    sent = InForce(made, policy_loading.load(made), 12.0, **more)
+    received = pickle.loads(pickle.dumps(sent))
+    assert isinstance(received, InForce) and received.config == made
+    return received
+
+
+async def test_a_process_that_is_told_takes_nothing_else_into_use(bed: Bed) -> None:
+    async with told(bed) as reload:
+        bed.settings(log={"level": "debug"})
+        newest = elsewhere(bed)
+        bed.settings(log={"level": "error"})  # nobody has said so
+        reload.tell(newest)
+        assert (await bed.next()).log.level == "debug"
+        await until(lambda: reload.at == 12.0)
+        assert reload.config.log.level == "debug" and len(bed.applied) == 1
+
+
+async def test_a_process_that_is_told_says_what_is_wrong_as_the_one_that_reads(bed: Bed) -> None:
+    async with told(bed) as reload:
+        about = elsewhere(bed, problems=("policy.csv: wrong",), found=30, retained=("server a stays as it was",))
+        for state in (about, replace(about)):
+            reload.tell(state)
+            await until(lambda: bool(reload.problems))
+            assert reload.retained == about.retained
+        reload.tell(elsewhere(bed))
+        await until(lambda: not reload.problems)
+        assert bed.applied == [] and bed.rejections == [30], "told once"
+
+
+async def test_whoever_asks_in_a_process_that_is_told_asks_the_one_that_reads(bed: Bed) -> None:
+    async with told(bed) as reload:
+        reload.ask_reader.set(lambda: reload.tell(elsewhere(bed)))
+        bed.settings(log={"level": "debug"})
+        with anyio.fail_after(20):
+            await reload.renew()
+        assert reload.config.log.level == "debug"
+
+
+async def test_a_process_that_joins_others_has_their_servers_and_the_limits_that_all_began_with(bed: Bed) -> None:
+    (bed.folder / "token").unlink()
+    bed.settings(limits={"page": 5})
+    started = config.load(bed.folder / "sluice.yaml")
+    bed.settings(limits={"page": 6}, servers=SETTINGS["servers"] | {"c": {"command": "y"}})
+    now = config.load(bed.folder / "sluice.yaml")
+    made = joining(started, now)
+    assert made.limits.page == 5 and made.servers == now.servers and made.base == now.base
+    assert made.disabled == now.disabled == {"b": "cannot read the file token"}
+
+
+async def test_files_that_could_not_come_into_force_are_known_and_nothing_is_taken(bed: Bed) -> None:
+    made = config.load(bed.folder / "sluice.yaml")
+    reload = Reload(made, "r", bed.folder / "sluice.yaml", "http", bed.apply)
+    assert await reload.unusable() == ()
+    bed.write("policy.csv", "p, *, *, *, *, Allow\n")
+    assert "wrong-effect" in (await reload.unusable())[0]
+    assert bed.applied == [] and reload.problems == ()
+
+
+@pytest.mark.parametrize("name", ["open", "personal", "team"])
+async def test_policies_that_come_with_sluice_can_be_told(bed: Bed, name: str) -> None:
+    bed.settings(policy={"use": name})
+    own, sent = policy_loading.load(config.load(bed.folder / "sluice.yaml")), elsewhere(bed).loaded
+    assert sent.policy.rows == own.policy.rows and sent.policy.profiles == own.policy.profiles
+    assert sent.arguments.digests == own.arguments.digests and sent.warnings == own.warnings
+
+
+async def test_a_policy_from_another_process_decides_as_there(bed: Bed) -> None:
+    bed.write("arguments/a/get.json", '{"type": "object", "required": ["x"]}')
+    own, sent = policy_loading.load(config.load(bed.folder / "sluice.yaml")), elsewhere(bed).loaded
+    client, target = Client("key:x", ("role:reader",)), read_target("call", "a/get")
+    assert sent.policy.revision == own.policy.revision and sent.cases == own.cases
+    assert [sent.policy.decide(client, target, act) for act in ("read", "write")] == [
+        own.policy.decide(client, target, act) for act in ("read", "write")
+    ]
+    assert sent.arguments.check("a", "get", {"x": 1}) is None
+    assert sent.arguments.check("a", "get", {}) == own.arguments.check("a", "get", {}) is not None

@@ -102,6 +102,11 @@ class Talker:
         assert answer.status_code == 200, (answer.status_code, answer.text)
         return dict(answer.json()["result"])
 
+    def outcome(self, method: str, **params: Any) -> Json:
+        """The result, or where it is refused, one that says so."""
+        answer = self._post(None, modern_headers(self.who, method, params), modern_body(method, params)).json()
+        return dict(answer["result"]) if "result" in answer else {"isError": True}
+
     def session(self, http: httpx.Client | None) -> "Session":
         answer = self._post(http, {**ACCEPT, **bearer(self.who)}, message("initialize", HELLO))
         assert answer.status_code == 200, answer.text

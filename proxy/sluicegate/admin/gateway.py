@@ -38,14 +38,16 @@ _ID: Final = re.compile(rb"\nid: ([^\n]*)\n")
 
 class Gateway:
     """`down` says which workers are not up, and why Sluice as a whole is not ready; `owner_of` gives the number of
-    the worker that a principal belongs to. `server_changed` learns what an operator did with which server."""
+    the worker that a principal belongs to. `server_changed` learns what an operator did with which server. `notes`
+    are for those who may know the status: they can quote the config."""
 
     def __init__(
         self, up: Up, down: Callable[[], list[str]], owner_of: Callable[[str], int], names: ServedNames,
         server_changed: Callable[[str, str], None] = lambda server, action: None,
+        notes: Callable[[], list[str]] = list,
     ) -> None:  # fmt: skip
         self._up, self._down, self._owner_of = up, down, owner_of
-        self._server_changed = server_changed
+        self._server_changed, self._notes = server_changed, notes
         self._policy = HostOriginPolicy(names, ADMIN_PORT)
         self._merged, self._merging = Merged(), anyio.Lock()
 
@@ -112,7 +114,7 @@ class Gateway:
         parts = [json.loads(answer.body) for answer in answers]
         match operation:
             case "show_status":
-                whole = _status(parts, self._down())
+                whole = _status(parts, self._down(), self._notes())
             case "list_servers":
                 whole = {"servers": _servers([row for part in parts for row in part["servers"]])}
             case "show_server":
@@ -205,7 +207,8 @@ class Gateway:
         if not bodies:  # who asks is told no reasons
             return AdminResponse(status, b"", "text/plain")
         reasons = [*missing, *(reason for one in bodies for reason in one["reasons"])]
-        notes = list(dict.fromkeys(note for one in bodies for note in one.get("notes", ())))
+        said = (note for one in bodies for note in one.get("notes", ()))
+        notes = list(dict.fromkeys((*self._notes(), *said)))
         summary = {"status": word, "reasons": list(dict.fromkeys(reasons)), **({"notes": notes} if notes else {})}
         return json_response(status, summary)
 
@@ -334,12 +337,13 @@ async def _page(scope: Scope, parts: list[Json], name: str) -> Json:
     return {name: page.pop("rows"), **page}
 
 
-def _status(parts: list[Json], down: Sequence[str]) -> Json:
+def _status(parts: list[Json], down: Sequence[str], notes: Sequence[str]) -> Json:
     """That of all: ready if each is, and of what each has signed what is oldest."""
     whole: Json = dict(parts[0])
     for name in ("reasons", "notes"):
         whole[name] = list(dict.fromkeys(text for one in parts for text in one[name]))
     whole["reasons"] += down
+    whole["notes"] += notes
     whole["status"] = "not ready" if whole["reasons"] else "ready"
     if all("counted" in one for one in parts):
         whole["counted"] = {name: sum(one["counted"][name] for one in parts) for name in parts[0]["counted"]}

@@ -24,6 +24,7 @@ from sluicegate.approval.webhook import Webhooks
 from sluicegate.catalog_cache import completeness
 from sluicegate.config import Config
 from sluicegate.downstream.transport.process import memory
+from sluicegate.policy.files import LoadedPolicy
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Client, Handler, Result
@@ -123,12 +124,13 @@ class Core:
 
 @asynccontextmanager
 async def core(
-    config: Config, transport: str = "http", file: Path | None = None, partition: WorkerPartition = WHOLE
-) -> AsyncIterator[Core]:
+    config: Config, transport: str = "http", file: Path | None = None, partition: WorkerPartition = WHOLE,
+    told: LoadedPolicy | None = None,
+) -> AsyncIterator[Core]:  # fmt: skip
     """Servers are dialled, everything is wired; closed in the opposite order. What `file` says later on is taken into
-    use. Raises `PolicyError` where the policy cannot be."""
+    use, unless the policy was `told`: then what we are told is. Raises `PolicyError` where the policy cannot be."""
     async with AsyncExitStack() as stack:
-        services = await stack.enter_async_context(open_services(config, file, transport, partition))
+        services = await stack.enter_async_context(open_services(config, file, transport, partition, told))
         behind = await stack.enter_async_context(open_backends(services, transport))
         queue = open_queue(config, services.judging, services.store, services.audit, partition)
         page_link = Late[PageLink](lambda approval: "")

@@ -17,6 +17,7 @@ import anyio
 
 from sluicegate import config
 from sluicegate.app import policy_loading
+from sluicegate.app.late import Late
 from sluicegate.config import Config
 from sluicegate.policy.files import LoadedPolicy
 from sluicegate.policy.finding import PolicyError
@@ -32,6 +33,9 @@ Marks = dict[Path, Mark]
 """Size, modification time and inode of each file; None for one that is not there."""
 
 _UNREAD: Final[Mark] = (-1, -1, -1)
+_LIVE: Final = frozenset({"policy", "approvals", "clients", "servers", "log"})
+"""The parts of the config that come into force without a restart."""
+_BROKEN_OFF: Final = ("the last reload did not end",)
 
 Prepared = Callable[[Config], AbstractAsyncContextManager[None]]
 
@@ -54,6 +58,19 @@ class Fresh:
     retained: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What one process has in force and what it says of its files, for others that are to have the same. `found` is
+    the number of problems, of which `problems` are the first."""
+
+    config: Config
+    loaded: LoadedPolicy
+    at: float
+    problems: tuple[str, ...] = ()
+    found: int = 0
+    retained: tuple[str, ...] = ()
+
+
 class Rejected(Exception):
     """The files cannot be used; the arguments are findings as texts."""
 
@@ -65,15 +82,16 @@ class Rejected(Exception):
 class Reload:
     """`config` is what is in force. `problems` say why the newest files are not, `restart` which of their changes
     wait for a restart, `kept` which servers stay as they were because a variable or file of theirs is not there.
-    Without a `file` nothing ever changes."""
+    Without a `file` nothing ever changes. `on_read` is called whenever the files were read."""
 
     def __init__(
         self, running: Config, revision: str, file: Path | None, transport: str,
         apply: Callable[[Config, LoadedPolicy], None], on_rejected: Callable[[int], None] = lambda problems: None,
-        prepared: Prepared = unprepared,
+        prepared: Prepared = unprepared, on_read: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.config = running
         self.problems: tuple[str, ...] = ()
+        self.found = 0
         self.restart: tuple[str, ...] = ()
         self.retained: tuple[str, ...] = ()
         self.at = time.time()
@@ -85,7 +103,7 @@ class Reload:
         self._asked = anyio.Event()
         self._done = anyio.Event()  # of the next reload that is asked for
         self.looked = anyio.Event()  # for the first time: what changed since the start was read is known
-        self._on_rejected = on_rejected
+        self._on_rejected, self._on_read = on_rejected, on_read
 
     def ask(self) -> None:
         """Reload now, whether anything seems to have changed or not."""
@@ -122,15 +140,30 @@ class Reload:
         try:
             return await self._take(file)
         except BaseException:  # a bug or the end of Sluice: nobody may read "no problems" from a reload that broke off
-            self.problems = ("the last reload did not end",)
+            self.problems, self.found = _BROKEN_OFF, 0
             raise
+        finally:
+            self._on_read()
+
+    async def unusable(self) -> tuple[str, ...]:
+        """Why what the files say now could not come into force; nothing of it does."""
+        if self.file is None:
+            return ()
+        try:
+            await anyio.to_thread.run_sync(_read_steadily, self.file, self.config)
+        except Rejected as error:
+            return error.args[:MAX_TOLD]
+        except Exception:  # one of the named boundaries: what cannot be judged is not used
+            log.exception("the files could not be judged")
+            return ("the files could not be judged",)
+        return ()
 
     async def _take(self, file: Path) -> Marks:
         before = self.problems
         try:
             fresh = await anyio.to_thread.run_sync(_read_steadily, file, self.config)
         except Rejected as error:
-            self.problems = error.args[:MAX_TOLD]
+            self.problems, self.found = error.args[:MAX_TOLD], len(error.args)
             if self.problems != before:
                 _tell(self.problems)
                 self._on_rejected(len(error.args))
@@ -139,21 +172,73 @@ class Reload:
             self.retained = fresh.retained
             for text in fresh.retained:
                 log.error(text)
-        revision = fresh.loaded.policy.revision
-        if fresh.config != self.config or revision != self._revision:
-            async with self._prepared(fresh.config):
-                self._apply(fresh.config, fresh.loaded)
-            self.config, self._revision, self.at = fresh.config, revision, time.time()
-            self.restart = tuple(_fixed(self._running, fresh.config, self.transport))
+        if await self._put_in_force(fresh.config, fresh.loaded):
+            self.at = time.time()
             for finding in fresh.loaded.warnings:
                 log.warning(str(finding))
-            log.info("config reloaded", extra={"policy": revision})
+            log.info("config reloaded", extra={"policy": self._revision})
             if self.restart:
                 log.warning("a part of the config needs a restart", extra={"needs_a_restart": list(self.restart)})
         elif before:
             log.info("the config is again what is in force")
-        self.problems = ()
+        self.problems, self.found = (), 0
         return fresh.marks
+
+    async def _put_in_force(self, wanted: Config, loaded: LoadedPolicy) -> bool:
+        """Returns whether that differs from what was in force."""
+        revision = loaded.policy.revision
+        if wanted == self.config and revision == self._revision:
+            return False
+        async with self._prepared(wanted):
+            self._apply(wanted, loaded)
+        self.config, self._revision = wanted, revision
+        self.restart = tuple(_fixed(self._running, wanted, self.transport))
+        return True
+
+
+class ToldReload(Reload):
+    """The same in a process that reads no file: whoever reads them tells it what is in force, and nothing else ever
+    comes into force. `ask_reader` has them read there."""
+
+    def __init__(
+        self, running: Config, revision: str, file: Path | None, transport: str,
+        apply: Callable[[Config, LoadedPolicy], None], on_rejected: Callable[[int], None], prepared: Prepared,
+    ) -> None:  # fmt: skip
+        super().__init__(running, revision, file, transport, apply, on_rejected, prepared)
+        self.ask_reader = Late[Callable[[], None]](lambda: None)
+        self._newest: InForce | None = None
+        self._taken: InForce | None = None
+        self._told = anyio.Event()
+
+    def tell(self, newest: InForce) -> None:
+        self._newest = newest
+        self._told.set()
+
+    def ask(self) -> None:
+        self.ask_reader()()
+
+    async def run(self) -> None:
+        while True:
+            if self._newest is None or self._newest is self._taken:
+                self._told = anyio.Event()
+                await self._told.wait()
+                continue
+            await self._follow(self._newest)
+            self.looked.set()
+            done, self._done = self._done, anyio.Event()
+            done.set()
+
+    async def _follow(self, newest: InForce) -> None:
+        try:
+            await self._put_in_force(newest.config, newest.loaded)
+        except BaseException:  # as where the files are read; it is tried again
+            self.problems, self.found = _BROKEN_OFF, 0
+            raise
+        is_news = newest.found > 0 and newest.problems != self.problems
+        self.problems, self.found, self.retained = newest.problems, newest.found, newest.retained
+        self.at, self._taken = newest.at, newest
+        if is_news:
+            self._on_rejected(newest.found)
 
 
 def _tell(problems: Iterable[str]) -> None:
@@ -244,10 +329,16 @@ def _mark_one(path: Path) -> Mark:
 # ---------------------------------------------------------------- what a running Sluice does not change
 
 
+def joining(started: Config, now: Config) -> Config:
+    """The config of a process that starts when others run, who started with one and have another in force by now: what
+    only a restart changes is as in them."""
+    live = {name: getattr(now, name) for name in _LIVE}
+    return started.model_copy(update=live).keeping_servers_of(now)
+
+
 def _fixed(running: Config, wanted: Config, transport: str) -> Iterator[str]:
     """The parts of the config that differ and that only a restart brings into force."""
-    live = {"policy", "approvals", "clients", "servers", "log"}
-    for name in Config.model_fields.keys() - live:
+    for name in Config.model_fields.keys() - _LIVE:
         if getattr(running, name) != getattr(wanted, name):
             yield name
     if transport == "stdio" and running.clients.local != wanted.clients.local:

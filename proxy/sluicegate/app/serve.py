@@ -23,6 +23,7 @@ from sluicegate.app.core import ME, Core, core
 from sluicegate.app.issuer_pages import IssuerPages, provider_of
 from sluicegate.app.login_pages import LoginPages
 from sluicegate.app.login_sign_in import SignIn
+from sluicegate.app.reload import InForce, ToldReload, joining
 from sluicegate.app.services import Services
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.config import Address, Config
@@ -66,7 +67,7 @@ class RunningServer:
 class WorkerPlacement:
     """Where a worker is: `sockets` are those that all of them serve; at `taking`, addresses of Unix sockets, each takes
     the connections that are its own; at `asked` we are by whoever serves the admin port, whose URL is `admin`, and
-    the operator's token there `token`."""
+    the operator's token there `token`. `in_force` is what the others have."""
 
     partition: WorkerPartition
     sockets: Sequence[socket.socket]
@@ -74,10 +75,7 @@ class WorkerPlacement:
     asked: str
     admin: str
     token: str = field(repr=False)
-
-
-class Outdated(Exception):
-    """A worker cannot begin: the config or policy on disk cannot be used. The arguments say why."""
+    in_force: InForce = field(repr=False)
 
 
 @asynccontextmanager
@@ -85,14 +83,18 @@ async def running(
     config: Config, file: Path | None = None, placement: WorkerPlacement | None = None
 ) -> AsyncIterator[RunningServer]:
     """A Sluice that listens on both its ports, or a worker by its `placement`. Raises `OSError` where a port cannot be
-    had, `PolicyError` where the policy cannot be used, `Outdated` where a worker must not begin.
-    What `file` says later on is taken into use."""
+    had, `PolicyError` where the policy cannot be used. What `file` says later on is taken into use; a worker takes what
+    it is told."""
     async with AsyncExitStack() as stack:
         partition = WHOLE if placement is None else placement.partition
         token = new_operator_token(Path(config.state.dir)) if placement is None else placement.token
-        inner = await stack.enter_async_context(core(config, file=file, partition=partition))
-        if placement is not None:
-            await _catch_up(inner)
+        told = None if placement is None else placement.in_force
+        if told is not None:
+            config = joining(config, told.config)
+        loaded = None if told is None else told.loaded
+        inner = await stack.enter_async_context(core(config, file=file, partition=partition, told=loaded))
+        if told is not None:
+            await _take(inner, told)
         identities = inner.services.identities
         refused = inner.services.audit.identity_failure if inner.services.audit is not None else None
         pages = tuple(_pages(config, inner))
@@ -201,12 +203,12 @@ def _open(listener: Listener) -> Iterator[Sample]:
     yield "sluice_streams_open", (), listener.open_streams
 
 
-async def _catch_up(inner: Core) -> None:
-    """A worker that comes later begins with what is in force by then, as the others have it, or not at all."""
+async def _take(inner: Core, told: InForce) -> None:
+    """A worker begins with what the others have in force, or not at all."""
     reload = inner.services.judging.reload
+    assert isinstance(reload, ToldReload)
+    reload.tell(told)
     await reload.looked.wait()
-    if reload.problems:
-        raise Outdated(*reload.problems)
 
 
 def url(address: Address, port: int) -> str:

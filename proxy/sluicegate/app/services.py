@@ -19,7 +19,7 @@ from sluicegate import __version__, telemetry
 from sluicegate.app import metric_sources, policy_loading, settings, state
 from sluicegate.app.late import Late
 from sluicegate.app.logins import DEFAULT, GATEWAY, SERVICE, LoginIndex, whose
-from sluicegate.app.reload import Prepared, Reload, unprepared
+from sluicegate.app.reload import Prepared, Reload, ToldReload, unprepared
 from sluicegate.app.settings import client_of, without_revoked
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.audit.log import AuditLog
@@ -63,20 +63,21 @@ class PolicyListeners:
 
 
 class PolicyService:
-    """The policy in force and the clients of the config. `later` are parts that are made of this one.
+    """The policy in force and the clients of the config. `later` are parts that are made of this one. `is_told`:
+    another process reads the files, and tells what is in force.
 
     `on_config` is called when a reload brings a new config into force, and `later.on_change` after it.
     """
 
     def __init__(
-        self, config: Config, loaded: LoadedPolicy, file: Path | None, transport: str
+        self, config: Config, loaded: LoadedPolicy, file: Path | None, transport: str, is_told: bool = False
     ) -> None:
         self._revoked = Revoked(Path(config.state.dir))
         self._config = without_revoked(config, self._revoked)
         self.later = PolicyListeners()
         self._accepted = AcceptedDefinitions(lambda target: self.later.has_accepted()(target))
         self.judge = PolicyEngine(policy_loading.make(config, loaded, None, self._accepted))
-        self.reload = Reload(
+        self.reload = (ToldReload if is_told else Reload)(
             config, loaded.policy.revision, file, transport, self._apply, self._rejected,
             lambda config: self.later.prepared()(config),
         )  # fmt: skip
@@ -153,6 +154,7 @@ class PolicyService:
             telemetry.configure(config.log.level, config.log.format)
         self._take(config)
         self._accepted.forget()  # another server may have a key by now
+        self.judge.check(time.time())  # shadow mode may be over since the policy was read, elsewhere
         self.later.on_change()(affected)
 
     def _affected(self, config: Config, loaded: LoadedPolicy) -> Iterable[str] | None:
@@ -176,12 +178,19 @@ class PolicyService:
 
 
 @asynccontextmanager
-async def open_policy_service(config: Config, file: Path | None, transport: str) -> AsyncIterator[PolicyService]:
-    """Raises `PolicyError` where the policy cannot be used. Its tasks run as long as the block."""
-    loaded = await anyio.to_thread.run_sync(policy_loading.load, config)
-    for finding in loaded.warnings:
-        log.warning(str(finding))
-    made = PolicyService(config, loaded, file, transport)
+async def open_policy_service(
+    config: Config, file: Path | None, transport: str, told: LoadedPolicy | None = None
+) -> AsyncIterator[PolicyService]:
+    """Raises `PolicyError` where the policy cannot be used. Its tasks run as long as the block. Where another process
+    reads the files, `told` is the policy that it has in force."""
+    if told is None:
+        loaded = await anyio.to_thread.run_sync(policy_loading.load, config)
+        for finding in loaded.warnings:
+            log.warning(str(finding))
+    else:
+        loaded = told
+    made = PolicyService(config, loaded, file, transport, told is not None)
+    made.look()  # shadow mode may be over since the policy was read elsewhere
     async with anyio.create_task_group() as group:
         group.start_soon(telemetry.supervise, "decisions", made.run)
         group.start_soon(telemetry.supervise, "reload", made.reload.run)
@@ -420,11 +429,12 @@ def _may_log_in(judges: PolicyService, server: str, for_whom: str, by: Client) -
 
 @asynccontextmanager
 async def open_services(
-    config: Config, file: Path | None, transport: str, partition: WorkerPartition = WHOLE
-) -> AsyncIterator[Services]:
-    """Raises `PolicyError` where the policy cannot be used."""
+    config: Config, file: Path | None, transport: str, partition: WorkerPartition = WHOLE,
+    told: LoadedPolicy | None = None,
+) -> AsyncIterator[Services]:  # fmt: skip
+    """Raises `PolicyError` where the policy cannot be used. `told` as for `open_policy_service`."""
     async with AsyncExitStack() as stack:
-        judges = await stack.enter_async_context(open_policy_service(config, file, transport))
+        judges = await stack.enter_async_context(open_policy_service(config, file, transport, told))
         judge = judges.judge
         sealer = Sealer(state.ring(config, "seal"))
         store = await stack.enter_async_context(state.open_store(config))

@@ -10,7 +10,6 @@ from typing import Annotated, Final
 import typer
 
 from sluicegate import config
-from sluicegate.app.serve import Outdated
 from sluicegate.app.serve import serve as serve_http
 from sluicegate.app.workers import supervisor, worker
 from sluicegate.cli.options import ConfigFile
@@ -58,11 +57,8 @@ def _serve_as_worker(orders: int) -> None:
     """Runs one of several workers; `serve` starts it."""
     theirs = socket.socket(fileno=orders)
     task = worker.read_task(theirs)
-    try:
-        with config_problems(task.file, partial(_why, listen=task.config.listen)):
-            run_loop(partial(worker.serve_worker, task, theirs, info))
-    except Outdated as error:
-        stop(Code.CONFIG, *error.args)
+    with config_problems(task.file, partial(_why, listen=task.config.listen)):
+        run_loop(partial(worker.serve_worker, task, theirs, info))
 
 
 def _too_few(path: Path, loaded: config.Config, workers: int) -> list[config.ConfigFinding]:

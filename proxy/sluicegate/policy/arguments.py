@@ -79,13 +79,17 @@ class ArgumentSchema(Schema):
     names: the rule did not judge it, and some parsers read it as that name (CVE-2026-27896). Numbers that take long to
     be judged are violations."""
 
-    __slots__ = ("_divisions", "_is_unique", "_named")
+    __slots__ = ("_divisions", "_is_unique", "_named", "_written")
 
     def __init__(self, schema: Any) -> None:
         super().__init__(schema)
+        self._written = schema
         self._named = frozenset(_named(schema))
         text = dump(schema)
         self._divisions, self._is_unique = text.count(b'"multipleOf"'), b'"uniqueItems"' in text
+
+    def __reduce__(self) -> tuple[type["ArgumentSchema"], tuple[Any]]:
+        return ArgumentSchema, (self._written,)  # compiled anew: what is compiled cannot go to another process
 
     def check(self, value: Any) -> Violation | None:
         names, integers, fractions = _names_and_numbers(value)

@@ -67,11 +67,15 @@ class Engine:
 
     def __init__(self, model: str) -> None:
         _check_install()
+        self._model = model
         logging.getLogger("casbin").setLevel(logging.ERROR)  # it logs every request with its subject
         self._enforcer = _Enforcer(_parse(model))
         self._enforcer.add_function("inRole", _in_role)
         self._enforcer.add_function("reaches", reaches)
         self._enforcer.add_function("glob", matches)
+
+    def __reduce__(self) -> tuple[type["Engine"], tuple[str]]:
+        return Engine, (self._model,)  # casbin's functions cannot go to another process
 
     def allows(self, held: frozenset[str], server: str, obj: str, act: str, rows: Iterable[Sequence[str]]) -> bool:
         """Whether `p` rows allow it: one allows and none denies."""

@@ -165,6 +165,10 @@ class PolicyRules:
         self._resources: Memo[tuple[frozenset[str], str, str, str, str], Ruling] = Memo(MAX_RESOURCES)
         self._seen: Memo[tuple[frozenset[str], str], bool] = Memo(MAX_SEEN)
 
+    def __reduce__(self) -> tuple[type["PolicyRules"], tuple[object, ...]]:
+        """In another process it decides the same, and remembers nothing."""
+        return PolicyRules, (self._engine, self.rows, self.profiles, self.revision, self.shadow)
+
     def __repr__(self) -> str:
         mode = "shadow" if self.shadow else "enforce"
         count = len(self._decided) + len(self._resources)

@@ -26,14 +26,16 @@ from sluicegate.admin.gateway import Gateway
 from sluicegate.admin.peers import Peer, note_at_peers
 from sluicegate.app import policy_loading, settings, state
 from sluicegate.app.admin_app import with_console
+from sluicegate.app.reload import InForce, Reload
 from sluicegate.app.serve import Announce, admin_port, greeting, policy_line, stopping, url
 from sluicegate.app.workers.partition import WorkerPartition
 from sluicegate.app.workers.sockets import WorkerSockets, new_worker_sockets
-from sluicegate.app.workers.worker import UP, Order, Task, packed, written
+from sluicegate.app.workers.worker import ASKED, UP, Order, Task, packed
 from sluicegate.config import Config
 from sluicegate.downstream.transport import stray_processes
 from sluicegate.listen.server import bind
 from sluicegate.listen.worker_handoff import owner_of
+from sluicegate.policy.files import LoadedPolicy
 from sluicegate.runtime import open_files
 from sluicegate.store.keys import new_operator_token
 from sluicegate.telemetry import Backoff
@@ -53,14 +55,16 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
     `KeyboardInterrupt` at the end if it was SIGINT."""
     telemetry.configure(config.log.level, config.log.format)
     loaded = await anyio.to_thread.run_sync(policy_loading.load, config)
+    for finding in loaded.warnings:
+        log.warning(str(finding))
     directory = Path(config.state.dir)
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(new_worker_sockets(directory))
         sockets = bind(config.listen.mcp.host, config.listen.mcp.port)
         token = new_operator_token(directory)
-        crew = Crew(config, file, count, folder, sockets, token)
+        crew = Crew(config, loaded, file, count, folder, sockets, token)
         gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), settings.names(config),
-                          crew.server_changed)  # fmt: skip
+                          crew.server_changed, crew.notes)  # fmt: skip
         store = await stack.enter_async_context(state.open_store(config))
         await stack.enter_async_context(state.lease(config, store))
         served = with_console(config, gateway, partial(note_at_peers, crew.up), store, token)
@@ -69,6 +73,7 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         await group.start(backstage.run)
+        group.start_soon(telemetry.supervise, "reload", crew.reload.run)
         endpoint = url(config.listen.mcp, sockets[0].getsockname()[1]) + "/mcp"
         policy = policy_line(config, loaded.policy.revision, policy_loading.make(config, loaded).is_shadow)
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
@@ -93,17 +98,19 @@ class _Worker:
         self.came = anyio.Event()  # once it is up for the first time, or never will be
         self.was_up = False
 
-    def tell(self, order: Order) -> None:
+    def tell(self, order: bytes) -> None:
         if self.writer is not None and not self.writer.is_closing():
-            self.writer.write(written(order))
+            self.writer.write(order)
 
 
 class Crew:
-    """All workers. `code` and `ended_by` are known when the last one has ended."""
+    """All workers. `code` and `ended_by` are known when the last one has ended. The config and policy are read here
+    alone, so that each worker has the same in force, whenever it was started."""
 
     def __init__(
         self,
         config: Config,
+        loaded: LoadedPolicy,
         file: Path,
         count: int,
         folder: WorkerSockets,
@@ -112,8 +119,11 @@ class Crew:
     ) -> None:
         self._config, self._file, self._folder, self._sockets = config, file, folder, sockets
         self._token = token
+        self._loaded = loaded
+        self.reload = Reload(config, loaded.policy.revision, file, "http", self._apply, on_read=self._share)
         self._workers = [_Worker(WorkerPartition(index, count)) for index in range(count)]
         self._marks = 0
+        self._kept_down_by: dict[int, tuple[str, ...]] = {}  # what the files say and cannot be used, by worker
         self._switched_off: set[str] = set()
         self._stopped = anyio.Event()
         self.code = 0
@@ -131,12 +141,31 @@ class Crew:
             return ["Sluice is stopping: open calls may end"]
         return [f"worker {one.partition.index + 1} is not up" for one in self._workers if one.mark is None]
 
+    def notes(self) -> list[str]:
+        """Returns why workers are not started."""
+        found = sorted(self._kept_down_by.items())
+        return [f"worker {index + 1} is not started: {problem}" for index, problems in found for problem in problems]
+
     def server_changed(self, server: str, action: str) -> None:
         """A server that an operator disabled stays so in workers that are started later."""
         if action == "disable":
             self._switched_off.add(server)
         elif action == "enable":
             self._switched_off.discard(server)
+
+    # ------------------------------------------------------------ what is in force in all of them
+
+    def _apply(self, config: Config, loaded: LoadedPolicy) -> None:
+        if config.log != self.reload.config.log:
+            telemetry.configure(config.log.level, config.log.format)
+        self._loaded = loaded
+
+    def _in_force(self) -> InForce:
+        now = self.reload
+        return InForce(now.config, self._loaded, now.at, now.problems, now.found, now.retained)
+
+    def _share(self) -> None:
+        self._tell(self._in_force())
 
     # ------------------------------------------------------------ their life
 
@@ -152,6 +181,7 @@ class Crew:
         async for received in signals:
             if received == signal.SIGHUP:
                 self._tell("reload")
+                self.reload.ask()
             elif self._stopped.is_set():
                 self._tell("cut")
             else:
@@ -166,13 +196,20 @@ class Crew:
         self._tell("drain")
 
     def _tell(self, order: Order) -> None:
+        data = packed(order)
         for worker in self._workers:
-            worker.tell(order)
+            worker.tell(data)
 
     async def _keep(self, worker: _Worker, admin: str) -> None:
         failures = 0
         while not self._stopped.is_set():
             started = time.monotonic()
+            if worker.was_up and not await self._may_start(worker, failures + 1):
+                failures += 1
+                await self._wait(_AGAIN.pause(failures))
+                continue
+            if self._stopped.is_set():  # meanwhile: there are no sockets any more
+                break
             code = await self._live(worker, admin)
             is_expected = self._stopped.is_set()
             with anyio.CancelScope(shield=True):  # the servers of one that was killed
@@ -184,11 +221,25 @@ class Crew:
             pause = _AGAIN.pause(failures)
             about = {"number": worker.partition.index + 1, "code": code, "failures": failures, "restart_in": pause}
             log.error("worker ended", extra=about)
-            with anyio.move_on_after(pause):
-                await self._stopped.wait()
+            await self._wait(pause)
         worker.came.set()
         if not self._stopped.is_set():
             self._stop()
+
+    async def _may_start(self, worker: _Worker, failures: int) -> bool:
+        """What is in force is known, and yet a Sluice whose files cannot be used is no place for a new process."""
+        index = worker.partition.index
+        if problems := await self.reload.unusable():
+            self._kept_down_by[index] = problems
+            about = {"number": index + 1, "failures": failures, "problems": problems}
+            log.error("worker is not started: what the files say cannot be used", extra=about)
+            return False
+        self._kept_down_by.pop(index, None)
+        return True
+
+    async def _wait(self, pause: float) -> None:
+        with anyio.move_on_after(pause):
+            await self._stopped.wait()
 
     async def _live(self, worker: _Worker, admin: str) -> int:
         """Runs one process from its start to its end; returns its exit code."""
@@ -199,30 +250,35 @@ class Crew:
             process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=(theirs.fileno(), *sockets)
             )
-        switched_off = frozenset(self._switched_off)
-        task = Task(
-            self._config, self._file, replace(worker.partition, switched_off=switched_off),
-            self._folder.path, sockets, admin, self._token,
-            is_first=worker.partition.index == 0 and not worker.was_up,
-        )  # fmt: skip
         reader, writer = await asyncio.open_unix_connection(sock=orders)
         with closing(writer):
             if worker is not self._workers[0]:  # what is made, or goes wrong, at a first start is made and said once
                 await self._workers[0].came.wait()
-            writer.write(packed(task))
-            worker.writer = writer
+            switched_off = frozenset(self._switched_off)
+            writer.write(packed(Task(
+                self._config, self._in_force(), self._file, replace(worker.partition, switched_off=switched_off),
+                self._folder.path, sockets, admin, self._token,
+                is_first=worker.partition.index == 0 and not worker.was_up,
+            )))  # fmt: skip
+            worker.writer = writer  # in the same step of the loop: what comes into force from here on it is told
             if self._stopped.is_set():
-                worker.tell("drain")
+                worker.tell(packed("drain"))
             try:
-                if await reader.read(1) == UP:
-                    if self._switched_off != switched_off:  # changed since, where only those that are up were asked
-                        worker.tell(sorted(self._switched_off))
-                    self._marks += 1
-                    worker.mark, worker.was_up = self._marks, True
-                    worker.came.set()
+                while said := await reader.read(1):
+                    self._hear_worker(worker, said, switched_off)
             except OSError:
                 pass  # it ended before it had read all
             try:
                 return await process.wait()
             finally:
                 worker.mark = worker.writer = None
+
+    def _hear_worker(self, worker: _Worker, said: bytes, switched_off: frozenset[str]) -> None:
+        if said == ASKED:
+            self.reload.ask()
+        elif said == UP:
+            if self._switched_off != switched_off:  # changed since, where only those that are up were asked
+                worker.tell(packed(sorted(self._switched_off)))
+            self._marks += 1
+            worker.mark, worker.was_up = self._marks, True
+            worker.came.set()

@@ -5,12 +5,13 @@ all processes of a service, drains it as well; only an order cuts open calls.
 """
 
 import asyncio
-import json
 import pickle
 import signal
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -18,25 +19,31 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from sluicegate import telemetry
+from sluicegate.app.reload import InForce, ToldReload
 from sluicegate.app.serve import Announce, RunningServer, WorkerPlacement, announce_servers, running
 from sluicegate.app.workers.partition import WorkerPartition
 from sluicegate.app.workers.sockets import WorkerSockets
 from sluicegate.config import Config
 
-Order = Literal["drain", "cut", "reload"] | list[str]
-"""A word, or the keys of all servers that are disabled now."""
+Word = Literal["drain", "cut", "reload", "hangup"]
+"""`reload`: an operator had it reloaded, which is recorded. `hangup`: a signal to this process alone wants it."""
+Order = Word | list[str] | InForce
+"""A word, the keys of all servers that are disabled now, or what is in force from now on."""
 UP: Final = b"u"
 """What a worker says when it serves."""
+ASKED: Final = b"r"
+"""What it says when it wants the files to be read: workers do not read them, or each could find something else."""
 _LENGTH: Final = 4
-_MAX_LINE: Final = 1 << 24  # from whoever started us
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a worker is told at its start. `sockets` are file descriptors it has; `admin` is the admin port's URL, and
-    `token` the operator's there; `is_first`: it is the one that says what needs to be said once."""
+    """What a worker is told at its start. `config` is that by which all were started, and `in_force` what they have by
+    now. `sockets` are file descriptors it has; `admin` is the admin port's URL, and `token` the operator's there;
+    `is_first`: it is the one that says what needs to be said once."""
 
     config: Config
+    in_force: InForce = field(repr=False)
     file: Path
     partition: WorkerPartition
     folder: Path
@@ -46,14 +53,9 @@ class Task:
     is_first: bool
 
 
-def written(order: Order) -> bytes:
-    """An order as a worker reads it: a line."""
-    return json.dumps(order).encode() + b"\n"
-
-
-def packed(task: Task) -> bytes:
-    """As `read_task` finds it: the config goes along as it was read and checked, with all that came from variables."""
-    data = pickle.dumps(task)
+def packed(told: Task | Order) -> bytes:
+    """As a worker reads it: a config goes along as it was read and checked, with all that came from variables."""
+    data = pickle.dumps(told)
     return len(data).to_bytes(_LENGTH, "big") + data
 
 
@@ -76,52 +78,65 @@ def _read(orders: socket.socket, size: int) -> bytes:
 async def serve_worker(task: Task, orders: socket.socket, announce: Announce) -> None:
     """Serves until the supervisor ends it. Raises what `running` raises."""
     config, partition = task.config, task.partition
-    telemetry.configure(config.log.level, config.log.format)
+    log = task.in_force.config.log
+    telemetry.configure(log.level, log.format)
     telemetry.name_process(worker=partition.index + 1)
     folder = WorkerSockets(task.folder)
     sockets = [socket.socket(fileno=one) for one in task.sockets]
     for one in (orders, *sockets):
         one.set_inheritable(False)  # not for servers that are started
     taking = [folder.taking(index) for index in range(partition.count)]
-    placement = WorkerPlacement(partition, sockets, taking, folder.asked(partition.index), task.admin, task.token)
+    placement = WorkerPlacement(partition, sockets, taking, folder.asked(partition.index), task.admin, task.token,
+                                task.in_force)  # fmt: skip
     into, out = anyio.create_memory_object_stream[Order](100)
     async with anyio.create_task_group() as group:
         group.start_soon(_hear_signals, into)
         async with running(config, task.file, placement) as sluice:
-            reader, writer = await asyncio.open_unix_connection(sock=orders, limit=_MAX_LINE)
+            reload = sluice.core.services.judging.reload
+            assert isinstance(reload, ToldReload)
+            reader, writer = await asyncio.open_unix_connection(sock=orders)
+            reload.ask_reader.set(partial(writer.write, ASKED))
             group.start_soon(_hear, reader, into)
             writer.write(UP)
             group.start_soon(announce_servers, sluice, announce if task.is_first else _silent)
-            await _obey(sluice, out)
+            await _obey(sluice, reload, out)
             sluice.core.services.notes.act("drain", by="SIGTERM")
-            group.start_soon(_obey_to_the_end, sluice, out)
+            group.start_soon(_obey_to_the_end, sluice, reload, out)
         group.cancel_scope.cancel()
 
 
-async def _obey(sluice: RunningServer, out: MemoryObjectReceiveStream[Order]) -> None:
+async def _obey(sluice: RunningServer, reload: ToldReload, out: MemoryObjectReceiveStream[Order]) -> None:
     """Obeys the supervisor until it ends the worker."""
     async for order in out:
         if isinstance(order, list):
             sluice.core.behind.control.switch_off(order)
-            continue
-        if order == "reload":
+        elif isinstance(order, InForce):
+            reload.tell(order)
+        elif order in ("reload", "hangup"):
             sluice.core.services.notes.act("reload", by="SIGHUP")
-            sluice.core.services.judging.reload.ask()
-            continue
-        if order == "cut":
-            sluice.stop()
-        return
+            if order == "hangup":
+                reload.ask()
+        else:
+            if order == "cut":
+                sluice.stop()
+            return
 
 
-async def _obey_to_the_end(sluice: RunningServer, out: MemoryObjectReceiveStream[Order]) -> None:
+async def _obey_to_the_end(
+    sluice: RunningServer, reload: ToldReload, out: MemoryObjectReceiveStream[Order]
+) -> None:
     async for order in out:
         if order == "cut":
             sluice.stop()
+        elif isinstance(order, InForce):  # open calls are judged once more, when they were waiting
+            reload.tell(order)
 
 
 async def _hear(reader: asyncio.StreamReader, into: MemoryObjectSendStream[Order]) -> None:
-    async for line in reader:
-        into.send_nowait(json.loads(line))
+    with suppress(asyncio.IncompleteReadError, ConnectionError):
+        while True:
+            size = int.from_bytes(await reader.readexactly(_LENGTH), "big")
+            into.send_nowait(pickle.loads(await reader.readexactly(size)))
     into.send_nowait("drain")  # whoever started us has ended
 
 
@@ -129,7 +144,7 @@ async def _hear_signals(into: MemoryObjectSendStream[Order]) -> None:
     hangups = () if sys.platform == "win32" else (signal.SIGHUP,)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *hangups) as signals:
         async for one in signals:
-            into.send_nowait("reload" if one in hangups else "drain")
+            into.send_nowait("hangup" if one in hangups else "drain")
 
 
 def _silent(line: str) -> None:
