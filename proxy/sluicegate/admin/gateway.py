@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from sluicegate.admin.paging import PageRequest, merge_pages, read_page_request
-from sluicegate.admin.peers import TAKES_BODY, Peer, Up, look_at_peer, request
+from sluicegate.admin.peers import TAKES_BODY, NoAnswer, Peer, Up, look_at_peer, request
 from sluicegate.admin.response import AdminResponse, EventStreamResponse, error_response, json_response, read_body
 from sluicegate.admin.routes import API, MAX_QUERY, route_of
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
@@ -108,13 +108,13 @@ class Gateway:
                 return await self._ready(scope, peers)
             case "show_audit_head":
                 return _heads(await _all(scope, peers, goes_on=(_UNKNOWN,)))
-        answers = [answer for answer in await _all(scope, peers) if answer is not None]
+        answers, silent = _heard(await _all(scope, peers))
         if not answers or (refusal := next((one for one in answers if one.status_code != _DONE), None)):
-            return refusal if answers and refusal else _nobody()
+            return refusal if answers and refusal else _nobody(*silent)
         parts = [json.loads(answer.body) for answer in answers]
         match operation:
             case "show_status":
-                whole = _status(parts, self._down(), self._notes())
+                whole = _status(parts, [*self._down(), *silent], self._notes())
             case "list_servers":
                 whole = {"servers": _servers([row for part in parts for row in part["servers"]])}
             case "show_server":
@@ -123,28 +123,32 @@ class Gateway:
                 whole = _server(parts) | {"position": ",".join(part["position"] for part in parts)}
             case _:
                 whole = await _page(scope, parts, operation.removeprefix("list_"))
-        if (missing := self._down()) and operation != "show_status":
+        if (missing := [*self._down(), *silent]) and operation != "show_status":
             whole["incomplete"] = missing  # what their workers have is not in it
         return json_response(_DONE, whole)
 
     # ------------------------------------------------------------ one of them
 
     async def _first(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse:
-        """The first that answers."""
+        """The first that answers. What one may yet do, nobody else is asked to do as well."""
+        answer = None
         for peer in peers:
-            if (answer := await peer.ask(scope, body)) is not None:
+            answer = await peer.ask(scope, body) or answer
+            if answer is not None and not (isinstance(answer, NoAnswer) and scope["method"] in ("GET", "HEAD")):
                 return answer
-        return _nobody()
+        return answer or _nobody()
 
     async def _holder(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse:
-        """The first answer that is no "not found". While a worker is down, it may have it."""
-        last = None
+        """The first answer that is no "not found". While a worker is down or does not answer, it may have it."""
+        last, silent = None, []
         for peer in peers:
             answer = await peer.ask(scope, body)
-            if answer is not None and answer.status_code != _UNKNOWN:
+            if isinstance(answer, NoAnswer):
+                silent.append(answer.why)
+            elif answer is not None and answer.status_code != _UNKNOWN:
                 return answer
             last = answer or last
-        missing = self._down()
+        missing = [*self._down(), *silent]
         return last if last is not None and not missing else _nobody(*(missing if last is not None else ()))
 
     async def _of_client(self, scope: Scope, peers: Sequence[Peer], body: bytes = b"") -> AdminResponse:
@@ -189,16 +193,20 @@ class Gateway:
         async with anyio.create_task_group() as group:
             for peer in others:
                 group.start_soon(one, peer)
-        if failed := next((one for one in answers if one is not None and one.status_code != _DONE), None):
+        heard, silent = _heard(answers)
+        if failed := next((one for one in heard if one.status_code != _DONE), None):
             return failed
-        bodies = [json.loads(one.body) for one in answers if one is not None]
+        if silent:
+            why = ", and ".join(silent)
+            return error_response(503, f"{why}: whether it is done there is not known; the other workers have done it")
+        bodies = [json.loads(one.body) for one in heard]
         return json_response(_DONE, {**bodies[0], "open_calls": sum(one["open_calls"] for one in bodies)})
 
     # ------------------------------------------------------------ all of them
 
     async def _ready(self, scope: Scope, peers: Sequence[Peer]) -> AdminResponse:
-        answers = [answer for answer in await _all(scope, peers, goes_on=(503,)) if answer is not None]
-        missing = self._down()
+        answers, silent = _heard(await _all(scope, peers, goes_on=(503,)))
+        missing = [*self._down(), *silent]
         if len(answers) == 1 and answers[0].status_code not in (200, 503):
             return answers[0]
         is_ready = not missing and bool(answers) and all(answer.status_code == _DONE for answer in answers)
@@ -215,10 +223,11 @@ class Gateway:
     async def _metrics(self, scope: Scope, peers: Sequence[Peer]) -> AdminResponse:
         async with self._merging:
             answers = await _ask_all(scope, peers)
-            first = next((answer for answer in answers.values() if answer is not None), None)
+            heard, silent = _heard(answers.values())
+            first = next(iter(heard), None)
             if first is None or first.status_code != _DONE:
-                return first or _nobody()
-            texts = {peer.mark: one.body.decode() for peer, one in answers.items() if one is not None}
+                return first or _nobody(*silent)
+            texts = {peer.mark: one.body.decode() for peer, one in answers.items() if one in heard}
             there = {peer.mark for peer in self._up()}
             text, kind = await anyio.to_thread.run_sync(_merge, self._merged, texts, there)
         return AdminResponse(_DONE, text, kind)
@@ -231,8 +240,9 @@ class Gateway:
         try:
             opened = []
             for peer in peers:
-                client = await streams.enter_async_context(peer.client(timeout=None))
-                response = await client.send(request(client, scope, body), stream=True)
+                client = await streams.enter_async_context(peer.client(is_stream=True))
+                with anyio.fail_after(peer.patience):
+                    response = await client.send(request(client, scope, body), stream=True)
                 streams.push_async_callback(response.aclose)
                 if response.status_code != _DONE:
                     await streams.aclose()
@@ -241,6 +251,9 @@ class Gateway:
         except httpx.TransportError:
             await streams.aclose()
             return _nobody()
+        except TimeoutError:
+            await streams.aclose()
+            return NoAnswer(peer.number)
         except BaseException:  # cancelled as well: the streams that are open already belong to nobody else
             await streams.aclose()
             raise
@@ -309,6 +322,13 @@ def _merge(merged: Merged, texts: Mapping[Any, str], there: set[Any]) -> tuple[b
 # ---------------------------------------------------------------- asking
 
 
+def _heard(answers: Iterable[AdminResponse | None]) -> tuple[list[AdminResponse], list[str]]:
+    """The answers, and which workers gave none in time."""
+    given = [one for one in answers if one is not None]
+    silent = [one.why for one in given if isinstance(one, NoAnswer)]
+    return [one for one in given if not isinstance(one, NoAnswer)], silent
+
+
 async def _ask_all(scope: Scope, peers: Sequence[Peer]) -> dict[Peer, AdminResponse | None]:
     found: dict[Peer, AdminResponse | None] = dict.fromkeys(peers)
 
@@ -325,7 +345,8 @@ async def _all(scope: Scope, peers: Sequence[Peer], goes_on: tuple[int, ...] = (
     """The first is asked alone: a credential that is refused is refused, and written down, once."""
     first, *others = peers
     answer = await first.ask(scope, b"", "GET")
-    if answer is not None and answer.status_code != _DONE and answer.status_code not in goes_on:
+    heard, _ = _heard([answer])
+    if any(one.status_code != _DONE and one.status_code not in goes_on for one in heard):
         return [answer]
     return [answer, *(await _ask_all(scope, others)).values()]
 
@@ -357,10 +378,10 @@ def _status(parts: list[Json], down: Sequence[str], notes: Sequence[str]) -> Jso
 
 def _heads(answers: list[AdminResponse | None]) -> AdminResponse:
     """Every worker has a log of its own: one checkpoint a line, as `audit verify --checkpoint` takes them."""
-    there = [answer for answer in answers if answer is not None]
+    there, silent = _heard(answers)
     found = [answer.body for answer in there if answer.status_code == _DONE]
     if not found:
-        return there[0] if there else _nobody()
+        return there[0] if there else _nobody(*silent)
     return AdminResponse(_DONE, b"".join(found))
 
 

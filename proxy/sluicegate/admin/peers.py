@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sluicegate.admin.response import AdminResponse, read_body
-from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.jsonrpc import Json, dump
 
 LOOK: Final = "/look"
 """Only on the Unix sockets: another worker was told something that stands in the store."""
@@ -45,26 +45,40 @@ _LEFT: Final = frozenset({
 _PASSED_ON: Final = frozenset({"allow", "www-authenticate", "content-security-policy", "referrer-policy"})
 
 
+class NoAnswer(AdminResponse):
+    """In place of the answer of a worker that is up and does not give one in time. It may yet do what it was asked, and
+    it has what nobody else knows, so that this is not the same as if it had ended."""
+
+    def __init__(self, number: int) -> None:
+        self.why = f"worker {number + 1} does not answer"
+        super().__init__(503, dump({"error": self.why}) + b"\n")
+
+
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A worker that is up. `mark` is its own, not that of the one before it; `address` its Unix socket."""
+    """A worker that is up. `mark` is its own, not that of the one before it; `address` its Unix socket. `patience`:
+    seconds that it has for each step of an answer."""
 
     number: int
     mark: Hashable
     address: str
+    patience: float = TIMEOUT
 
-    def client(self, timeout: float | None = TIMEOUT) -> httpx.AsyncClient:
+    def client(self, is_stream: bool = False) -> httpx.AsyncClient:
         # trust_env: a proxy from the environment must never see the token
+        timeout = httpx.Timeout(self.patience, read=None if is_stream else self.patience)
         limits = httpx.Limits(max_keepalive_connections=0)
         transport = httpx.AsyncHTTPTransport(uds=self.address, limits=limits, verify=_UNUSED)
-        return httpx.AsyncClient(transport=transport, trust_env=False, timeout=httpx.Timeout(TIMEOUT, read=timeout))
+        return httpx.AsyncClient(transport=transport, trust_env=False, timeout=timeout)
 
     async def ask(self, scope: Scope, body: bytes | None, method: str = "", path: str = "") -> AdminResponse | None:
-        """What it answers to the request; None if it ended over it. Without a body, what it answers to the head alone:
-        `TAKES_BODY` where it has no more to say about that."""
+        """What it answers to the request, or `NoAnswer`; None if it ended over it. Without a body, what it answers to
+        the head alone: `TAKES_BODY` where it has no more to say about that."""
         try:
             async with self.client() as client:
                 answer = await client.send(request(client, scope, body, method, path))
+        except httpx.TimeoutException:
+            return NoAnswer(self.number)
         except httpx.TransportError:
             return None
         headers = {name: value for name, value in answer.headers.items() if name in _PASSED_ON}
@@ -121,7 +135,7 @@ async def note_at_peers(up: Up, fields: Json) -> bool:
     """Whether a worker keeps an `admin` record: the port of all has no log of its own."""
     for peer in up():
         answer = await peer.ask(_OWN, json.dumps(fields).encode(), path=NOTE)
-        if answer is not None:
+        if answer is not None and not isinstance(answer, NoAnswer):
             return answer.status_code == 200
     return False
 

@@ -23,6 +23,8 @@ from sluicegate.cli.output import Code, info, load, printable, stop
 from sluicegate.cli.output import Unreachable as Unreachable
 
 TIMEOUT: Final = 10.0
+FROM_ALL_WORKERS: Final = 45.0
+"""Longer than the admin port waits for a worker that stands still, so that its answer says so."""
 TOKEN_FILE: Final = "operator.token"
 KEY_VARIABLE: Final = "SLUICE_KEY"
 MAX_KEY: Final = 65_536
@@ -119,13 +121,15 @@ class Admin:
         return self._key is None
 
     def exchange(
-        self, what: str, params: Mapping[str, str] | None = None, body: Any = None, method: str = ""
-    ) -> "httpx.Response":
+        self, what: str, params: Mapping[str, str] | None = None, body: Any = None, method: str = "",
+        within: float = TIMEOUT,
+    ) -> "httpx.Response":  # fmt: skip
         """One request to `/api/v1/`, a POST where there is a body. Raises `Unreachable`; exits if it is refused."""
         method = method or ("GET" if body is None else "POST")
         with self.client() as client:
             try:
-                response = client.request(method, what, params=params, json=body)
+                timeout = httpx.Timeout(TIMEOUT, read=within)
+                response = client.request(method, what, params=params, json=body, timeout=timeout)
             except httpx.HTTPError as error:
                 raise self.unanswered(client, error) from None
         self.check(response)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running, reasons
+from sluicegate.cli.admin import FROM_ALL_WORKERS, Admin, Unreachable, answer, asks_running, reasons
 from sluicegate.cli.options import AsJson
 from sluicegate.cli.output import Code, give, info, print_json, print_out, printable, stop, table
 
@@ -64,7 +64,7 @@ def servers(
 def _change_server(admin: Admin, action: ServerAction, key: str | None, as_json: bool) -> None:
     if key is None or not _SERVER_KEY.fullmatch(key):
         stop(Code.USAGE, f"sluice servers {action} takes the key of a server")
-    response = admin.exchange(f"servers/{key}/{action}", body={})
+    response = admin.exchange(f"servers/{key}/{action}", body={}, within=FROM_ALL_WORKERS)
     if response.status_code in (404, 409, 503):
         admin.stop(Code.NEGATIVE, *reasons(response))
     body = answer(response)
