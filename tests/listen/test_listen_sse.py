@@ -269,6 +269,31 @@ async def test_a_call_has_the_roles_that_its_key_has_now() -> None:
         assert here.handler.calls[-1].client.roles == ("role:other",)
 
 
+LATER = IdentitySettings(keys=(key("a", A, roles=("role:later",)),))
+
+
+@pytest.mark.parametrize(("settings", "status"), [(LATER, 202), (IdentitySettings(), 401)], ids=["role", "key"])
+async def test_a_body_that_comes_late_is_a_call_of_the_key_as_it_is_then(
+    settings: IdentitySettings, status: int
+) -> None:
+    async with site() as here, stream(here) as client:
+        await client.initialize()
+        known = len(here.handler.calls)
+        body = json.dumps(call("echo")).encode()
+        lines = [f"POST {client.endpoint} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {A}",
+                 "Content-Type: application/json", f"Content-Length: {len(body)}"]  # fmt: skip
+        late = await here.raw("\r\n".join(lines).encode() + b"\r\n\r\n" + body[:10])
+        # Its connection is served once the head is there: another request, sent later, is answered first.
+        await client.ask(call("echo"))
+        here.identity.replace(settings)
+        late.writer.write(body[10:])
+        assert (await late.answer())[0] == status
+        if status == 202:
+            await client.receive()
+        roles = [one.client.roles for one in here.handler.calls[known:] if one.method == "tools/call"]
+        assert roles == [("role:a",), ("role:later",)][: 1 + (status == 202)]
+
+
 async def test_at_the_end_of_the_listener_open_calls_are_answered_and_then_the_stream_ends() -> None:
     async with site() as here, stream(here) as client, stream(here) as idle:
         await client.initialize()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 import anyio
@@ -21,7 +21,7 @@ from sluicegate.listen.http_exchange import HttpExchange, event
 from sluicegate.listen.jsonrpc_session import DuplexChannel, JsonRpcSession
 from sluicegate.listen.large_requests import LARGE, LargeRequests
 from sluicegate.listen.line_streams import Output, Put
-from sluicegate.listen.streamable_http import EndpointContext, accepts, check_form, received
+from sluicegate.listen.streamable_http import EndpointContext, accepts
 from sluicegate.protocol.jsonrpc import Json, Response
 from sluicegate.protocol.model import Client
 
@@ -108,22 +108,18 @@ class HttpSse:
 
     # ------------------------------------------------------------ POST: a message
 
-    async def post(self, exchange: HttpExchange, principal: Principal) -> None:
-        """202 says only that the message was accepted: its answer comes on the stream."""
-        problem = check_form(exchange, takes_answer=False)
-        if problem is not None:
-            await exchange.error(*problem)
+    async def post(self, exchange: HttpExchange, principal: Principal, value: Any) -> None:
+        """202 says only that the message was accepted: its answer comes on the stream. `principal` has the roles that
+        it had when the body was whole."""
+        stream = self._streams.get(_session_id(exchange.peer.head.query))
+        if stream is None or not stream.is_of(principal):  # over, or somebody else's: no difference may show
+            await exchange.error(404, "Session not found")
             return
-        async with received(exchange, principal, self._context) as value:
-            stream = self._streams.get(_session_id(exchange.peer.head.query))
-            if stream is None or not stream.is_of(principal):  # over, or somebody else's: no difference may show
-                await exchange.error(404, "Session not found")
-                return
-            release = stream.hold(self._context.large, exchange.held or exchange.peer.size)
-            message = stream.session.read(value)
-            stream.session.recognise(_client(principal))
-            await exchange.empty(202)
-            await stream.session.take(message, release)
+        release = stream.hold(self._context.large, exchange.held or exchange.peer.size)
+        message = stream.session.read(value)
+        stream.session.recognise(_client(principal))
+        await exchange.empty(202)
+        await stream.session.take(message, release)
 
     # ------------------------------------------------------------ from the other side
 

@@ -45,6 +45,7 @@ from sluicegate.protocol.modern_client import is_modern
 log = logging.getLogger(__name__)
 
 _Serve = Callable[[HttpExchange, Principal], Awaitable[None]]
+_Take = Callable[[HttpExchange, Principal, Any], Awaitable[None]]
 
 _MODERN: Final = MODERN.encode()
 _ALLOW: Final = [(b"allow", b"POST, GET, DELETE, OPTIONS")]
@@ -266,14 +267,18 @@ class Listener:
             return self._take(exchange, principal)
         return self._take_later(exchange, principal)
 
-    async def _take_later(self, exchange: HttpExchange, principal: Principal) -> None:
+    async def _take_later(self, exchange: HttpExchange, principal: Principal, take: _Take | None = None) -> None:
+        """Waits for the body. Its key may have been revoked since the head came, or may give other roles."""
         async with received(exchange, principal, self._context) as value:
-            # Its key may have been revoked, or may give other roles, since the head came.
-            now = self._principal(exchange) or (principal if self._identity.is_known(principal) else None)
+            now = self._again(exchange, principal)
             if now is None:
                 refused = CredentialRefused("ended")
                 return await exchange.error(401, "Unauthorized", self._resource.challenge(exchange, refused))
-            await self._take_value(exchange, now, value)
+            await (take or self._take_value)(exchange, now, value)
+
+    def _again(self, exchange: HttpExchange, principal: Principal) -> Principal | None:
+        """Who sends this request by now, after a wait; None where that credential is over."""
+        return self._principal(exchange) or (principal if self._identity.is_known(principal) else None)
 
     def _take(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
         return self._take_value(exchange, principal, read_json(exchange, principal, self._context))
@@ -312,5 +317,7 @@ class Listener:
     async def _post_to_stream(self, exchange: HttpExchange, principal: Principal) -> None:
         if exchange.head.method != "POST":
             await exchange.error(405, "Method not allowed", _ALLOW_POST)
+        elif (problem := check_form(exchange, takes_answer=False)) is not None:
+            await exchange.error(*problem)
         else:
-            await self._event_streams.post(exchange, principal)
+            await self._take_later(exchange, principal, self._event_streams.post)
