@@ -32,6 +32,7 @@ from sluicegate.listen.http_exchange import HttpExchange
 from sluicegate.listen.settings import ListenSettings
 from sluicegate.protocol.jsonrpc import Notification
 
+LATER = IdentitySettings(keys=(key("a", A, roles=("role:later",)),))
 CHANGED = Notification("notifications/tools/list_changed", {})
 OTHER = Notification("notifications/prompts/list_changed", {})
 REVISIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
@@ -641,6 +642,56 @@ async def test_one_item_of_a_batch_can_be_cancelled() -> None:
         await client.post("/mcp", json=note)
         await until(lambda: bool(answers))
         assert [m["id"] for m in answers[0].json()] == [2]
+
+
+def _waiters(lock: Any) -> int:
+    return len(lock._waiters or ())
+
+
+async def _when_it_waits(here: Site, client: httpx.AsyncClient, batch: Any, act: Any) -> None:
+    """Acts while each request of the batch waits for its client's turn, which comes after that."""
+    budget = here.listener._context.large.budget_of("key:a")
+    budget.spent(0.02)
+    turn = budget.turn
+    waiting = partial(_waiters, turn)
+    await turn.acquire()
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(client.post, "/mcp", json=batch))
+        await until(lambda: waiting() == 1)  # the batch itself
+        group.start_soon(turn.acquire)
+        await until(lambda: waiting() == 2)
+        turn.release()
+        await until(lambda: waiting() == len(batch))
+        await act()
+        turn.release()
+
+
+async def test_requests_of_a_batch_that_wait_for_their_turn_end_with_their_session() -> None:
+    async with site() as here, here.client() as client, here.client() as other:
+        other.headers["mcp-session-id"] = await open_session(client, "2025-03-26")
+
+        async def end() -> None:
+            assert (await other.delete("/mcp")).status_code == 200
+
+        await _when_it_waits(here, client, [call("echo", id=n) for n in range(4)], end)
+        assert [one for one in here.handler.calls if one.method == "tools/call"] == []
+
+
+@pytest.mark.parametrize(("settings", "ran"), [(LATER, 4), (IdentitySettings(), 0)], ids=["role", "key"])
+async def test_requests_of_a_batch_that_wait_for_their_turn_go_by_the_key_as_it_is_then(
+    settings: IdentitySettings, ran: int
+) -> None:
+    async with site() as here, here.client() as client:
+        await open_session(client, "2025-03-26")
+
+        async def change() -> None:
+            here.identity.replace(settings)
+
+        await _when_it_waits(here, client, [call("echo", id=n) for n in range(4)], change)
+        roles = [one.client.roles for one in here.handler.calls if one.method == "tools/call"]
+        assert roles == [("role:later",)] * ran
+        role = "role:later" if ran else "role:a"
+        await until(lambda: {one.client.roles for one in here.handler.listening} == {(role,)})
 
 
 # ---------------------------------------------------------------- bounds

@@ -5,7 +5,7 @@ which session, and how it is answered. Knows no server.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -27,12 +27,15 @@ from sluicegate.protocol.revisions import LEGACY
 Refusal = tuple[int, str]
 """Status and text."""
 
+Again = Callable[[HttpExchange, Principal], Principal | None]
+"""Who sends this request by now, after a wait; None where that credential is over."""
+
 _SPOKEN: Final = frozenset(name.encode() for name in LEGACY)
 
 
 class LegacyHttp:
-    def __init__(self, context: EndpointContext, sessions: Sessions) -> None:
-        self._context, self._sessions = context, sessions
+    def __init__(self, context: EndpointContext, sessions: Sessions, again: Again) -> None:
+        self._context, self._sessions, self._again = context, sessions, again
 
     # ------------------------------------------------------------ which session
 
@@ -67,7 +70,7 @@ class LegacyHttp:
     ) -> None:
         answer = self._answer(exchange, session)
         try:
-            found = await self._run(answer, session, request, principal)
+            found = await self._run(answer, session, request)
             unread = self._context.large.unread
             if unread.held:
                 await unread.room(principal.name, exchange.peer)
@@ -130,13 +133,17 @@ class LegacyHttp:
         self._sessions.keep(session, answer)
 
     async def _run(
-        self, answer: ResumableResponse, session: HttpSession, request: Request, principal: Principal
-    ) -> tuple[Response, Outcome] | None:
-        """Returns the response, and the outcome that it was made of; None where the client cancelled."""
+        self, answer: ResumableResponse, session: HttpSession, request: Request,
+        enter: Callable[[], Awaitable[bool]] | None = None,
+    ) -> tuple[Response, Outcome] | None:  # fmt: skip
+        """Returns the response, and the outcome that it was made of; None where the client cancelled, or where `enter`,
+        which may wait, says that it must not begin."""
         running = session.begin(request.id, answer.loop)
         try:
+            if enter is not None and not await enter():
+                return None
             emit = partial(_emit, answer, session, legacy_client.Rising())
-            begun = session.to_call(request, session.client_for(principal), emit)
+            begun = session.to_call(request, session.client, emit)
             if isinstance(begun, Call):
                 outcome = await self._context.handler(begun)
                 if isinstance(outcome, InputRequired):
@@ -175,9 +182,16 @@ class LegacyHttp:
         answer = self._answer(exchange, session)
         together, turn = list[bytes](), asyncio.Lock()
 
-        async def serve(item: Request) -> None:
+        async def enter() -> bool:
+            """Its client's turn may come late: the session may be over by then, or the key, or give other roles."""
             await self._context.large.enter(principal.name)
-            found = await self._run(answer, session, item, principal)
+            now = None if session.ended else self._again(exchange, principal)
+            if now is not None:
+                session.client_for(now)
+            return now is not None
+
+        async def serve(item: Request) -> None:
+            found = await self._run(answer, session, item, enter)
             if found is not None:
                 async with turn:
                     await self._add(answer, exchange, principal, found, together)

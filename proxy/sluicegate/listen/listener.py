@@ -99,7 +99,7 @@ class Listener:
         )  # fmt: skip
         self._on_sweep, self._handover, self._pages = on_sweep, handover, pages
         self.sessions = Sessions(settings.sessions, self._context, on_session_end, clock)
-        self._legacy = LegacyHttp(self._context, self.sessions)
+        self._legacy = LegacyHttp(self._context, self.sessions, self._again)
         self._forwarded = ForwardedHeaders(settings.names)
         self._resource = ProtectedResource(settings, identity, self._forwarded)
         self._event_streams = HttpSse(self._context, on_session_end)
