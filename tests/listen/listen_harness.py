@@ -46,6 +46,8 @@ class Scripted:
         self.ended = anyio.Event()
         self.listening: list[Call] = []
         self.honours = True
+        self.acknowledges = asyncio.Event()
+        self.acknowledges.set()
 
     async def __call__(self, call: Call) -> Outcome:
         self.calls.append(call)
@@ -63,8 +65,9 @@ class Scripted:
         wanted = call.params["notifications"]
         if not self.honours:
             wanted = {key: value for key, value in wanted.items() if key != "resourceSubscriptions"}
-        await call.emit(Notification("notifications/subscriptions/acknowledged", {"notifications": wanted}))
         try:
+            await self.acknowledges.wait()
+            await call.emit(Notification("notifications/subscriptions/acknowledged", {"notifications": wanted}))
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             self.cancelled.append("listen")

@@ -571,6 +571,40 @@ async def test_a_subscription_that_is_not_honoured_is_a_resource_that_is_not_fou
         assert "resourceSubscriptions" not in here.handler.listening[0].params["notifications"]
 
 
+async def test_a_subscription_that_waits_while_roles_change_is_judged_by_the_new_ones() -> None:
+    async with site() as here, here.client() as client, anyio.create_task_group() as tasks:
+        await open_session(client)
+        await listening(here)
+        here.handler.acknowledges.clear()
+        answers: list[httpx.Response] = []
+
+        async def subscribe() -> None:
+            answers.append(await client.post("/mcp", json=subscription("subscribe", "gh+file:///a")))
+
+        tasks.start_soon(subscribe)
+        await listening(here, 2)
+        here.identity.replace(LATER)
+        assert (await client.post("/mcp", json=call("echo"))).status_code == 200
+        here.handler.acknowledges.set()
+        await until(lambda: bool(answers))
+        await listening(here)
+        heard = here.handler.listening[0]
+        assert heard.client.roles == ("role:later",)
+        assert heard.params["notifications"]["resourceSubscriptions"] == ["gh+file:///a"]
+
+
+async def test_what_stopped_listening_does_not_begin_again_with_other_roles() -> None:
+    async with site() as here, here.client() as client:
+        await open_session(client)
+        await listening(here)
+        here.listener.close()
+        await listening(here, 0)
+        known = len(here.handler.calls)
+        here.identity.replace(LATER)
+        assert (await client.post("/mcp", json=call("echo"))).status_code == 200
+        assert [one.method for one in here.handler.calls[known:]] == ["tools/call"]
+
+
 # ---------------------------------------------------------------- batches
 
 

@@ -47,24 +47,27 @@ class SessionNotifications:
         """`tell` gets every notification but the acknowledgement; the call runs in `group`."""
         self._handler, self._client, self._trail, self._tell, self._group = handler, client, trail, tell, group
         self._current: _Listen | None = None
+        self._is_over = False
         self._uris: frozenset[str] = frozenset()
         self._lock = anyio.Lock()
         self._telling: dict[str, bool] = {}  # method of what servers are being told -> and once more
 
     def start(self) -> None:
         """Begins to listen for list changes, once."""
-        if self._current is None:
+        if self._current is None and not self._is_over:
             self._current = self._listen(self._uris)
 
     def act_as(self, client: Client) -> None:
         """The client as its newest request has it. With other roles than before it listens anew: what it may hear is
         judged when that begins."""
         before, self._client = self._client, client
-        if client.roles != before.roles and self._current is not None:
+        if client.roles != before.roles and self._current is not None and not self._is_over:
             self._current.scope.cancel()
             self._current = self._listen(self._uris)
 
     def stop(self) -> None:
+        """Nothing is told any more, and no listening begins anew."""
+        self._is_over = True
         if self._current is not None:
             self._current.scope.cancel()
 
@@ -100,18 +103,26 @@ class SessionNotifications:
             return await self._change(union, uri if wanted else None)
 
     async def _change(self, union: frozenset[str], added: str | None) -> Outcome:
-        new = self._listen(union)
-        is_granted = False
-        try:
-            await new.settled.wait()
-            is_granted = added is None or added in new.honoured
-        finally:
-            if not is_granted:
-                new.scope.cancel()
+        while True:
+            roles, new = self._client.roles, self._listen(union)
+            is_kept = False
+            try:
+                await new.settled.wait()
+                is_granted = added is None or added in new.honoured
+                # What it may hear was judged when it began: with other roles by now, it is judged anew.
+                is_as_now = roles == self._client.roles
+                is_kept = is_granted and is_as_now and not self._is_over
+            finally:
+                if not is_kept:
+                    new.scope.cancel()
+            if is_as_now or self._is_over:
+                break
         if not is_granted:
             return _refusal(new.refused.get(added or ""), added)
-        self.stop()
-        self._current, self._uris = new, union
+        if is_kept:
+            if self._current is not None:
+                self._current.scope.cancel()
+            self._current, self._uris = new, union
         return Result({})
 
     def _listen(self, uris: frozenset[str]) -> _Listen:
