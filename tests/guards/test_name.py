@@ -237,3 +237,38 @@ async def test_transparent_mode_only_resolves_and_says_whose_forms_are() -> None
     answer = await ask("tasks/get", {"taskId": "t"}, target, Inside(task), rewriting=None)
     assert isinstance(answer, Result)
     assert answer.value["inputRequests"]["e"]["params"]["message"] == "[github] Sluice asks: run it?"
+
+
+async def _ask_while_rights_change(now: Client | None, method: str, params: dict[str, Any], target: Target) -> Any:
+    """The client, and what it was when its target was looked for, each time."""
+    there, asked, inside = [Client("key:ci", ("role:all",))], list[Client](), Inside()
+
+    async def resolve(call: Call) -> Target | None:
+        asked.append(call.client)
+        there[:] = [] if now is None else [now]
+        return target
+
+    guard = name(resolve, lambda server: None, current=lambda client: there[0] if there else None)
+    outcome = await guard(Call(there[0], method, params), inside)
+    return outcome, asked, [call.client for call in inside.calls]
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "params"),
+    [
+        ("tools/call", CREATE, TOOL_CALL),
+        ("prompts/get", GREET, {"name": "gh__greet"}),
+        ("resources/read", FILE, {"uri": "file:///a"}),
+        ("completion/complete", GREET, {"ref": {"type": "ref/prompt", "name": "gh__greet"}}),
+        ("tasks/get", CREATE, {"taskId": "t"}),
+    ],
+)
+async def test_a_call_whose_target_was_waited_for_is_made_with_the_rights_of_then(
+    method: str, target: Target, params: dict[str, Any]
+) -> None:
+    less = Client("key:ci", ("role:low",))
+    outcome, asked, inside = await _ask_while_rights_change(less, method, params, target)
+    assert (outcome, inside) == (Result({}), [less])
+    assert [one.roles for one in asked] == [("role:all",), ("role:low",)], "it may stand for something else to others"
+    outcome, _, inside = await _ask_while_rights_change(None, method, params, target)
+    assert (outcome.reason, inside) == ("denied", [])

@@ -119,6 +119,8 @@ def _current(judges: PolicyService, client: Client) -> Client | None:
     found = judges.client_of(client.principal, client.roles, False)
     if found is None or is_gone(judges.config, client.principal) or found.credential != client.credential:
         return None  # a newer key of that name is another person's, maybe
+    if (found.roles, found.owner) == (client.roles, client.owner):
+        return client
     return replace(client, roles=found.roles, owner=found.owner)
 
 

@@ -77,7 +77,11 @@ def pipeline(
         "record": RecordGuard(audit.outcome if audit else None),
         "throttle": throttle(windows["client"]) if "client" in windows else None,
         "name": name(
-            partial(behind.tasking.resolve, resolver), tables.rewriting.__getitem__, resolver.find, begun_call
+            partial(behind.tasking.resolve, resolver),
+            tables.rewriting.__getitem__,
+            resolver.find,
+            begun_call,
+            asked.current,
         ),
         "seal": seal(
             sealer.seal,

@@ -17,6 +17,7 @@ from sluicegate.protocol.legacy_server import URL_ELICITATION_REQUIRED
 from sluicegate.protocol.methods import JUDGED_BY_NAME
 from sluicegate.protocol.model import (
     Call,
+    Client,
     Failure,
     Guard,
     Handler,
@@ -26,10 +27,15 @@ from sluicegate.protocol.model import (
     Target,
     TaskStarted,
     not_found,
+    refuse,
 )
 
 Resolve = Callable[[Call], Awaitable[Target | Outcome | None]]
 """The target of a call; None for what does not exist, an outcome where more than that is to be said."""
+
+Current = Callable[[Client], Client | None]
+
+GONE: Final = "NOT EXECUTED: whoever sent this call can no longer come in."
 
 # The members of each type of reference (2026-07-28 schema: PromptReference, ResourceTemplateReference).
 _REFS: Final = {"ref/prompt": frozenset({"type", "name", "title"}), "ref/resource": frozenset({"type", "uri"})}
@@ -40,16 +46,22 @@ def name(
     rewriting: Callable[[str], Rewriting | None],
     find: Callable[[Call], Target | None] = lambda call: None,
     begun: Callable[[Call], Outcome | None] = lambda call: None,
+    current: Current = lambda client: client,
 ) -> Guard:
     """`resolve` finds the target that the public name, URI or ref of a call stands for, `find` the same where it need
     not wait, or None; `begun` gives the end of a call that has begun and whose target is gone, or None; `rewriting`
-    says how a server's URIs are shown, None in transparent mode, where nothing is renamed."""
+    says how a server's URIs are shown, None in transparent mode, where nothing is renamed. `current` gives a client
+    with the rights of now, None for one that cannot come in any more."""
 
     async def guard(call: Call, inner: Handler) -> Outcome:
         field = JUDGED_BY_NAME.get(call.method)
         if field is None:
             return await inner(call)
-        target = find(call) or await resolve(call) if _names_something(call, field) else None
+        target: Target | Outcome | None = None
+        if _names_something(call, field):
+            target = find(call)
+            if target is None:
+                call, target = await _waited(call, resolve, current)
         if not isinstance(target, Target):
             return begun(call) or target or not_found(call.method, call.params)
         if not _may_stand(call.method, target):
@@ -59,6 +71,18 @@ def name(
         return _outwards(call, own_call, await inner(own_call), target, rewrite)
 
     return guard
+
+
+async def _waited(call: Call, resolve: Resolve, current: Current) -> tuple[Call, Target | Outcome | None]:
+    """The target, and the call as its client may make it by then: the first list of a server can take seconds."""
+    while True:
+        target = await resolve(call)
+        client = current(call.client)
+        if client is None:
+            return call, refuse(call.method, "denied", GONE)
+        if (client.roles, client.owner) == (call.client.roles, call.client.owner):
+            return call, target
+        call = replace(call, client=client)  # what a name stands for may depend on who says it
 
 
 def _names_something(call: Call, field: str) -> bool:
