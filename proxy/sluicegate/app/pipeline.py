@@ -64,6 +64,8 @@ def pipeline(
         begin=services.logins.begin_link,
         wait=services.logins.wait,
         renew=asked.renew,
+        current=asked.current,
+        decide=judge.decide,
         opens_pages=opens_pages,
         tells_legacy=lambda: services.judging.config.login.legacy == "error",
         hold_for=config.approvals.hold_for,

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from sluicegate.guards.name import GONE
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.legacy_server import URL_ELICITATION_REQUIRED
 from sluicegate.protocol.methods import ASKING
@@ -17,12 +18,14 @@ from sluicegate.protocol.model import (
     ApprovalRef,
     Call,
     Client,
+    Decision,
     Failure,
     Guard,
     Handler,
     InputRequired,
     Outcome,
     Target,
+    Verdict,
     not_found,
     refuse,
 )
@@ -42,13 +45,16 @@ class LoginDeps:
     """`account` is what the audit log says of the account that a client's calls to a server use, None for none; a
     sentence where somebody has to log in first. `begin` starts a login, None where that cannot be done by a link.
     `wait` takes seconds, and returns whether there is a login. `renew` finds what a call is about in the lists of
-    today: before, those of an earlier login may have been known. `tells_legacy`: a legacy client gets the page in an
-    error, and is not asked inside the call."""
+    today: before, those of an earlier login may have been known. `current` and `decide` are asked after a wait: for
+    the client with the rights of now, None for one that cannot come in, and for what the policy says of the call.
+    `tells_legacy`: a legacy client gets the page in an error, and is not asked inside the call."""
 
     account: Callable[[str, Client], Json | str | None]
     begin: Callable[[str, Client], Awaitable[LoginLink | None]]
     wait: Callable[[str, Client, float], Awaitable[bool]]
     renew: Callable[[Call, Target], Awaitable[Target | None]]
+    current: Callable[[Client], Client | None]
+    decide: Callable[[Call, Target], Decision]
     opens_pages: Callable[[Client], bool]
     tells_legacy: Callable[[], bool]
     hold_for: float
@@ -95,11 +101,23 @@ async def _ask(deps: LoginDeps, call: Call, target: Target, asked: ApprovalRef |
 
 
 async def _go_on(deps: LoginDeps, call: Call, target: Target, inner: Handler) -> Outcome:
+    # A person was waited for: roles and policy may be others than when it was decided.
+    client, before = deps.current(call.client), call.trail.decisions[-1]
+    if client is None:
+        return refuse(call.method, "denied", GONE)
+    call = replace(call, client=client)
     found = await deps.renew(call, target)
     if found is None:
         return not_found(call.method, call.params)
     if replace(found, is_stored=target.is_stored) != target:
         return _refused(call, f"{target.public} has another definition for this login. Call again.")
+    decision = deps.decide(call, found)
+    if decision != before:
+        call.trail.add(decision)
+    if decision.verdict is Verdict.DENY:
+        return not_found(call.method, call.params)
+    if decision.verdict is Verdict.ASK and decision != before:  # nobody was asked for that
+        return _refused(call, f"what the policy says of {target.public} has changed. Call again.")
     account = deps.account(target.server, call.client)
     call.trail.login = account if isinstance(account, dict) else None
     return await inner(replace(call, target=found))
