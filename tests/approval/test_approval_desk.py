@@ -18,7 +18,9 @@ from sluicegate.approval.record import Approval
 from sluicegate.approval.repository import OPEN
 from sluicegate.approval.states import FINISHED, TRANSITIONS, may_become
 from sluicegate.approval.vote_request import VoteRefused, VoteRequest
+from sluicegate.audit.read import approvals
 from sluicegate.policy.arguments import ArgumentSchema
+from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import ApprovalRef, Client, InputRequired, Result, Trail, Verdict
 from sluicegate.store.sqlite import SqliteStore
 
@@ -568,6 +570,110 @@ async def test_two_decide_at_once_and_one_is_heard(town: Town) -> None:
         group.start_soon(decide, LEA, "approve")
         group.start_soon(decide, LEO, "deny")
     assert sorted(heard, key=str) in ([409, "approved"], [409, "denied"])
+
+
+# ---------------------------------------------------------------- what is recorded is what takes effect
+
+
+def _recorded(town: Town, id: str) -> list[str]:
+    return [one["approval"]["state"] for one in town.told if one["approval"]["id"] == id]
+
+
+def _row(town: Town, id: str) -> Json:
+    """What `sluice audit approvals` makes of the log."""
+    told = [{"type": "approval", "time": str(number), **one} for number, one in enumerate(town.told)]
+    return next(row for row in approvals(told) if row["id"] == id)
+
+
+def _written_slowly(town: Town) -> ApprovalQueue:
+    """A desk whose log takes its time: others act before a record is kept."""
+
+    async def tell(fields: Json) -> bool:
+        town.told.append(fields)
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+        return True
+
+    return ApprovalQueue(town.store, town.desk.settings, replace(town.world(), tell=tell), town.clock)
+
+
+async def _approve(town: Town, approval: Approval) -> Any:
+    return await town.decide(approval)
+
+
+async def _cancel(town: Town, approval: Approval) -> Any:
+    return await town.desk.end(approval.id, "cancelled", ANN.principal)
+
+
+async def _look_late(town: Town, approval: Approval) -> Any:
+    town.clock.now = approval.expires + 1
+    return await town.desk.get(approval.id)
+
+
+async def _take_away(town: Town, approval: Approval) -> Any:
+    town.may_call = False
+    town.desk.reconsider()
+    return await town.desk.refresh()
+
+
+async def _use(town: Town, approval: Approval) -> Any:
+    return await town.desk.consume(approval.id)
+
+
+@pytest.mark.parametrize("first", [_approve, _cancel, _look_late, _take_away, _use])
+@pytest.mark.parametrize("second", [_approve, _cancel, _look_late, _take_away, _use])
+@pytest.mark.parametrize("state", ["pending", "approved"])
+async def test_of_what_happens_at_once_that_is_recorded_which_takes_effect(
+    town: Town, first: Any, second: Any, state: str
+) -> None:
+    approval = await town.pending(amount=1)
+    if state == "approved":
+        await town.decide(approval)
+    town.desk = _written_slowly(town)
+    await town.desk.refresh()
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(first, town, approval)
+            group.start_soon(second, town, approval)
+    stored = await town.desk.book.read(approval.id)
+    assert stored is not None
+    now, recorded = stored.approval.state, _recorded(town, approval.id)
+    assert _row(town, approval.id)["state"] == now or (now == "consumed" and recorded[-1] == "approved"), recorded
+    finished = [one["approval"]["state"] in FINISHED for one in town.told if "void" not in one["approval"]]
+    assert not any(finished[:-1]), "nothing is recorded behind its end"
+    assert not town.desk._locks
+
+
+async def test_what_another_process_was_first_with_makes_a_record_void(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "db")
+    town = Town(store=store)
+    approval = await town.pending(amount=1)
+
+    async def tell(fields: Json) -> bool:
+        town.told.append(fields)
+        if fields["approval"]["state"] == "approved":  # between the record of it and its effect
+            await town.desk.end(approval.id, "cancelled", ANN.principal)
+        return True
+
+    other = ApprovalQueue(store, town.desk.settings, replace(town.world(), tell=tell), town.clock)
+    vote = VoteRequest("approve", seen=approval.binding.digest)
+    assert status(await other.decide(approval.id, LEA, vote, "api")) == 409
+    assert _recorded(town, approval.id) == ["pending", "approved", "cancelled", "cancelled"]
+    last = town.told[-1]["approval"]
+    assert (last["void"], last["approver"], last["state"]) == ("approved", LEA.principal, "cancelled")
+    row = _row(town, approval.id)
+    decided = [(one["approver"], one["state"], one.get("is_void", False)) for one in row["decisions"]]
+    assert row["state"] == "cancelled"
+    assert decided == [(LEA.principal, "approved", True), (ANN.principal, "cancelled", False)]
+    await store.close()
+
+
+async def test_an_intent_that_came_too_late_for_its_approval_is_said_to_be_void(town: Town) -> None:
+    approval = await town.pending(amount=1)
+    await town.decide(approval)
+    await _cancel(town, approval)
+    assert not await town.desk.consume(approval.id)
+    assert town.told[-1]["approval"] | {"state": "cancelled", "void": "consumed"} == town.told[-1]["approval"]
 
 
 # ---------------------------------------------------------------- S30: used once

@@ -27,6 +27,7 @@ from audit_kit import (
 )
 
 from sluicegate import __version__
+from sluicegate.admin.calls import _stage
 from sluicegate.audit import chain, export, record, record_templates
 from sluicegate.audit.chain import ChainHead, Link
 from sluicegate.audit.checkpoint import Signer, read_publics
@@ -43,6 +44,7 @@ from sluicegate.audit.settings import Redaction, Rotation, SinkSettings, file_of
 from sluicegate.audit.sinks import open_channel, syslog
 from sluicegate.audit.time_expressions import read_time
 from sluicegate.audit.verify import verify
+from sluicegate.cli.audit import _approval
 from sluicegate.policy.rules import Ruling
 from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.model import (
@@ -339,6 +341,22 @@ def test_one_row_says_who_approved_what_and_what_became_of_it() -> None:
         {"id": "x", "decisions": [decided], "asked_at": "1", "state": "consumed", "profile": "two", "digest": "d",
          "principal": "key:a", "server": "db", "tool": "drop", "outcome": "ok"}
     ]  # fmt: skip
+
+
+def test_a_decision_that_came_too_late_is_marked_and_changes_no_state() -> None:
+    told = [
+        {"type": "approval", "time": "1", "approval": {"id": "x", "state": "approved", "approver": "key:b"}},
+        {"type": "approval", "time": "2", "approval": {"id": "x", "state": "approved", "approver": "key:b"}},
+        {"type": "approval", "time": "3",
+         "approval": {"id": "x", "state": "cancelled", "void": "approved", "approver": "key:b"}},
+        {"type": "approval", "time": "4", "approval": {"id": "x", "state": "cancelled", "void": "consumed"}},
+    ]  # fmt: skip
+    (row,) = approvals(told)
+    decided = {"approver": "key:b", "state": "approved"}
+    assert row["decisions"] == [{"time": "1", **decided}, {"time": "2", **decided, "is_void": True}]
+    assert row["state"] == "cancelled"
+    assert _approval(row)[4:6] == ["cancelled", "key:b (approved), key:b (approved, too late)"]
+    assert [_stage(one) for one in told[-2:]] == ["approval not approved", "approval not consumed"]
 
 
 async def test_the_last_calls_of_somebody_are_few_and_the_newest_come_first(tmp_path: Path) -> None:

@@ -131,10 +131,13 @@ def timing(records: Sequence[Json]) -> list[Json]:
 
 def _stage(record: Json) -> str:
     kind: str = record["type"]
-    return f"approval {record['approval'].get('state', '')}" if kind == "approval" else kind
+    if kind != "approval":
+        return kind
+    approval = record["approval"]
+    return f"approval not {approval['void']}" if "void" in approval else f"approval {approval.get('state', '')}"
 
 
 def _approval(record: Json) -> Json:
-    names = ("id", "state", "profile", "approver", "channel", "comment", "scope", "grant", "digest")
+    names = ("id", "state", "profile", "approver", "channel", "comment", "scope", "grant", "digest", "void")
     approval = record["approval"]
     return {"time": record["time"], **{name: approval[name] for name in names if name in approval}}

@@ -8,14 +8,15 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import anyio.to_thread
 
 from sluicegate.approval import eligibility, presentation
+from sluicegate.approval.audit_records import ApprovalRecords
 from sluicegate.approval.grants import Grant, Grants, TokenEnd
 from sluicegate.approval.record import Approval, CallBinding, Vote, groups, new_id, session_mark
 from sluicegate.approval.repository import ApprovalRepository, StoredApproval
@@ -96,6 +97,7 @@ class ApprovalQueue:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.watchers: list[Callable[[Approval], None]] = []
         self._deps, self._clock = deps, clock
+        self._records = ApprovalRecords(deps.tell)
         self._home = secrets.token_hex(6)
         self._raw: dict[str, bytes] = {}
         self._touched: set[str] = set()  # since the last look at the store began
@@ -120,25 +122,25 @@ class ApprovalQueue:
     ) -> Approval | VoteRefused:
         """The approval of this call: the one that it has, or a new one. `shown` masks the arguments, which takes up to
         300 ms for megabytes of them: a thread does that."""
-        with self._lock(f"asking {binding.principal}") as lock:  # a client waits for its own large calls alone
-            async with lock:
-                while True:
-                    found = await self.book.find(binding.digest)
-                    approval = None if found is None else await self._still(found.approval, binding)
-                    if approval is not None:
-                        return approval
-                    if refused := self._full(binding.principal):
-                        return refused
-                    async with self._masking:
-                        details, row = await anyio.to_thread.run_sync(_both, shown)
-                    approval = self._new(call, binding)
-                    if not await self._record(approval):
-                        return UNRECORDED
-                    if await self.book.open(approval, details, row):
-                        if call.target is not None:
-                            self._targets[approval.id] = call.target
-                        self._changed(approval)
-                        return approval
+        async with self._alone(f"asking {binding.principal}"):  # a client waits for its own large calls alone
+            while True:
+                found = await self.book.find(binding.digest)
+                approval = None if found is None else await self._still(found.approval, binding)
+                if approval is not None:
+                    return approval
+                if refused := self._full(binding.principal):
+                    return refused
+                async with self._masking:
+                    details, row = await anyio.to_thread.run_sync(_both, shown)
+                approval = self._new(call, binding)
+                if not await self._records.change(approval):
+                    return UNRECORDED
+                if await self.book.open(approval, details, row):
+                    if call.target is not None:
+                        self._targets[approval.id] = call.target
+                    self._changed(approval)
+                    return approval
+                await self._void(approval, approval.state)
 
     async def _still(self, approval: Approval, binding: CallBinding) -> Approval | None:
         """It, if it can be the answer to a call that was decided just now."""
@@ -228,8 +230,13 @@ class ApprovalQueue:
 
     async def _withdraw(self, id: str, why: str) -> None:
         """Ends it for the reason that is known, or this one. Until that is written nobody here can use it."""
+        self._withdrawn.setdefault(id, why)
+        async with self._alone(id):
+            await self._withdraw_alone(id, why)
+
+    async def _withdraw_alone(self, id: str, why: str) -> None:
         why = self._withdrawn.setdefault(id, why)
-        await self.end(id, "cancelled" if why in (GONE, OTHER_KEY) else "superseded", comment=why)
+        await self._end_alone(id, "cancelled" if why in (GONE, OTHER_KEY) else "superseded", comment=why)
         self._withdrawn.pop(id, None)
 
     def _full(self, principal: str) -> VoteRefused | None:
@@ -279,11 +286,20 @@ class ApprovalQueue:
     async def get(self, id: str) -> Approval | None:
         """As it is now: one whose time is over is expired, whoever looks first."""
         stored = await self.book.read(id)
-        if stored is None:
-            return None
-        if not stored.approval.is_finished and stored.approval.expires <= self._clock():
+        if stored is not None and self._is_late(stored.approval):
             return await self.end(id, "expired")
-        return stored.approval
+        return None if stored is None else stored.approval
+
+    async def _get_alone(self, id: str) -> StoredApproval | None:
+        """The same for who changes it: nobody else does until then."""
+        stored = await self.book.read(id)
+        if stored is not None and self._is_late(stored.approval):
+            await self._end_alone(id, "expired")
+            stored = await self.book.read(id)
+        return stored
+
+    def _is_late(self, approval: Approval) -> bool:
+        return not approval.is_finished and approval.expires <= self._clock()
 
     def release(self) -> None:
         """Sluice is about to stop: whoever waits is answered now."""
@@ -297,29 +313,29 @@ class ApprovalQueue:
         """404 unknown or not theirs to see, 403 not theirs to decide, 409 decided already or another digest, 400 what
         the profile does not allow."""
         roles = self._deps.roles_of(who)
-        with self._lock(id) as lock:
-            async with lock:
-                while True:
-                    if await self.get(id) is None or (stored := await self.book.read(id)) is None:
-                        return VoteRefused(404, "no such approval")
-                    approval = self.as_now(stored.approval)
-                    if not eligibility.may_see(approval, who, roles):
-                        return VoteRefused(404, "no such approval")
-                    if why := eligibility.objection(approval, who, roles):
-                        return VoteRefused(403, why)
-                    if not approval.is_finished and (why := self._withdrawn.get(id) or self._ground_of(approval)):
-                        await self._withdraw(id, why)
-                        return VoteRefused(409, f"it was withdrawn: {why}")
-                    if refused := unfit(approval, who, vote_request, channel):
-                        return refused
-                    new = self._voted(stored.approval, who, vote_request, channel)
-                    grant, writes = self._granted(new, who, vote_request, channel)
-                    if not await self._record(new, who.principal, vote_request.comment, grant, channel):
-                        return UNRECORDED
-                    if await self._apply(stored, new, writes):
-                        if grant is not None:
-                            self.grants.add(grant)
-                        return new
+        async with self._alone(id):
+            while True:
+                if (stored := await self._get_alone(id)) is None:
+                    return VoteRefused(404, "no such approval")
+                approval = self.as_now(stored.approval)
+                if not eligibility.may_see(approval, who, roles):
+                    return VoteRefused(404, "no such approval")
+                if why := eligibility.objection(approval, who, roles):
+                    return VoteRefused(403, why)
+                if not approval.is_finished and (why := self._withdrawn.get(id) or self._ground_of(approval)):
+                    await self._withdraw_alone(id, why)
+                    return VoteRefused(409, f"it was withdrawn: {why}")
+                if refused := unfit(approval, who, vote_request, channel):
+                    return refused
+                new = self._voted(stored.approval, who, vote_request, channel)
+                grant, writes = self._granted(new, who, vote_request, channel)
+                if not await self._records.change(new, who.principal, vote_request.comment, grant, channel):
+                    return UNRECORDED
+                if await self._apply(stored, new, writes):
+                    if grant is not None:
+                        self.grants.add(grant)
+                    return new
+                await self._void(new, new.state, who.principal, grant)
 
     def _voted(self, approval: Approval, who: Client, vote_request: VoteRequest, channel: str) -> Approval:
         at, comment = self._clock(), vote_request.comment[:MAX_COMMENT]
@@ -365,8 +381,7 @@ class ApprovalQueue:
         arguments = self._whole.get(id)
         if not approval.is_waiting or arguments is None:
             return VoteRefused(409, "they are not in this process: it is decided, or large, or another one asks")
-        fields: Json = {"id": id, "state": "revealed", "digest": approval.binding.digest, "approver": who.principal}
-        is_kept = await self._tell({**fields, "channel": channel}, approval.binding)
+        is_kept = await self._records.reveal(approval, who.principal, channel)
         return {"id": id, "arguments": arguments} if is_kept else UNRECORDED
 
     # ------------------------------------------------------------ using
@@ -384,18 +399,25 @@ class ApprovalQueue:
     async def consume(self, id: str) -> bool:
         """Uses it up: True exactly once, whoever tries. The call's intent, on the disk already, is the record. False
         also where somebody who agreed could not any more."""
-        stored = await self.book.read(id)
-        if stored is None or stored.approval.state != "approved" or stored.approval.expires <= self._clock():
+        async with self._alone(id):
+            stored = await self.book.read(id)
+            if stored is None:
+                return False
+            if await self._consume_alone(stored):
+                await self.book.remember_last(stored.approval)
+                return True
+            await self._void(stored.approval, "consumed")
             return False
-        why = self._ground_of(stored.approval) or self._unsupported(stored.approval)
-        if why or id in self._withdrawn:
-            await self._withdraw(id, why)
+
+    async def _consume_alone(self, stored: StoredApproval) -> bool:
+        approval, now = stored.approval, self._clock()
+        if approval.state != "approved" or approval.expires <= now:
             return False
-        now = self._clock()
-        if not await self._apply(stored, stored.approval.become("consumed", by="", ended=now)):
+        why = self._ground_of(approval) or self._unsupported(approval)
+        if why or approval.id in self._withdrawn:
+            await self._withdraw_alone(approval.id, why)
             return False
-        await self.book.remember_last(stored.approval)
-        return True
+        return await self._apply(stored, approval.become("consumed", by="", ended=now))
 
     async def is_approved(self, binding: CallBinding) -> bool:
         found = await self.book.find(binding.digest)
@@ -414,15 +436,22 @@ class ApprovalQueue:
         self, id: str, state: State, by: str = "", comment: str = "", channel: str = ""
     ) -> Approval | None:
         """Ends it unused, if it is not finished: as it is afterwards."""
+        async with self._alone(id):
+            return await self._end_alone(id, state, by, comment, channel)
+
+    async def _end_alone(
+        self, id: str, state: State, by: str = "", comment: str = "", channel: str = ""
+    ) -> Approval | None:
         while True:
             stored = await self.book.read(id)
             if stored is None or stored.approval.is_finished:
                 return None if stored is None else stored.approval
             new = stored.approval.become(state, by=by, comment=comment[:MAX_COMMENT], ended=self._clock())
             # What is over by time, or by a rule, is over whether the log can be written or not: it is never a yes.
-            await self._record(new, by, comment, channel=channel)
+            await self._records.change(new, by, comment, channel=channel)
             if await self._apply(stored, new):
                 return new
+            await self._void(new, new.state, by)
 
     def configure(self, settings: ApprovalSettings) -> None:
         """The settings of a changed config are in force from now on."""
@@ -462,20 +491,10 @@ class ApprovalQueue:
 
     # ------------------------------------------------------------ changes
 
-    async def _record(
-        self, new: Approval, by: str = "", comment: str = "", grant: Grant | None = None, channel: str = ""
-    ) -> bool:
-        binding = new.binding
-        fields: Json = {"id": new.id, "state": new.state, "digest": binding.digest, "profile": binding.terms.name}
-        fields |= {"approver": by} if by else {}
-        fields |= {"channel": channel} if channel else {}
-        fields |= {"comment": comment[:MAX_COMMENT]} if comment else {}
-        fields |= {"grant": grant.id, "scope": grant.scope} if grant else {}
-        return await self._tell(fields, binding)
-
-    async def _tell(self, fields: Json, binding: CallBinding) -> bool:
-        about = {"principal": binding.principal, "server": binding.server, "own": binding.own}
-        return await self._deps.tell({"approval": fields, **about})
+    async def _void(self, approval: Approval, state: State, by: str = "", grant: Grant | None = None) -> None:
+        stored = await self.book.read(approval.id)
+        now: State = "superseded" if stored is None else stored.approval.state
+        await self._records.void(approval, state, now, by, grant)
 
     async def _apply(self, stored: StoredApproval, new: Approval, also: list[Write] | None = None) -> bool:
         if not await self.book.move(stored, new, self._clock(), also or ()):
@@ -513,11 +532,14 @@ class ApprovalQueue:
             if not self._mine[principal]:
                 del self._mine[principal]
 
-    @contextmanager
-    def _lock(self, id: str) -> Iterator[anyio.Lock]:
+    @asynccontextmanager
+    async def _alone(self, id: str) -> AsyncIterator[None]:
+        """Nobody else in this process changes that approval meanwhile, so that what is recorded is what takes effect.
+        Not to be nested for one id. What waits for people waits outside of it."""
         lock = self._locks.setdefault(id, anyio.Lock())
         try:
-            yield lock
+            async with lock:
+                yield
         finally:
             if not lock.statistics().tasks_waiting and not lock.locked():
                 self._locks.pop(id, None)

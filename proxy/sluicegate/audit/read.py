@@ -127,7 +127,16 @@ def _add_approval(row: Record, approval: Record, record: Record) -> None:
     row |= {name: record[name] for name in ("principal", "server") if name in record and name not in row}
     if "own" in record:
         row.setdefault("tool", record["own"])
-    if "approver" in approval and record["type"] == "approval":
+    if "void" in approval:
+        row["decisions"] = _without_effect(row["decisions"], approval)
+    elif "approver" in approval and record["type"] == "approval":
         wanted = ("approver", "channel", "state", "comment", "scope")
         fields = {name: approval[name] for name in wanted if name in approval}
         row["decisions"] = [*row["decisions"], {"time": record["time"], **fields}]
+
+
+def _without_effect(decisions: list[Record], void: Record) -> list[Record]:
+    """Marks the newest decision that this record calls void: something else took effect in its place."""
+    meant = (void.get("approver"), void["void"])
+    same = [at for at, one in enumerate(decisions) if (one["approver"], one.get("state")) == meant]
+    return [{**one, "is_void": True} if at in same[-1:] else one for at, one in enumerate(decisions)]

@@ -210,10 +210,15 @@ def approvals(
 
 
 def _approval(row: Record) -> list[str]:
-    deciders = ", ".join(f"{decision['approver']} ({decision.get('state', '')})" for decision in row["decisions"])
+    deciders = ", ".join(map(_decision, row["decisions"]))
     what = f"{row.get('server', '')}/{row.get('tool', '')}"
     cells = [row["id"], row["asked_at"][:19], row.get("principal", ""), what, row.get("state", "")]
     return [str(cell) for cell in (*cells, deciders or "-", row.get("outcome", "-"))]
+
+
+def _decision(decision: Record) -> str:
+    too_late = ", too late" if "is_void" in decision else ""
+    return f"{decision['approver']} ({decision.get('state', '')}{too_late})"
 
 
 # ---------------------------------------------------------------- what is wanted
