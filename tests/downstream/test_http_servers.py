@@ -601,6 +601,34 @@ async def test_no_more_calls_run_at_once_than_may() -> None:
 
 
 @pytest.mark.parametrize("era", [LEGACY, MODERN], ids=["legacy", "modern"])
+async def test_a_call_whose_right_is_lost_while_it_waits_is_not_sent(era: Client) -> None:
+    may_end, lost, sent = asyncio.Event(), list[bool](), list[Json]()
+
+    async def script(asked: Asked) -> None:
+        if await (legacy_start if era is LEGACY else modern_start)(asked):
+            return
+        sent.append(asked.message["params"]["arguments"])
+        await may_end.wait()
+        await asked.result(COMPLETE)
+
+    async with (
+        endpoint(script) as (url, _),
+        running(url=url, concurrency=1, may_still=lambda call: not lost) as rig,
+        asyncio.TaskGroup() as group,
+    ):
+        first = group.create_task(rig.request("tools/call", {"name": "t", "arguments": {"n": 1}}, era))
+        await until(lambda: len(sent) == 1)
+        second = group.create_task(rig.request("tools/call", {"name": "t", "arguments": {"n": 2}}, era))
+        await until(lambda: rig.server.numbers()["waiting"] == 1)
+        lost.append(True)
+        may_end.set()
+        assert isinstance(await first, Result)
+        refused = await second
+        assert isinstance(refused, Result) and refused.reason == "denied" and sent == [{"n": 1}]
+        assert rig.server.numbers()["in_flight"] == 0
+
+
+@pytest.mark.parametrize("era", [LEGACY, MODERN], ids=["legacy", "modern"])
 async def test_a_client_whose_calls_take_long_leaves_places_to_the_others(era: Client) -> None:
     may_end = asyncio.Semaphore(0)
 

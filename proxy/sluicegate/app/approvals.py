@@ -97,7 +97,7 @@ def approve_deps(
         decide=judges.judge.decide,
         check_arguments=judges.judge.check_arguments,
         renew=partial(_renew, resolver),
-        current=partial(_current, judges),
+        current=partial(current, judges),
         classify=judges.judge.classify,
         review=pins.review,
         elicits=elicits,
@@ -114,7 +114,7 @@ async def _renew(resolver: Resolver, call: Call, target: Target) -> Target | Non
     return found if found is not None and (found.server, found.own) == (target.server, target.own) else None
 
 
-def _current(judges: PolicyService, client: Client) -> Client | None:
+def current(judges: PolicyService, client: Client) -> Client | None:
     """A token keeps the groups that it came with: those of another one would be the rights of another call."""
     found = judges.client_of(client.principal, client.roles, False)
     if found is None or is_gone(judges.config, client.principal) or found.credential != client.credential:

@@ -12,11 +12,11 @@ from typing import Final, Protocol
 
 from sluicegate import __version__, telemetry
 from sluicegate.app import metric_sources, settings
-from sluicegate.app.approvals import redactor
+from sluicegate.app.approvals import current, redactor
 from sluicegate.app.late import Late
 from sluicegate.app.logins import may_log_in
 from sluicegate.app.server_control import ServerControl, ServerTables
-from sluicegate.app.services import Services
+from sluicegate.app.services import PolicyService, Services
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.catalog_cache import CatalogCache, Resolver
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, PinEvent
@@ -32,7 +32,7 @@ from sluicegate.hub import Event, Hub
 from sluicegate.protocol import reserved_keys, tasks
 from sluicegate.protocol.jsonrpc import Json, Notification, Response
 from sluicegate.protocol.methods import ABOUT_A_TASK
-from sluicegate.protocol.model import Ask, Call, Client, Handler, Outcome, Publish, Target, session_scope
+from sluicegate.protocol.model import Ask, Call, Client, Handler, Outcome, Publish, Target, Verdict, session_scope
 from sluicegate.router.tasks import TaskRouter
 
 log = logging.getLogger(__name__)
@@ -141,6 +141,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
         return DownstreamServer(
             about, http=http, publish=publish, client_info=ME, ask=ask, store=services.store,
             moved=lambda server: cache().moved(server), is_idle=is_idle, client_wait=client_wait,
+            may_still=partial(_may_still, judges),
         )  # fmt: skip
 
     def server(key: str, section: AnyServer, config: Config) -> AnyDownstream:
@@ -191,6 +192,18 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
         metrics.watch(partial(metric_sources.servers, control))
         metrics.watch(partial(metric_sources.definitions, servers, lists, pins))
         yield Backends(control, servers, lists, pins, hub, sessions, tasking)
+
+
+def _may_still(judges: PolicyService, call: Call) -> bool:
+    """Whether the rights of now let a call be sent that waited at its server. What no person was asked about, and would
+    be by now, may not be sent."""
+    if call.target is None or not call.trail.decisions:
+        return True
+    client = current(judges, call.client)
+    if client is None:
+        return False
+    verdict = judges.judge.decide(replace(call, client=client), call.target).verdict
+    return verdict is Verdict.ALLOW or (verdict is Verdict.ASK and call.trail.decisions[-1].verdict is Verdict.ASK)
 
 
 def _pin_changed(services: Services, event: PinEvent) -> None:

@@ -40,7 +40,19 @@ from sluicegate.downstream.transport.http_transport import http_client
 from sluicegate.http.client.pool import HttpClient
 from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json, Notification, decode_fast
 from sluicegate.protocol.methods import LISTS, ROOTS_CHANGED
-from sluicegate.protocol.model import Ask, Call, Client, Era, Failure, Outcome, Publish, Result, Subscribed, Updated
+from sluicegate.protocol.model import (
+    Ask,
+    Call,
+    Client,
+    Era,
+    Failure,
+    Outcome,
+    Publish,
+    Result,
+    Subscribed,
+    Updated,
+    refuse,
+)
 from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
 
@@ -54,6 +66,7 @@ _SWEEP: Final = 30.0
 _SOON: Final = 1.0
 _UNTIL_LOGIN: Final = 300.0
 _PATIENT: Final = 2.0  # a call waits that long for the end of a back-off, no longer
+_TOO_LATE: Final = "NOT EXECUTED: whoever sent this call may not make it any more."
 _OWN: Final = ("server/discover", ROOTS_CHANGED)
 
 
@@ -76,12 +89,14 @@ class DownstreamServer:
         http: HttpClient | None = None, clock: Callable[[], float] = time.monotonic,
         ask: Ask | None = None, store: Store | None = None, moved: Callable[[str], None] = lambda server: None,
         is_idle: Callable[[str], bool] = lambda session: False, client_wait: float = 0.0,
+        may_still: Callable[[Call], bool] = lambda call: True,
     ) -> None:  # fmt: skip
         """`ask` reaches the client of a legacy session outside of any call; `store` keeps what the server speaks;
         `moved` is told that it came up or went down; `is_idle` whether a session has no open stream and call. The start
-        waits `client_wait` seconds at most for the first client (`expect`)."""
+        waits `client_wait` seconds at most for the first client (`expect`). `may_still` says of a call that waited for
+        its turn, or for a connection, whether it may be sent by then."""
         self.settings = settings
-        self._publish, self._moved = publish, moved
+        self._publish, self._moved, self._may_still = publish, moved, may_still
         self._clock = clock
         self._started: float | None = None
         self._http = http or http_client(settings)
@@ -233,16 +248,22 @@ class DownstreamServer:
             return failed(call, self.key, Lost(why, sent=False), self._health.lines)
         who = call.client.principal
         try:
-            if not self._limit.enter_at_once(who) and not await self._limit.enter(who, self.settings.timeout):
+            waits = not self._limit.enter_at_once(who)
+            if waits and not await self._limit.enter(who, self.settings.timeout):
                 self._breaker.gave_up()
                 return unavailable(call, self.key, "has too many calls waiting.")
             try:
-                return await self._relay(call)
+                return self._too_late(call) if waits and not self._may_still(call) else await self._relay(call)
             finally:
                 self._limit.leave(who)
         except BaseException:
             self._breaker.gave_up()
             raise
+
+    def _too_late(self, call: Call) -> Outcome:
+        """Its client has lost the right while it waited."""
+        self._breaker.gave_up()
+        return refuse(call.method, "denied", _TOO_LATE)
 
     def _discovered(self, client: Client) -> Json | None:
         era = self.era_for(client)
@@ -280,7 +301,11 @@ class DownstreamServer:
 
     async def _relay(self, call: Call, is_again: bool = False) -> Outcome:
         try:
-            connection = self._selector.find(call) or await self._connect(call)
+            connection = self._selector.find(call)
+            if connection is None:
+                connection = await self._connect(call)
+                if not self._may_still(call):
+                    return self._too_late(call)
             if call.method == "server/discover":
                 return Result(connection.discovered)
             if (failure := undeclared(call, connection)) is not None:
