@@ -13,6 +13,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from issuer import AUDIENCE, Issuer, ec_key, ed_key, issuer, public, rsa_key
+from listen_harness import modern, post, site
 
 from sluicegate.http.egress import Egress
 from sluicegate.http.fetch import Fetcher
@@ -130,6 +131,32 @@ async def test_after_a_reload_tokens_are_verified_anew_and_who_is_there_stays(lo
 
 
 # ---------------------------------------------------------------- who does not
+
+
+@pytest.mark.parametrize(("later", "status"), [(50.0, 200), (150.0, 401)], ids=["reloaded", "expired"])
+async def test_a_body_that_comes_late_is_good_with_its_own_token_alone(
+    login: Issuer, later: float, status: int
+) -> None:
+    """Another token of the same subject has other groups."""
+    clock = Clock()
+    first = login.token(groups=["admin"], exp=clock.start + 100)
+    second = login.token(groups=["guest"], exp=clock.start + 1000)
+    config = settings(login, roles_from=("groups",))
+    headers, body = modern("tools/call", name="echo")
+    lines = [f"{name}: {value}" for name, value in headers.items()]
+    data = post(body, *lines, secret=first)
+    async with site(identity=config, identity_clock=clock, keysets=KeySets(Fetcher(Egress()), clock)) as here:
+        async with here.client(first) as one, here.client(second) as other:
+            late = await here.raw(data[:-10])
+            for client in (one, other):
+                assert (await client.post("/mcp", json=body, headers=headers)).status_code == 200
+            clock.now += later
+            here.identity.replace(config)
+            assert (await other.post("/mcp", json=body, headers=headers)).status_code == 200
+        known = len(here.handler.calls)
+        late.writer.write(data[-10:])
+        assert (await late.answer())[0] == status
+        assert [one.client.roles for one in here.handler.calls[known:]] == [("group:admin",)] * (status == 200)
 
 
 def unsigned(login: Issuer, alg: str) -> str:

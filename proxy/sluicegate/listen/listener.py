@@ -278,7 +278,7 @@ class Listener:
 
     def _again(self, exchange: HttpExchange, principal: Principal) -> Principal | None:
         """Who sends this request by now, after a wait; None where that credential is over."""
-        return self._principal(exchange) or (principal if self._identity.is_known(principal) else None)
+        return self._principal(exchange) or (principal if self._identity.is_current(principal) else None)
 
     def _take(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
         return self._take_value(exchange, principal, read_json(exchange, principal, self._context))
