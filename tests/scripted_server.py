@@ -168,6 +168,7 @@ class Front:
         store: MemoryStore | None = None, generation: str = "1", pins: DefinitionPins | None = None,
         may_list: MayList | None = None, may_see: MaySee | None = None,
         permission_key: PermissionKey = no_permission_key, inspected: InspectState = uninspected,
+        current: Callable[[Client], Client | None] = lambda client: client,
         **settings: Any,
     ) -> None:  # fmt: skip
         self.hide = hide
@@ -186,7 +187,7 @@ class Front:
             self.servers, self.lists, self.resolver, self.hub, self.cursors, may_list,
             may_see or (lambda call, server: not self.hide(server, "*")),
             lambda call, target: ALLOWED if may_list(call, target.server, target) else DENIED,
-            permission_key=permission_key, inspected=inspected,
+            permission_key=permission_key, inspected=inspected, current=current,
         )  # fmt: skip
 
     async def __aenter__(self) -> "Front":

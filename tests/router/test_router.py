@@ -11,6 +11,7 @@ import pytest
 from anyio.streams.memory import MemoryObjectReceiveStream
 from scripted_server import CLIENT, OTHER, Front, Scripted, tools
 
+from sluicegate import router
 from sluicegate.catalog.discover_merge import MERGED
 from sluicegate.catalog_cache import cache
 from sluicegate.guards.inspect import inspect_params, inspect_task_state
@@ -65,6 +66,34 @@ async def test_an_unknown_method_is_not_found() -> None:
 
 
 # ---------------------------------------------------------------- lists and discover
+
+
+@pytest.mark.parametrize("method", ["tools/list", "prompts/list", "resources/list", "resources/templates/list"])
+async def test_a_list_that_was_waited_for_shows_what_its_client_may_see_by_then(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router, "_LONG", -1.0)
+    server = Scripted("a", tools=["t"], prompts=["p"], resources=["x:r"], templates=["x:{t}"])
+    server.is_ready = anyio.Event()
+    seen, now = list[str](), [replace(CLIENT, roles=("role:all",))]
+
+    def may_list(call: Call, key: str, target: Target) -> bool:
+        return call.client.roles == ("role:all",)
+
+    async with Front(server, may_list=may_list, current=lambda client: now[0], list_timeout=60) as front:
+
+        async def walk() -> None:
+            seen.extend(await front.names(method, now[0]))
+
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                group.start_soon(walk)
+                await anyio.wait_all_tasks_blocked()
+                now[0] = replace(CLIENT, roles=("role:low",))
+                server.is_ready.set()
+            assert seen == []
+            now[0] = replace(CLIENT, roles=("role:all",))
+            assert len(await front.names(method, now[0])) == 1
 
 
 async def test_lists_are_in_config_order_whoever_comes_first() -> None:

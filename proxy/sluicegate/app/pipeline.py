@@ -48,14 +48,14 @@ def pipeline(
     behind.control.on_end.append(queue.withdraw_servers)
     cursors = Cursors(sealer.seal, sealer.unseal, lambda: tables.generations)
     about_task = Late[Handler]()
+    asked = approve_deps(config, services.judging, resolver, behind.pins, page_link)
     router = Router(behind.servers, behind.lists, resolver, behind.hub, cursors, judge.may_list, judge.may_see,
                     judge.decide, services.store, judge.permission_key,
                     about_task=lambda call: about_task()(call),
-                    inspected=partial(inspect_task_state, behind.tasking.inspected))  # fmt: skip
+                    inspected=partial(inspect_task_state, behind.tasking.inspected), current=asked.current)  # fmt: skip
     behind.tasking.router.set(router.tasks)
     windows = _windows(config)
     services.metrics.watch(partial(metric_sources.limits, windows))
-    asked = approve_deps(config, services.judging, resolver, behind.pins, page_link)
     outputs = Outputs()
     begun_call = unresolved(sealer.unseal)
 

@@ -5,7 +5,10 @@ called arrives with its target resolved and its params in own names; what is lis
 `pages` cuts the lists, `listen` serves subscriptions, `tasks` what is answered later.
 """
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from time import monotonic
+from typing import Final
 
 import anyio
 
@@ -15,7 +18,17 @@ from sluicegate.catalog_cache import CatalogCache, MayList, Resolver, ServerSnap
 from sluicegate.hub import Hub
 from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
 from sluicegate.protocol.methods import ABOUT_A_TASK, JUDGED_BY_NAME, LISTS, ROOTS_CHANGED
-from sluicegate.protocol.model import Call, Failure, Handler, McpServer, Outcome, Result, TaskStarted, not_found
+from sluicegate.protocol.model import (
+    Call,
+    Client,
+    Failure,
+    Handler,
+    McpServer,
+    Outcome,
+    Result,
+    TaskStarted,
+    not_found,
+)
 from sluicegate.protocol.revisions import SUPPORTED
 from sluicegate.router.combined_lists import CombinedLists, Cursors
 from sluicegate.router.subscription_stream import Decide, MaySee, SubscriptionStreams
@@ -25,21 +38,25 @@ from sluicegate.router.tasks import InspectState, TaskRouter, uninspected
 from sluicegate.router.visible_lists import PermissionKey, VisibleLists, no_permission_key
 from sluicegate.store import Store
 
+_LONG: Final = 0.5
+"""Seconds. A list that takes longer has waited for a server, and rights may be others by then."""
+
 __all__ = ["Cursors", "MayList", "MaySee", "Router"]
 
 
 
 class Router:
     """`may_list` judges an item, `may_see` a server, `decide` what is used. All of them say the same as long as
-    `permission_key` is equal. `cursors` seals what the pages of a list have in common."""
+    `permission_key` is equal. `cursors` seals what the pages of a list have in common. `current` gives a client
+    with the rights of now."""
 
     def __init__(
         self, servers: Mapping[str, McpServer], lists: CatalogCache, resolver: Resolver, hub: Hub, cursors: Cursors,
         may_list: MayList, may_see: MaySee, decide: Decide, store: Store | None = None,
         permission_key: PermissionKey = no_permission_key, about_task: Handler | None = None,
-        inspected: InspectState = uninspected,
+        inspected: InspectState = uninspected, current: Callable[[Client], Client | None] = lambda client: client,
     ) -> None:  # fmt: skip
-        self._servers = servers
+        self._servers, self._current = servers, current
         self._lists = lists
         self._may_see = may_see
         views = VisibleLists(may_list, permission_key)
@@ -138,7 +155,13 @@ class Router:
                 snapshots = await self._lists.all(call.client, "list")
                 if any(one is not None and not one.declares(LISTS[call.method].capability) for _, one in snapshots):
                     return Failure(METHOD_NOT_FOUND, "Method not found")
-            return await handler(call)
+            while True:
+                began, outcome = monotonic(), await handler(call)
+                client = self._current(call.client) if monotonic() - began > _LONG else call.client
+                # One that cannot come in any more has no connection for the answer.
+                if client is None or (client.roles, client.owner) == (call.client.roles, call.client.owner):
+                    return outcome
+                call = replace(call, client=client)
 
         return declared
 
