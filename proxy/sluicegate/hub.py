@@ -126,9 +126,11 @@ class Hub:
             self._go_on()
 
     def _go_on(self) -> None:
-        self._offer(_AT_ONCE)
-        if self._waiting:
-            asyncio.get_running_loop().call_soon(self._go_on)
+        try:
+            self._offer(_AT_ONCE)
+        finally:
+            if self._waiting:
+                asyncio.get_running_loop().call_soon(self._go_on)
 
     def _offer(self, most: int) -> None:
         """Events in their order, to so many subscriptions in all."""

@@ -124,6 +124,26 @@ def test_a_key_that_is_revoked_on_another_machine_is_refused(tmp_path: Path, dat
         assert process.call("ann", "bank__look").status_code == 401
 
 
+def test_commands_on_another_machine_change_nothing_beside_the_sluice_that_runs(
+    tmp_path: Path, database: str
+) -> None:
+    here, there = machine(tmp_path, "here"), machine(tmp_path, "there")
+    with bed(here, ROWS, **settings(here, database)) as process:
+        answer = process.call("ann", "bank__wire", to="bob")
+        id = answer.json()["result"]["_meta"]["dev.sluice/approval"]["id"]
+        config = json.loads(process.process.config.read_text())
+        config["state"]["dir"], config["listen"] = str(there / "state"), {}
+        (there / "policy.csv").write_text(ROWS)
+        (there / "sluice.yaml").write_text(json.dumps(config))
+        done = command(process, "approve", id, config=there / "sluice.yaml")
+        assert done.returncode == 3 and "a Sluice runs on this database (process " in done.stderr, done.stderr
+        assert api(process, f"approvals/{id}").json()["state"] == "pending"
+        config["state"]["password"] = "${file:/none}"
+        (there / "sluice.yaml").write_text(json.dumps(config))
+        done = command(process, "keys", "revoke", "ann", config=there / "sluice.yaml")
+        assert done.returncode == 4 and "the config has errors" in done.stderr
+
+
 def test_without_the_engine_plain_calls_go_on_and_nothing_is_used_once(tmp_path: Path, engine: Cluster) -> None:
     folder = machine(tmp_path, "one")
     with bed(folder, ROWS, **settings(folder, engine.url)) as process:
@@ -138,6 +158,8 @@ def test_without_the_engine_plain_calls_go_on_and_nothing_is_used_once(tmp_path:
             process.until(lambda: "the store in PostgreSQL cannot be used" in process.process.get("/readyz")[1])
             revoked = command(process, "keys", "revoke", "lea")
             assert revoked.returncode == 4 and "on this machine alone" in revoked.stderr
+            explained = command(process, "explain", "tools/call", "bank__look", "--as", "ann", "--offline")
+            assert explained.returncode == 4 and "PostgreSQL (state.url)" in explained.stderr
         finally:
             engine.resume()
         process.until(lambda: process.process.get("/readyz")[0] == 200)

@@ -2,6 +2,7 @@
 confirmed is never a yes."""
 
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -12,6 +13,7 @@ from peers.postgres import Cluster, pair, postgres
 from waiting import until
 
 from sluicegate.store import StoreFailed, Write
+from sluicegate.store import postgres as postgres_store
 from sluicegate.store.postgres import CONNECTIONS, PostgresStore, open_postgres
 
 
@@ -184,7 +186,9 @@ async def test_an_engine_that_hangs_is_waited_for_no_longer_and_found_again(engi
     finally:
         engine.resume()
     assert time.monotonic() - began < 15
-    assert await store.get("a") == b"1" and store.problem == ""
+    assert await store.get("a") == b"1"
+    await store.put("a", b"2")
+    assert store.problem == ""
     await store.close()
 
 
@@ -209,8 +213,8 @@ async def test_connections_that_the_engine_ended_cost_one_operation_and_are_made
     ("url", "said"),
     [
         ("postgresql://127.0.0.1:1/none", "refused"),
-        ("http://127.0.0.1/", "state.url"),
-        ("postgresql://a b/c", "state.url"),
+        ("http://127.0.0.1/", "not a URL"),
+        ("postgresql://a b/c", "not a URL"),
     ],
 )
 async def test_an_engine_that_cannot_be_used_is_an_error_with_its_reason(url: str, said: str) -> None:
@@ -265,13 +269,15 @@ async def test_a_role_that_may_make_no_tables_uses_those_that_are_there(engine: 
 
 
 async def test_what_is_over_is_deleted(engine: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluicegate.store.postgres.PURGE_EVERY", 0.0)
+    monkeypatch.setattr("sluicegate.store.postgres.PURGE_EVERY", 0.2)
     store = await open_postgres(engine.url)
     await store.put("over", b"1", ttl=0)
     await store.spend("over", 0)
+    await anyio.sleep(0.2)
     await store.get("over")
     for table in ("sluice_item", "sluice_spent"):
-        assert engine.ask(f"SELECT count(*) FROM {table} WHERE key = 'over'") == [(0,)]
+        rows = f"SELECT count(*) FROM {table} WHERE key = 'over'"
+        await until(lambda rows=rows: engine.ask(rows) == [(0,)])  # type: ignore[misc]
     await store.close()
 
 
@@ -287,3 +293,120 @@ async def test_who_gives_up_harms_nobody(engine: Cluster) -> None:
     await store.close()
     with pytest.raises(RuntimeError, match="closed"):
         await store.get("b")
+
+
+# ---------------------------------------------------------------- who gives up, and what stays behind
+
+
+async def test_operations_whose_callers_have_gone_end_and_the_store_closes(
+    replicated: tuple[Cluster, Cluster], impatient: None
+) -> None:
+    primary, standby = replicated
+    store = await open_postgres(primary.url)
+    standby.pause()
+    try:
+        async with anyio.create_task_group() as group:
+            for number in range(CONNECTIONS):
+                group.start_soon(store.spend, f"gone {number}", None)
+            await until(lambda: len(waiting(primary)) >= CONNECTIONS)
+            group.cancel_scope.cancel()
+        with anyio.fail_after(30):
+            assert await store.get("free") is None, "their places are free again"
+            await store.close()
+    finally:
+        standby.resume()
+
+
+async def test_tries_of_one_key_leave_no_crowd_in_the_engine(
+    replicated: tuple[Cluster, Cluster], impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluicegate.store.postgres._PATIENCE", "SET LOCAL lock_timeout = '500ms'")
+    monkeypatch.setattr("sluicegate.store.postgres.TRY_EVERY", 3600.0)
+    primary, standby = replicated
+    store = await open_postgres(primary.url)
+    standby.pause()
+    try:
+        for _ in range(6):
+            with pytest.raises(StoreFailed):
+                await store.put("one key", b"1")
+        locked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        await until(lambda: primary.ask(locked) == [(0,)])
+        assert len(waiting(primary)) == 1
+    finally:
+        standby.resume()
+    await store.close()
+
+
+async def test_a_write_that_failed_is_told_until_one_succeeds(
+    replicated: tuple[Cluster, Cluster], impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluicegate.store.postgres.TRY_EVERY", 0.05)
+    primary, standby = replicated
+    store = await open_postgres(primary.url)
+    standby.pause()
+    try:
+        with pytest.raises(StoreFailed):
+            await store.put("told", b"1")
+        assert await store.get("nothing") is None
+        assert store.problem == "no answer within 1 s", "reads succeed"
+    finally:
+        standby.resume()
+    await until(lambda: store.problem == "")  # by itself
+    await store.close()
+
+
+async def test_the_first_hosts_may_be_silent(engine: Cluster, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may take longer than an operation has. The connection is made all the same."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        filler = [socket.create_connection(silent.getsockname()) for _ in range(1)]
+        port = silent.getsockname()[1]
+        monkeypatch.setattr("sluicegate.store.postgres.CONNECT_WITHIN", 2)
+        store = PostgresStore(postgres_store._conninfo(
+            f"postgresql://postgres@127.0.0.1:{port},127.0.0.1:{engine.port}/postgres", None))  # fmt: skip
+        with pytest.raises(StoreFailed):
+            await store.get("silent")
+        await until(lambda: bool(store._idle))
+        assert await store.get("silent") is None
+        await store.close()
+        for one in filler:
+            one.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://sluice:hunter2%zz@db/x", "postgres//sluice:hunter2@db/x", "postgresql://db/x?password=hunter2%z"]
+)
+async def test_a_url_that_is_none_is_not_quoted(url: str) -> None:
+    with pytest.raises(StoreFailed, match="not a URL of a database") as failed:
+        await open_postgres(url)
+    assert "hunter2" not in str(failed.value)
+    with pytest.raises(StoreFailed, match="not a URL"):
+        await open_postgres("postgresql://db/x", "hunter2\ud800")
+
+
+async def test_a_stricter_isolation_of_the_role_does_not_matter(engine: Cluster) -> None:
+    stores = [
+        await open_postgres(f"{engine.url}?options=-cdefault_transaction_isolation%3Dserializable") for _ in range(2)
+    ]
+    won: list[bool] = []
+
+    async def swap(store: PostgresStore, number: int) -> None:
+        won.append(await store.swap(f"isolated {number}", None, [Write(f"isolated {number}", b"1")]))
+
+    async with anyio.create_task_group() as group:
+        for number in range(50):
+            for store in stores:
+                group.start_soon(swap, store, number)
+    assert sum(won) == 50
+    for store in stores:
+        await store.close()
+
+
+async def test_a_key_that_is_not_ours_is_an_error(engine: Cluster) -> None:
+    store = await open_postgres(engine.url)
+    engine.ask("INSERT INTO sluice_item (key, value) VALUES ('\\x41ff', 'x')")
+    with pytest.raises(StoreFailed, match="damaged"):
+        await store.scan("")
+    engine.ask("DELETE FROM sluice_item WHERE key = '\\x41ff'")
+    await store.close()

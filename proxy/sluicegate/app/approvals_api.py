@@ -47,6 +47,8 @@ async def at_rest(config: Config, read_only: bool = False) -> AsyncIterator[Appr
     async with AsyncExitStack() as stack:
         judges = await stack.enter_async_context(open_policy_service(config, None, "cli"))
         kept = await stack.enter_async_context(state.open_store(config))
+        if config.state.url is not None:
+            await judges.find_revoked(kept)
         store = kept
         audit = None
         if read_only:
@@ -54,6 +56,7 @@ async def at_rest(config: Config, read_only: bool = False) -> AsyncIterator[Appr
             for key, value in (await kept.scan(ALL)).items():
                 await store.put(key, value)
         else:
+            await state.refuse_beside(config, kept)
             audit = await stack.enter_async_context(open_audit(config, "cli", judges.judge))
         queue = open_queue(config, judges, store, audit)
         await queue.refresh()

@@ -251,7 +251,7 @@ async def at_rest(config: Config, policy: PolicyRules, principal: str, method: s
     """The same from the state directory, which is only read. Raises `ValueError` for a question that is none."""
     store, prefixes = MemoryStore(), [pin_store.PINS, pin_store.WAITING, GRANTS]
     prefixes += [places(key, server.identity) for key, server in config.servers.items() if server.enabled]
-    for stored_key, value in state.peek(config, prefixes).items():
+    for stored_key, value in state.read(config, prefixes).items():
         await store.put(stored_key, value)
     name = principal_of(principal)
     config = without_revoked(config, state.revoked(config))

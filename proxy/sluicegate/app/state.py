@@ -11,12 +11,14 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 import anyio
 
+from sluicegate import telemetry
 from sluicegate.app.settings import DATABASE, KEYS
 from sluicegate.config import Config
 from sluicegate.protocol.jsonrpc import dump
@@ -122,15 +124,22 @@ async def lease(config: Config, store: Store) -> AsyncIterator[None]:
         return
     mine = dump({"host": socket.gethostname(), "pid": os.getpid(), "id": os.urandom(8).hex()})
     await _claim(store, mine)
-    beat = asyncio.create_task(_beat(store, mine))
+    beat = asyncio.create_task(telemetry.supervise("lease", partial(_beat, store, mine)))
     try:
         yield
     finally:
         beat.cancel()
-        with suppress(asyncio.CancelledError, StoreFailed):
+        with suppress(asyncio.CancelledError):
             await beat
         with anyio.CancelScope(shield=True), suppress(StoreFailed):
             await store.swap(LEASE, mine, [Write(LEASE)])
+
+
+async def refuse_beside(config: Config, store: Store) -> None:
+    """A command changes nothing beside a Sluice that runs on another machine, whose log would know nothing of it.
+    Raises `StoreFailed`."""
+    if config.state.url is not None and (found := await store.get(LEASE)) is not None:
+        raise StoreFailed(f"a Sluice runs on this database ({_named(found)}): change it there")
 
 
 async def _claim(store: Store, mine: bytes) -> None:

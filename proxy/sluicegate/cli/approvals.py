@@ -307,6 +307,13 @@ def _ask_at_rest(
         raise config.ConfigError(located(admin.path, error.findings)) from None
     except OSError as error:
         stop(Code.CONFIG, f"the approvals in {state.where(admin.config)} cannot be used: {error}")
+    except BaseExceptionGroup as errors:  # of what runs beside the queue
+        first: BaseException | None = errors.subgroup(OSError)
+        if first is None:
+            raise
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        stop(Code.CONFIG, f"the approvals in {state.where(admin.config)} cannot be used: {first}")
 
 
 def _word(id: str) -> str:

@@ -22,6 +22,7 @@ from sluicegate.policy.facts import Facts
 from sluicegate.policy.roles import principal_of
 from sluicegate.policy.target import KINDS, METHODS, plain
 from sluicegate.protocol.model import Client, Decision
+from sluicegate.store import StoreFailed
 
 
 @asks_running
@@ -64,6 +65,8 @@ def explain(
             facts = anyio.run(look)
         except ValueError as error:
             stop(Code.USAGE, str(error))
+        except StoreFailed as error:
+            stop(Code.UNREACHABLE, f"what is stored cannot be read: {error}")
     client = _client(facts, question["as"], role or [], group or [])
     book = policy_loading.make(loaded.running(facts.servers), policy, facts.servers).rulebook
     found = book.explain_by(facts, client, KINDS[method], _arguments(args))

@@ -142,6 +142,9 @@ def revoke(
         except OSError as error:
             stop(Code.NEGATIVE, f"{name} is NOT revoked: cannot write in {directory}: {error.strerror}",
                  "take its line out of the config, which a running Sluice follows")  # fmt: skip
+    if sound is None and inside(drafted and drafted.value, "state", "url") is not None:
+        stop(Code.UNREACHABLE, f"{name} is revoked on this machine alone: the config has errors, and the database that "
+             "it names was not told", *map(str, config.check(path).errors))  # fmt: skip
     if sound is not None and sound.state.url is not None:
         try:
             anyio.run(state.revoke_everywhere, sound, name, valid_hash)

@@ -225,13 +225,16 @@ async def _with_log(loaded: config.Config, use: Callable[[DefinitionPins], Await
     async with open_audit(loaded, "http") as audit:
         if audit is not None and audit.problem is not None and loaded.audit.on_failure == "deny":
             raise OSError(f"the audit log cannot be written: {audit.problem}")
-        return await _with_board(loaded, use, audit)
+        return await _with_board(loaded, use, audit, is_change=True)
 
 
 async def _with_board(
-    loaded: config.Config, use: Callable[[DefinitionPins], Awaitable[T]], audit: AuditLog | None = None
-) -> T:
+    loaded: config.Config, use: Callable[[DefinitionPins], Awaitable[T]], audit: AuditLog | None = None,
+    is_change: bool = False,
+) -> T:  # fmt: skip
     async with state.open_store(loaded) as store:
+        if is_change:
+            await state.refuse_beside(loaded, store)
         board = DefinitionPins(settings.pins(loaded), store, partial(note_pin, audit))
         await board.load()
         return await use(board)

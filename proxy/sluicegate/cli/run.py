@@ -28,7 +28,8 @@ _STATE: Final = re.compile(r"""^\s*"?state"?:\s*\{?\s*"?dir"?:\s*["']?([^"'\s,}#
 
 
 def cannot_start(error: OSError, path: Path) -> config.ConfigFinding:
-    return config.finding_at(path, ("state", "dir"), "cannot-start", f"cannot start: {error}")
+    place = ("state", "url") if "(state.url)" in str(error) else ("state", "dir")
+    return config.finding_at(path, place, "cannot-start", f"cannot start: {error}")
 
 
 @contextmanager

@@ -8,7 +8,8 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
-from typing import Any
+from heapq import nlargest
+from typing import Any, Final
 
 from sluicegate.listen.auth import Principal
 from sluicegate.listen.http_session import HttpSession
@@ -17,6 +18,8 @@ from sluicegate.listen.resumable_response import ResumableResponse
 from sluicegate.listen.settings import SessionLimits
 from sluicegate.protocol import legacy_client
 from sluicegate.protocol.jsonrpc import Json, Response
+
+_TRIED: Final = 10  # principals, of whom one may have no session that is idle
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +45,8 @@ class Sessions:
         if owned >= self._limits.per_principal and not self._drop_idle(principal.name):
             return None
         if len(self._all) >= self._limits.total:
-            most = max(self._owned, key=lambda name: len(self._owned[name]))
-            if not self._drop_idle(most) and not self._drop_idle(principal.name):
+            most = nlargest(_TRIED, self._owned, key=lambda name: len(self._owned[name]))
+            if not any(map(self._drop_idle, [*most, principal.name])):
                 return None
         id = secrets.token_urlsafe(24)
         session = HttpSession(self._deps, id, principal, handshake, self._clock(), self._tasks)

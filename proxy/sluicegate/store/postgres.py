@@ -10,12 +10,13 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import psycopg
-from psycopg import AsyncConnection, sql
+from psycopg import AsyncConnection, IsolationLevel, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import Diagnostic
 
@@ -29,6 +30,9 @@ CONNECT_WITHIN: Final = 3
 ANSWER_WITHIN: Final = 5.0
 """Seconds for an operation, with its wait for a connection."""
 PURGE_EVERY: Final = 60.0
+TRY_EVERY: Final = 2.0
+IDLE_FOR: Final = 60.0
+"""Seconds. What stands between may forget a connection that is idle for longer, and tells nobody."""
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS sluice_item (key bytea PRIMARY KEY, value bytea NOT NULL, expires timestamptz);
@@ -58,8 +62,14 @@ INSERT INTO sluice_spent AS old (key, expires) VALUES (%s, coalesce({_ENDS}, 'in
 ON CONFLICT (key) DO UPDATE SET expires = excluded.expires WHERE old.expires <= clock_timestamp()
 """
 _PURGE: Final = tuple(
-    f"DELETE FROM {table} WHERE expires <= clock_timestamp()" for table in ("sluice_item", "sluice_spent")
+    f"DELETE FROM {table} WHERE key IN (SELECT key FROM {table} WHERE expires <= clock_timestamp() LIMIT 1000"
+    " FOR UPDATE SKIP LOCKED)"
+    for table in ("sluice_item", "sluice_spent")
 )
+_PROBE: Final = "probe"
+# A process of the engine that waits for a lock does not notice that its client has gone. It would wait as long as a
+# commit that waits for a standby, and with each try there would be one more.
+_PATIENCE: Final = "SET LOCAL lock_timeout = '4s'"
 _REPLICATION: Final = "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit')"
 _MAY_LOSE: Final = "PostgreSQL may lose what it has confirmed when a standby takes over: {} there"
 _WHERE: Final = "PostgreSQL (state.url)"
@@ -79,9 +89,11 @@ class PostgresStore:
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
         self._idle: list[_Open] = []
+        self._connecting: asyncio.Task[None] | None = None
         self._slots = asyncio.Semaphore(CONNECTIONS)
         self._running: set[asyncio.Task[Any]] = set()
-        self._closed = False
+        self._background: set[asyncio.Task[None]] = set()
+        self._closed = self._is_recovering = False
         self._purged = time.monotonic()
         self.problem = self.warning = ""
 
@@ -100,123 +112,161 @@ class PostgresStore:
 
     async def _write(self, writes: Sequence[Write], if_found: tuple[bytes, bytes | None] | None = None) -> bool:
         rows = [(write.key.encode(), write.value, _seconds(write.ttl)) for write in writes]
-        return await self._do(lambda connection: _write(connection, rows, if_found))
+        return await self._do(lambda connection: _write(connection, rows, if_found), is_write=True)
 
     async def scan(self, prefix: str) -> dict[str, bytes]:
         async def work(connection: Connection) -> dict[str, bytes]:
-            return {key.decode(): value for key, value in await (await connection.execute(_SCAN, row)).fetchall()}
+            return _decoded(await (await connection.execute(_SCAN, row)).fetchall())
 
         row = prefix.encode(), (prefix + _LAST).encode()
         return await self._do(work)
 
     async def expire(self, key: str, ttl: float) -> None:
         row = _seconds(ttl), key.encode()
-        await self._do(lambda connection: connection.execute(_EXPIRE, row))
+        await self._do(lambda connection: _change(connection, _EXPIRE, row), is_write=True)
 
     async def spend(self, key: str, ttl: float | None) -> bool:
-        async def work(connection: Connection) -> bool:
-            return (await connection.execute(_SPEND, row)).rowcount == 1
-
         row = key.encode(), _seconds(ttl)
-        return await self._do(work)
+        return await self._do(lambda connection: _change(connection, _SPEND, row), is_write=True) == 1
 
     async def close(self) -> None:
+        """Waits for what was begun, no longer than each operation may take."""
         self._closed = True
-        if self._running:
-            await asyncio.wait(self._running)
+        background = [*self._background, *([self._connecting] if self._connecting else ())]
+        for task in background:
+            task.cancel()
+        if tasks := [*background, *self._running]:
+            await asyncio.wait(tasks)
         for one in self._idle:
             await one.connection.close()
         self._idle.clear()
 
     # ------------------------------------------------------------ operations
 
-    async def _do(self, work: Work[Result]) -> Result:
+    async def _do(self, work: Work[Result], is_write: bool = False) -> Result:
         """In a task of its own: who gives up an operation does not stop it, as libpq would by asking the engine to
         cancel it. A commit that waits for a standby would succeed by that, with a warning."""
         if self._closed:
             raise RuntimeError("the store is closed")
+        if time.monotonic() - self._purged >= PURGE_EVERY:
+            self._purged = time.monotonic()
+            self._start(self._purge())
         attempt = _Attempt()
-        task = asyncio.ensure_future(self._attempt(attempt, work))
+        task = asyncio.ensure_future(self._attempt(attempt, work, is_write))
+        timer = asyncio.get_running_loop().call_later(ANSWER_WITHIN, attempt.give_up, task)
         self._running.add(task)
-        task.add_done_callback(self._settled)
-        done, _ = await asyncio.wait({task}, timeout=ANSWER_WITHIN)
-        if done:
-            return task.result()
-        attempt.give_up(task)
-        raise self._failed(f"no answer within {ANSWER_WITHIN:.0f} s")
+        task.add_done_callback(lambda done: self._settled(done, timer))
+        await asyncio.wait({task})
+        if attempt.is_over:
+            raise self._failed(f"no answer within {ANSWER_WITHIN:.0f} s")
+        return task.result()
 
-    async def _attempt(self, attempt: "_Attempt", work: Work[Result]) -> Result:
+    async def _attempt(self, attempt: "_Attempt", work: Work[Result], is_write: bool) -> Result:
         try:
             async with self._slots, self._connection(attempt) as one:
                 result = await work(one.connection)
                 if one.warning:
-                    raise StoreFailed(f"the engine does not vouch for a commit: {one.warning}")
-                await self._purge(one.connection)
+                    raise self._failed(f"the engine does not vouch for a commit: {one.warning}")
         except psycopg.Error as error:
+            if attempt.is_over:
+                raise StoreFailed("given up") from None
             raise self._failed(_said(error)) from None
         except OSError as error:
-            raise self._failed(str(error)) from None
-        self.problem = ""
+            raise error if isinstance(error, StoreFailed) else self._failed(str(error)) from None
+        if is_write:  # that reads succeed does not say that writes do
+            self.problem = ""
         return result
 
     def _failed(self, why: str) -> StoreFailed:
         if self.problem != why:
             log.error("store cannot write", extra={"error": why})
         self.problem = why
+        if not self._is_recovering and not self._closed:
+            self._start(self._recover())
         return StoreFailed(why)
 
-    def _settled(self, task: "asyncio.Task[Any]") -> None:
+    async def _recover(self) -> None:
+        """Tries to write, until something could be written: nobody else may want to for hours."""
+        self._is_recovering = True
+        while self.problem:
+            await asyncio.sleep(TRY_EVERY)
+            with suppress(StoreFailed):
+                await self.put(_PROBE, b"", 60)
+        self._is_recovering = False
+
+    async def _purge(self) -> None:
+        for statement in _PURGE:
+            with suppress(StoreFailed):
+                await self._do(partial(_change, statement=statement, row=()))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _settled(self, task: "asyncio.Task[Any]", timer: asyncio.TimerHandle) -> None:
+        timer.cancel()
         self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever asked may have gone
+        _retrieve(task)
+
+    # ------------------------------------------------------------ connections
 
     @asynccontextmanager
     async def _connection(self, attempt: "_Attempt") -> "AsyncIterator[_Open]":
         """One that nobody else uses. It is kept only where all went well, and with it those that are idle: where one
         is broken they are too, most of the time."""
-        one = self._idle.pop() if self._idle else await self._connect()
+        one = await self._take()
         attempt.connection = one.connection
         try:
             one.warning = ""
             yield one
         except BaseException:
-            for broken in (one, *self._idle):
-                broken.connection.pgconn.finish()
-            self._idle.clear()
+            self._drop([one, *self._idle])
             raise
         finally:
             attempt.connection = None
+        one.used = time.monotonic()
         self._idle.append(one)
 
-    async def _connect(self) -> "_Open":
-        return _Open(await AsyncConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None))
+    async def _take(self) -> "_Open":
+        """Whoever waits for a new connection may give up: it is made all the same, for the next one. The first address
+        of several may take longer than an operation has."""
+        self._drop([one for one in self._idle if time.monotonic() - one.used > IDLE_FOR])
+        while not self._idle:
+            if self._connecting is None or self._connecting.done():
+                self._connecting = asyncio.ensure_future(self._connect())
+                self._connecting.add_done_callback(_retrieve)
+            await asyncio.shield(self._connecting)
+        return self._idle.pop()
 
-    async def _purge(self, connection: Connection) -> None:
-        if time.monotonic() - self._purged >= PURGE_EVERY:
-            self._purged = time.monotonic()
-            for statement in _PURGE:
-                await connection.execute(statement)
+    def _drop(self, those: "list[_Open]") -> None:
+        for one in those:
+            one.connection.pgconn.finish()
+        self._idle = [one for one in self._idle if one not in those]
 
-    # ------------------------------------------------------------ at the start
+    async def _connect(self) -> None:
+        connection = await AsyncConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None)
+        await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)  # a lock comes before what is read
+        self.warning = _doubt(await (await connection.execute(_REPLICATION)).fetchone())
+        self._idle.append(_Open(connection))
 
     async def prepare(self) -> None:
-        """Makes the tables and looks whether the engine keeps what it confirms. Raises `StoreFailed`."""
+        """Makes the tables. Raises `StoreFailed`."""
 
-        async def work(connection: Connection) -> str:
+        async def work(connection: Connection) -> None:
             async with connection.transaction():
                 await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
                 if await (await connection.execute(_IS_THERE)).fetchone() == (None,):  # else the role may make none
                     await connection.execute(sql.SQL(_SCHEMA))
-            return _doubt(await (await connection.execute(_REPLICATION)).fetchone())
 
-        self.warning = await self._do(work)
+        await self._do(work, is_write=True)
 
 
 class _Open:
     """A connection, and what the engine warned of in its last operation."""
 
     def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+        self.connection, self.used = connection, time.monotonic()
         self.warning = ""
         connection.add_notice_handler(self._notice)
 
@@ -226,13 +276,17 @@ class _Open:
 
 
 class _Attempt:
-    """An operation that is under way."""
+    """An operation that is under way. `is_over` once its time is."""
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
+        self.is_over = False
 
     def give_up(self, task: "asyncio.Task[Any]") -> None:
         """Ends its connection under it, without a word to the engine."""
+        if task.done():
+            return
+        self.is_over = True
         if self.connection is None:
             task.cancel()
             return
@@ -254,6 +308,12 @@ async def open_postgres(url: str, password: str | None = None) -> PostgresStore:
     return store
 
 
+def _retrieve(task: "asyncio.Task[Any]") -> None:
+    """Whoever asked may have gone, and nobody is to be told of what failed."""
+    if not task.cancelled():
+        task.exception()
+
+
 def _doubt(row: tuple[Any, ...] | None) -> str:
     names, commit = row or ("", "")
     if not names:
@@ -262,14 +322,16 @@ def _doubt(row: tuple[Any, ...] | None) -> str:
 
 
 def _conninfo(url: str, password: str | None) -> str:
-    try:
-        given = conninfo_to_dict(url)
-    except psycopg.Error as error:
-        raise StoreFailed(f"{_WHERE}: no URL of a database: {_said(error)}") from None
-    own: dict[str, Any] = {"connect_timeout": CONNECT_WITHIN, "application_name": "sluice",
-                           "target_session_attrs": "read-write"}  # fmt: skip
+    own: dict[str, Any] = {
+        "connect_timeout": CONNECT_WITHIN, "application_name": "sluice", "target_session_attrs": "read-write",
+        "keepalives_idle": 30, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 10_000,
+    }  # fmt: skip
     named = {} if password is None else {"password": password}
-    return make_conninfo(**{**own, **given, **named})
+    try:
+        return make_conninfo(**{**own, **conninfo_to_dict(url), **named})
+    except (psycopg.Error, UnicodeError):  # libpq's own words quote the URL, and so a password
+        hint = "write postgresql://USER@HOST/DATABASE, with special characters as %XX"
+        raise StoreFailed(f"{_WHERE}: not a URL of a database: {hint}") from None
 
 
 async def _get(connection: Connection, key: bytes) -> bytes | None:
@@ -277,10 +339,25 @@ async def _get(connection: Connection, key: bytes) -> bytes | None:
     return None if row is None else row[0]
 
 
+async def _change(connection: Connection, statement: str, row: tuple[Any, ...]) -> int:
+    """How many rows it changed."""
+    async with connection.transaction():
+        await connection.execute(_PATIENCE)
+        return (await connection.execute(statement.encode(), row)).rowcount
+
+
+def _decoded(rows: Sequence[tuple[Any, ...]]) -> dict[str, bytes]:
+    try:
+        return {key.decode(): value for key, value in rows}
+    except UnicodeDecodeError:
+        raise StoreFailed("a key of the store is damaged: it is no UTF-8") from None
+
+
 async def _write(connection: Connection, rows: Sequence[_Row], if_found: tuple[bytes, bytes | None] | None) -> bool:
     """All rows, or none where something else is found under a key."""
     names = {name for name, _, _ in rows}
     async with connection.transaction():
+        await connection.execute(_PATIENCE)
         await connection.execute(_LOCK, ([*names, *((if_found[0],) if if_found else ())],))
         if if_found is not None and await _get(connection, if_found[0]) != if_found[1]:
             return False
@@ -313,9 +390,8 @@ def peek(url: str, password: str | None, prefixes: Sequence[str]) -> dict[str, b
     with _looking(url, password) as connection:
         if connection.execute(_IS_THERE).fetchone() == (None,):
             return {}
-        rows = [row for prefix in prefixes
-                for row in connection.execute(_SCAN, (prefix.encode(), (prefix + _LAST).encode()))]  # fmt: skip
-        return {key.decode(): value for key, value in rows}
+        bounds = [(prefix.encode(), (prefix + _LAST).encode()) for prefix in prefixes]
+        return _decoded([row for bound in bounds for row in connection.execute(_SCAN, bound)])
 
 
 @contextmanager
