@@ -208,6 +208,25 @@ async def test_without_watch_nobody_looks_at_files_until_somebody_asks(
     assert looked == []
 
 
+async def test_without_watch_a_change_since_the_start_waits_until_somebody_asks(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reloading, "POLL", 0.01)
+    bed.settings(policy={"files": ["policy.csv"], "watch": False})
+    started = config.load(bed.folder / "sluice.yaml")
+    revision = policy_loading.load(started).policy.revision
+    bed.settings(policy={"files": ["policy.csv"], "watch": False}, log={"level": "debug"})
+    reload = Reload(started, revision, bed.folder / "sluice.yaml", "http", bed.apply)
+    async with anyio.create_task_group() as group:
+        group.start_soon(reload.run)
+        with anyio.fail_after(20):
+            await reload.looked.wait()
+        assert bed.applied == []
+        reload.ask()
+        assert (await bed.next()).log.level == "debug"
+        group.cancel_scope.cancel()
+
+
 async def test_files_that_keep_changing_are_left_until_they_are_quiet(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

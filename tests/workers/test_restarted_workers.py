@@ -39,14 +39,15 @@ def reload(process: Sluice) -> None:
     process.process.send_signal(signal.SIGHUP)
 
 
-def tools(process: Sluice) -> list[set[str]]:
-    """What each worker shows to its client."""
-    return [{one["name"] for one in Talker(process.url, who).modern(None, "tools/list")["tools"]} for who in KEYS]
+def shows(process: Sluice) -> list[bool]:
+    """Which workers show the tool."""
+    lists = [Talker(process.url, who).modern(None, "tools/list")["tools"] for who in KEYS]
+    return [SAY in {one["name"] for one in found} for found in lists]
 
 
 def says(process: Sluice) -> list[bool]:
-    """Which workers show a tool, and have it called."""
-    shown = [SAY in found for found in tools(process)]
+    """Which workers show the tool, and have it called; nothing comes into force meanwhile."""
+    shown = shows(process)
     params: Json = {"name": SAY, "arguments": {"text": "x"}}
     answers = [Talker(process.url, who).outcome("tools/call", **params) for who in KEYS]
     assert [answer.get("isError", False) for answer in answers] == [not one for one in shown], answers
@@ -64,7 +65,8 @@ def test_a_server_that_stays_as_it_was_is_so_in_a_worker_that_comes_later(tmp_pa
         assert says(process) == [True, True]
         edit(process, lambda echo: echo.update(tools={"deny": ["say"]}))
         reload(process)
-        until(lambda: says(process) == [False, False])
+        until(lambda: shows(process) == [False, False])
+        assert says(process) == [False, False]
         edit(process, lambda echo: echo.update(env={"A": "${env:SLUICE_NOT_THERE}"}))
         reload(process)
         until(lambda: "echo stays as it was" in process.get("/readyz")[1])
@@ -82,7 +84,8 @@ def test_a_file_that_nobody_was_told_to_read_is_not_in_force_in_a_worker_that_co
         restart_second(process)
         assert says(process) == [False, False]
         reload(process)
-        until(lambda: says(process) == [True, True])
+        until(lambda: shows(process) == [True, True])
+        assert says(process) == [True, True]
 
 
 def test_policy_rows_that_nobody_was_told_to_read_are_not_in_force_in_a_worker_that_comes_later(
@@ -96,7 +99,8 @@ def test_policy_rows_that_nobody_was_told_to_read_are_not_in_force_in_a_worker_t
         restart_second(process)
         assert says(process) == [False, False]
         reload(process)
-        until(lambda: says(process) == [True, True])
+        until(lambda: shows(process) == [True, True])
+        assert says(process) == [True, True]
 
 
 def test_a_reload_during_the_start_of_a_worker_is_not_missed_by_it(tmp_path: Path) -> None:
@@ -115,14 +119,16 @@ def test_a_reload_during_the_start_of_a_worker_is_not_missed_by_it(tmp_path: Pat
         finally:
             os.kill(starting, signal.SIGCONT)
         until(lambda: process.get("/readyz")[0] == 200)
-        until(lambda: says(process) == [False, False])
+        until(lambda: shows(process) == [False, False])
+        assert says(process) == [False, False]
 
 
 def test_a_hangup_of_one_worker_reloads_all(tmp_path: Path) -> None:
     with sluice(config(tmp_path), tmp_path, 2) as process:
         edit(process, lambda echo: echo.update(tools={"deny": ["say"]}))
         os.kill(workers(process)[1], signal.SIGHUP)
-        until(lambda: says(process) == [False, False])
+        until(lambda: shows(process) == [False, False])
+        assert says(process) == [False, False]
 
 
 def test_a_worker_that_is_not_started_for_what_the_files_say_is_told_with_the_reason(tmp_path: Path) -> None:

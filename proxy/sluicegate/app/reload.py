@@ -122,7 +122,10 @@ class Reload:
         if self.file is None:
             return
         await self._pause()  # the client that started us waits for its first answer
-        marks = await self._reload(self.file)  # what changed since the start was read is not missed
+        marks: Marks = {}
+        is_tried_again = self.problems == _BROKEN_OFF
+        if self.config.policy.watch or self._asked.is_set() or is_tried_again:
+            marks = await self._reload(self.file)  # what changed since the start was read is not missed
         self.looked.set()
         while True:
             await self._pause()
