@@ -246,8 +246,15 @@ class PostgresStore:
 
     async def _connect(self) -> None:
         connection = await AsyncConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None)
-        await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)  # a lock comes before what is read
-        self.warning = _doubt(await (await connection.execute(_REPLICATION)).fetchone())
+        timer = asyncio.get_running_loop().call_later(ANSWER_WITHIN, _cut, connection)  # it may say nothing after that
+        try:
+            await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)  # a lock comes before what is read
+            self.warning = _doubt(await (await connection.execute(_REPLICATION)).fetchone())
+        except BaseException:
+            connection.pgconn.finish()
+            raise
+        finally:
+            timer.cancel()
         self._idle.append(_Open(connection))
 
     async def prepare(self) -> None:
@@ -290,8 +297,13 @@ class _Attempt:
         if self.connection is None:
             task.cancel()
             return
-        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self.connection.fileno())) as one:
-            one.shutdown(socket.SHUT_RDWR)
+        _cut(self.connection)
+
+
+def _cut(connection: Connection) -> None:
+    """Ends what goes on there. To cancel the task instead would ask the engine to cancel, and wait for its answer."""
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as one:
+        one.shutdown(socket.SHUT_RDWR)
 
 
 async def open_postgres(url: str, password: str | None = None) -> PostgresStore:
