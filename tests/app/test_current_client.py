@@ -1,12 +1,17 @@
 """Who goes on with a call that waited: the same client with the roles of now, and nobody with another key."""
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sluicegate import config
 from sluicegate.app.approvals import current
 from sluicegate.app.servers import _may_still
+from sluicegate.app.services import open_policy_service
 from sluicegate.protocol.model import Call, Client, Decision, Target, Trail, Verdict
 
 ANN = Client("key:ann", ("role:dev",), "ann", credential="first")
@@ -21,6 +26,50 @@ def test_a_newer_key_of_the_same_name_goes_on_with_nothing(credential: str, goes
     )
     found = current(judges, ANN)
     assert (found is not None) is goes_on and (found is None or found.roles == ("role:ops",))
+
+
+def test_an_operator_who_previews_is_looked_for_where_operators_come_in() -> None:
+    asked: list[bool] = []
+
+    def client_of(principal: str, roles: tuple[str, ...], is_operator: bool) -> Client | None:
+        asked.append(is_operator)
+        return replace(ANN, credential="first") if is_operator else None
+
+    keys = {"ann": SimpleNamespace(expires=None)}
+    judges: Any = SimpleNamespace(config=SimpleNamespace(clients=SimpleNamespace(keys=keys)), client_of=client_of)
+    assert current(judges, replace(ANN, is_operator=True)) is not None and current(judges, ANN) is None
+    assert asked == [True, False]
+
+
+@pytest.mark.parametrize(("transport", "roles"), [("stdio", ("role:dev",)), ("http", ("role:ops",))])
+async def test_on_stdio_the_local_client_has_the_roles_of_the_start(
+    tmp_path: Path, transport: str, roles: tuple[str, ...]
+) -> None:
+    """As its session has, until the restart that the reload asks for."""
+    file = tmp_path / "sluice.yaml"
+    section = {"policy": {"use": "team"}, "state": {"dir": str(tmp_path / "state")}}
+    file.write_text(json.dumps({**section, "clients": {"local": {"roles": ["role:dev"]}}}))
+    async with open_policy_service(config.load(file), file, transport) as judges:
+        file.write_text(json.dumps({**section, "clients": {"local": {"roles": ["role:ops"]}}}))
+        await judges.reload.renew()
+        found = judges.client_of("local")
+        assert found is not None and found.roles == roles
+
+
+def test_an_approval_of_other_terms_than_its_own_does_not_let_a_call_pass() -> None:
+    keys = {"ann": SimpleNamespace(expires=None)}
+    now = Decision(Verdict.ASK, "two people", "")
+    judges: Any = SimpleNamespace(
+        config=SimpleNamespace(clients=SimpleNamespace(keys=keys)),
+        client_of=lambda principal, roles, is_operator: ANN,
+        judge=SimpleNamespace(decide=lambda call, target: now),
+    )
+    trail = Trail("c1")
+    trail.add(Decision(Verdict.ASK, "one person", ""))
+    call = Call(ANN, "tools/call", {}, target=Target("s", "tool", "t", "s__t"), trail=trail)
+    assert not _may_still(judges, call)
+    trail.add(now)
+    assert _may_still(judges, call)
 
 
 @pytest.mark.parametrize(

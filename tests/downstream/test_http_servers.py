@@ -15,7 +15,7 @@ from sluicegate.catalog.list_bounds import MAX_IDLE
 from sluicegate.downstream.session import change_streams, legacy
 from sluicegate.downstream.session.connection import MAX_BATCH, _glimpse
 from sluicegate.protocol.jsonrpc import Json, Response
-from sluicegate.protocol.model import Call, Client, Failure, InputRequired, Result, Target
+from sluicegate.protocol.model import Call, Client, Failure, InputRequired, Result, Target, Trail
 from sluicegate.telemetry import Backoff
 
 TEXT: Json = {"content": [{"type": "text", "text": '"done"'}]}
@@ -626,6 +626,36 @@ async def test_a_call_whose_right_is_lost_while_it_waits_is_not_sent(era: Client
         refused = await second
         assert isinstance(refused, Result) and refused.reason == "denied" and sent == [{"n": 1}]
         assert rig.server.numbers()["in_flight"] == 0
+
+
+async def test_one_that_has_begun_is_not_said_to_be_unexecuted_where_its_right_is_lost() -> None:
+    may_end, lost, sent = asyncio.Event(), list[bool](), list[Json]()
+
+    async def script(asked: Asked) -> None:
+        if await modern_start(asked):
+            return
+        sent.append(asked.message["params"]["arguments"])
+        await may_end.wait()
+        await asked.result(COMPLETE)
+
+    async with (
+        endpoint(script) as (url, _),
+        running(url=url, concurrency=1, may_still=lambda call: not lost) as rig,
+        asyncio.TaskGroup() as group,
+    ):
+        first = group.create_task(rig.request("tools/call", {"name": "t", "arguments": {"n": 1}}, MODERN))
+        await until(lambda: len(sent) == 1)
+        trail = Trail("later")
+        trail.resume("first", 1)
+        call = Call(MODERN, "tools/call", {"name": "t", "arguments": {"n": 2}}, trail=trail)
+        second = group.create_task(rig.server(call))
+        await until(lambda: rig.server.numbers()["waiting"] == 1)
+        lost.append(True)
+        may_end.set()
+        await first
+        refused = await second
+        assert isinstance(refused, Result) and refused.reason == "outcome_unknown" and sent == [{"n": 1}]
+        assert "NOT EXECUTED" not in str(refused.value)
 
 
 @pytest.mark.parametrize("era", [LEGACY, MODERN], ids=["legacy", "modern"])

@@ -117,6 +117,14 @@ async def test_a_refreshed_token_keeps_its_subject_there_and_the_old_one_is_over
     assert not who.is_current(first) and who.is_current(second)
 
 
+async def test_of_many_tokens_of_one_subject_the_newest_is_known_however_soon_it_ends(login: Issuer) -> None:
+    clock = Clock()
+    who = identity(login, clock, roles_from=("groups",))
+    for number in range(12):
+        found = await ask(who, login.token(groups=[f"g{number}"], exp=clock.start + 1000 - number))
+        assert isinstance(found, Principal) and who.is_current(found)
+
+
 async def test_after_a_reload_tokens_are_verified_anew_and_who_is_there_stays(login: Issuer) -> None:
     who = identity(login)
     token = login.token()

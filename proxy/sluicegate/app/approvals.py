@@ -116,7 +116,7 @@ async def _renew(resolver: Resolver, call: Call, target: Target) -> Target | Non
 
 def current(judges: PolicyService, client: Client) -> Client | None:
     """A token keeps the groups that it came with: those of another one would be the rights of another call."""
-    found = judges.client_of(client.principal, client.roles, False)
+    found = judges.client_of(client.principal, client.roles, client.is_operator)
     if found is None or is_gone(judges.config, client.principal) or found.credential != client.credential:
         return None  # a newer key of that name is another person's, maybe
     if (found.roles, found.owner) == (client.roles, client.owner):

@@ -202,8 +202,8 @@ def _may_still(judges: PolicyService, call: Call) -> bool:
     client = current(judges, call.client)
     if client is None:
         return False
-    verdict = judges.judge.decide(replace(call, client=client), call.target).verdict
-    return verdict is Verdict.ALLOW or (verdict is Verdict.ASK and call.trail.decisions[-1].verdict is Verdict.ASK)
+    decision = judges.judge.decide(replace(call, client=client), call.target)
+    return decision.verdict is Verdict.ALLOW or decision == call.trail.decisions[-1]
 
 
 def _pin_changed(services: Services, event: PinEvent) -> None:

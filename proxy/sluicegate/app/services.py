@@ -73,6 +73,7 @@ class PolicyService:
         self, config: Config, loaded: LoadedPolicy, file: Path | None, transport: str, is_told: bool = False
     ) -> None:
         self._revoked = Revoked(Path(config.state.dir))
+        self._started = config
         self._config = without_revoked(config, self._revoked)
         self.later = PolicyListeners()
         self._accepted = AcceptedDefinitions(lambda target: self.later.has_accepted()(target))
@@ -94,7 +95,9 @@ class PolicyService:
         """Whoever may come in under that name: a client of the config, or the bearer of a token that was shown. What
         one token gives no other one does: `roles` are its groups, and `is_operator` says at which port it was shown.
         Where nothing decides by the answer, any token will do."""
-        if (found := client_of(self._config, principal)) is not None:
+        # On stdio a session has the roles of the start, as the note "needs a restart" says.
+        is_fixed = principal == LOCAL and self.reload.transport == "stdio"
+        if (found := client_of(self._started if is_fixed else self._config, principal)) is not None:
             return found
         identities = self.later.identities()
         return None if identities is None else identities.bearer_of(principal, roles, is_operator)

@@ -67,6 +67,9 @@ _SOON: Final = 1.0
 _UNTIL_LOGIN: Final = 300.0
 _PATIENT: Final = 2.0  # a call waits that long for the end of a back-off, no longer
 _TOO_LATE: Final = "NOT EXECUTED: whoever sent this call may not make it any more."
+_TOO_LATE_BEGUN: Final = (
+    "This call began in an earlier round, and may or may not have been executed. Whoever sent it may not go on with it."
+)
 _OWN: Final = ("server/discover", ROOTS_CHANGED)
 
 
@@ -263,6 +266,8 @@ class DownstreamServer:
     def _too_late(self, call: Call) -> Outcome:
         """Its client has lost the right while it waited."""
         self._breaker.gave_up()
+        if call.trail.has_begun:
+            return refuse(call.method, "outcome_unknown", _TOO_LATE_BEGUN)
         return refuse(call.method, "denied", _TOO_LATE)
 
     def _discovered(self, client: Client) -> Json | None:

@@ -8,6 +8,7 @@ Nothing emitted within these calls carries a URI (progress and log messages do n
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from time import monotonic
 from typing import Any, Final
 
 from sluicegate.catalog import uri_fields
@@ -34,6 +35,8 @@ Resolve = Callable[[Call], Awaitable[Target | Outcome | None]]
 """The target of a call; None for what does not exist, an outcome where more than that is to be said."""
 
 Current = Callable[[Client], Client | None]
+
+_AT_ONCE: Final = 0.05  # seconds
 
 GONE: Final = "NOT EXECUTED: whoever sent this call can no longer come in."
 
@@ -76,7 +79,9 @@ def name(
 async def _waited(call: Call, resolve: Resolve, current: Current) -> tuple[Call, Target | Outcome | None]:
     """The target, and the call as its client may make it by then: the first list of a server can take seconds."""
     while True:
-        target = await resolve(call)
+        began, target = monotonic(), await resolve(call)
+        if monotonic() - began <= _AT_ONCE:
+            return call, target
         client = current(call.client)
         if client is None:
             return call, refuse(call.method, "denied", GONE)

@@ -53,7 +53,8 @@ Reason = Literal[
 class Client:
     """The peer that calls. `session` is the id of a legacy session, None for stateless clients.
     `capability_key` is the canonical text of `capabilities`: equal keys, equal capability sets. `credential` tells the
-    keys apart that one principal has had (see `key_mark`); it is empty for whoever came in without a key."""
+    keys apart that one principal has had (see `key_mark`); it is empty for whoever came in without a key. `is_operator`
+    of one that came in at the admin port."""
 
     principal: str
     roles: tuple[str, ...] = ()
@@ -64,6 +65,7 @@ class Client:
     session: str | None = None
     capability_key: str = "{}"
     credential: str = ""
+    is_operator: bool = False
 
     @property
     def era(self) -> Era:

@@ -89,9 +89,9 @@ class Tokens:
         if len(self._there) >= MAX_NAMES:
             self._there.pop(next(iter(self._there)))
         ones = self._there.setdefault(principal.name, {})
-        ones[frozenset(principal.roles)] = (issuer, principal)
-        if len(ones) > MAX_PER_NAME:
+        if len(ones) >= MAX_PER_NAME and frozenset(principal.roles) not in ones:
             del ones[min(ones, key=lambda roles: ones[roles][1].expires or 0)]
+        ones[frozenset(principal.roles)] = (issuer, principal)
 
     # ------------------------------------------------------------ what is not
 
