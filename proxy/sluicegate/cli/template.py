@@ -142,10 +142,10 @@ REST: Final = """\
 #   proxy: off                                # http://host:port: the way to servers and token issuers
 # state:
 #   dir: ~/.local/state/sluice                # keys, the operator token, last known lists
-#   url: postgresql://sluice@db/sluice        # a PostgreSQL that keeps approvals, grants, logins and pins
-#   password: ${file:/run/secrets/db}
-#   replicated: false                         # true: it keeps what it confirmed, by means that Sluice cannot see
-#   keys: {seal: ..., digest: ..., sign: ...} # with url: base64 keys of 32 bytes; login: those of logins
+#   replicated: false                         # true: the database keeps what it confirmed, by means of its own
+#   # url: postgresql://sluice@db/sluice      a PostgreSQL that keeps approvals, grants, logins and pins
+#   # password: "${file:FILE}"                for it
+#   # keys: {seal: "...", digest: "...", sign: "...", login: "..."}   with url; openssl rand -base64 32
 # telemetry: {metrics: true}                 # otlp: "http://collector:4318" sends spans
 # log: {level: info, format: auto}            # debug | info | warning | error; auto | json | text
 # console: {enabled: true}                    # the page for a browser at listen.admin: sluice console

@@ -365,7 +365,7 @@ def _a_database_is_whole(config: Config) -> Iterator[Problem]:
         message = "key rings in files of state.dir are lost with the machine, and the database's contents with them"
         yield Problem(("state", "url"), "no-keys", message, "add state.keys", at_key=True)
     for key in ("password", "replicated"):
-        if state.url is None and key in state.model_fields_set:
+        if state.url is None and getattr(state, key):
             message = f"{key} is for a database, and state.url names none"
             yield Problem(("state", key), "wrong-value", message, "add state.url, or remove it", at_key=True)
 
