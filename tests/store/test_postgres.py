@@ -279,11 +279,13 @@ async def test_what_is_over_is_deleted(engine: Cluster, monkeypatch: pytest.Monk
     monkeypatch.setattr("sluicegate.store.postgres.PURGE_EVERY", 0.2)
     store = await open_postgres(engine.url)
     await store.put("over", b"1", ttl=0)
+    many = "SELECT convert_to('many ' || n, 'UTF8'), '', now() FROM generate_series(1, 2500) n"
+    engine.ask(f"INSERT INTO sluice_item {many}")
     await store.spend("over", 0)
     await anyio.sleep(0.2)
     await store.get("over")
     for table in ("sluice_item", "sluice_spent"):
-        rows = f"SELECT count(*) FROM {table} WHERE key = 'over'"
+        rows = f"SELECT count(*) FROM {table} WHERE key = 'over' OR key LIKE 'many %'"
         await until(lambda rows=rows: engine.ask(rows) == [(0,)])  # type: ignore[misc]
     await store.close()
 

@@ -30,6 +30,7 @@ CONNECT_WITHIN: Final = 3
 ANSWER_WITHIN: Final = 5.0
 """Seconds for an operation, with its wait for a connection."""
 PURGE_EVERY: Final = 60.0
+PURGE_AT_ONCE: Final = 1000
 TRY_EVERY: Final = 2.0
 IDLE_FOR: Final = 60.0
 """Seconds. What stands between may forget a connection that is idle for longer, and tells nobody."""
@@ -62,8 +63,8 @@ INSERT INTO sluice_spent AS old (key, expires) VALUES (%s, coalesce({_ENDS}, 'in
 ON CONFLICT (key) DO UPDATE SET expires = excluded.expires WHERE old.expires <= clock_timestamp()
 """
 _PURGE: Final = tuple(
-    f"DELETE FROM {table} WHERE key IN (SELECT key FROM {table} WHERE expires <= clock_timestamp() LIMIT 1000"
-    " FOR UPDATE SKIP LOCKED)"
+    f"DELETE FROM {table} WHERE key IN (SELECT key FROM {table} WHERE expires <= clock_timestamp()"
+    f" LIMIT {PURGE_AT_ONCE} FOR UPDATE SKIP LOCKED)"
     for table in ("sluice_item", "sluice_spent")
 )
 _PROBE: Final = "probe"
@@ -197,7 +198,8 @@ class PostgresStore:
     async def _purge(self) -> None:
         for statement in _PURGE:
             with suppress(StoreFailed):
-                await self._do(partial(_change, statement=statement, row=()))
+                while await self._do(partial(_change, statement=statement, row=())) == PURGE_AT_ONCE:
+                    pass
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
