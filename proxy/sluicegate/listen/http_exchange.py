@@ -178,6 +178,23 @@ class HttpExchange:
         self.peer.on_lost = None
         self.end()
 
+    def refuse(self, status: int, text: str) -> None:
+        """Ends the exchange, its connection and what works for it now: with an error where none of its answer was
+        sent."""
+        if self.finished:
+            return
+        if self.started or self.peer.lost or self.peer.congested:
+            self.peer.abort()
+            return
+        self.disarm()
+        self.started = self.finished = True
+        self.peer.keeps = False
+        body, stop = error_body(text), self.peer.on_lost
+        self.peer.respond_at_once(status, _JSON % len(body) + render(self.cors), body)
+        self._settle()
+        if stop is not None:
+            stop()
+
     async def crash(self, body: bytes) -> None:
         """Ends an exchange that cannot go on, with an error where none of its answer was sent."""
         if self.started:

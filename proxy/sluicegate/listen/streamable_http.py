@@ -36,6 +36,8 @@ from sluicegate.protocol.model import MODERN, Call, Client, Outcome, Result
 _JSON_RANGES: Final = frozenset({"application/json", "application/*", "*/*"})
 _STREAM_RANGES: Final = frozenset({"text/event-stream", "text/*", "*/*"})
 _NEVER: Final = re.compile(r"q=0(\.0{0,3})?")
+# No 401: a client that logs in anew would send the call again, and it may have run.
+_ENDED: Final = 403, "the credential was revoked or has expired meanwhile"
 
 
 class StreamSlots:
@@ -67,12 +69,12 @@ class StreamSlots:
         for mine in list(self._open.values()):
             for exchange, (principal, stop) in list(mine.items()):
                 if not identity.is_known(principal):
-                    exchange.peer.abort()
+                    exchange.refuse(*_ENDED)
                 elif not identity.is_current(principal):
                     stop()
         for exchange, principal in list(self.calls.items()):
             if not identity.is_known(principal):
-                exchange.peer.abort()
+                exchange.refuse(*_ENDED)
 
     def __len__(self) -> int:
         return sum(map(len, self._open.values()))
@@ -263,7 +265,7 @@ async def _answer(
     unread = context.large.unread
     if unread.held:
         await unread.room(principal.name, peer)
-    if peer.lost:
+    if peer.lost or exchange.finished:
         return
     status, data = _render(id, call.method, outcome, context.server_info)
     if exchange.opened:
