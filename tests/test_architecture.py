@@ -33,7 +33,7 @@ HOMES = {
     "cryptography": {"store", "audit"},
     "casbin": {"policy"},
     "jsonschema_rs": {"policy"},
-    "httpx": {"approval", "downstream", "audit", "http", "cli", "demo", "admin"},
+    "httpx": {"approval", "downstream", "audit", "http", "cli", "demo", "admin", "listen"},
     "httpx_sse": {"http"},
     "regex": {"audit"},
     "standardwebhooks": {"approval"},

@@ -9,7 +9,7 @@ import pytest
 from peers.postgres import Cluster, postgres
 
 from sluicegate import config
-from sluicegate.app import state
+from sluicegate.app import replicas, state
 from sluicegate.config import Config
 from sluicegate.store import StoreFailed, Write
 
@@ -22,8 +22,8 @@ def engine() -> Iterator[Cluster]:
 
 @pytest.fixture
 def shared(engine: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    monkeypatch.setattr(state, "LASTS", 1.0)
-    monkeypatch.setattr(state, "BEAT", 0.2)
+    monkeypatch.setattr(replicas, "LASTS", 1.0)
+    monkeypatch.setattr(replicas, "BEAT", 0.2)
     ring = "A" * 43
     rings = {"seal": ring, "digest": ring, "sign": ring}
     section = {"dir": str(tmp_path / "state"), "url": engine.url, "keys": rings}
@@ -32,20 +32,20 @@ def shared(engine: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_one_that_runs_keeps_another_from_starting(shared: Config) -> None:
     async with state.open_store(shared) as first, state.open_store(shared) as second:
-        async with state.lease(shared, first):
+        async with replicas.join(shared, first):
             with pytest.raises(StoreFailed, match=r"another Sluice runs on this database: process \d+ on "):
-                async with state.lease(shared, second):
+                async with replicas.join(shared, second):
                     pytest.fail("two at once")
         with anyio.fail_after(0.9):  # given back: nobody waits until it is over
-            async with state.lease(shared, second):
+            async with replicas.join(shared, second):
                 pass
 
 
 async def test_one_that_died_is_waited_for_until_its_lease_is_over(shared: Config) -> None:
     async with state.open_store(shared) as store:
-        await store.put(state.LEASE, b"of one that died", 0.7)
+        await store.put(replicas.LEASE, b"of one that died", 0.7)
         began = anyio.current_time()
-        async with state.lease(shared, store):
+        async with replicas.join(shared, store):
             assert anyio.current_time() - began >= 0.5
 
 
@@ -53,20 +53,20 @@ async def test_one_whose_lease_another_has_ends(shared: Config) -> None:
     """As a machine does that was paused for longer than the lease lasts."""
     async with state.open_store(shared) as store:
         with anyio.open_signal_receiver(signal.SIGTERM) as signals:
-            async with state.lease(shared, store):
-                await store.put(state.LEASE, b"of another", 60)
+            async with replicas.join(shared, store):
+                await store.put(replicas.LEASE, b"of another", 60)
                 with anyio.fail_after(30):
                     async for received in signals:
                         assert received == signal.SIGTERM
                         break
-        assert await store.get(state.LEASE) == b"of another", "it is not given back by who has lost it"
-        await store.delete(state.LEASE)
+        assert await store.get(replicas.LEASE) == b"of another", "it is not given back by who has lost it"
+        await store.delete(replicas.LEASE)
 
 
 async def test_one_whose_lease_was_over_and_nobody_s_goes_on(shared: Config) -> None:
-    async with state.open_store(shared) as store, state.lease(shared, store):
-        mine = await store.get(state.LEASE)
-        assert mine is not None and await store.swap(state.LEASE, mine, [Write(state.LEASE)])
+    async with state.open_store(shared) as store, replicas.join(shared, store):
+        mine = await store.get(replicas.LEASE)
+        assert mine is not None and await store.swap(replicas.LEASE, mine, [Write(replicas.LEASE)])
         with anyio.fail_after(30):
-            while await store.get(state.LEASE) != mine:  # noqa: ASYNC110 - nobody tells
+            while await store.get(replicas.LEASE) != mine:  # noqa: ASYNC110 - nobody tells
                 await anyio.sleep(0.05)

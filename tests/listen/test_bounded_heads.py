@@ -72,13 +72,13 @@ async def test_the_statuses_are_those_of_short_ones() -> None:
 
 @pytest.mark.parametrize("more", ["&a" * 7_000, "&a" * 16, "&" * 16, "&x=" + "a" * 1024])
 def test_a_long_query_holds_no_session_id(more: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert http_sse._session_id(b"session_id=a&x=1") == "a"
+    assert http_sse.session_id(b"session_id=a&x=1") == "a"
 
     def parse(*args: object) -> None:
         raise AssertionError("it is taken apart")
 
     monkeypatch.setattr(http_sse, "parse_qs", parse)
-    assert http_sse._session_id(f"session_id=a{more}".encode()) == ""
+    assert http_sse.session_id(f"session_id=a{more}".encode()) == ""
 
 
 def browser(cookies: list[str], query: str = "") -> Request:

@@ -35,6 +35,8 @@ NOT_SHOWN = {
     "process_start_time_seconds": "for whoever wants the age of a process",
     "sluice_login_flows_total": "most logins are begun by the command line, which is another process",
     "sluice_login_refresh_total": "a refresh that fails shows as a login that is needed",
+    "sluice_fleet_replicas": "most have no fleet, and a replica that is down shows as a target that is down",
+    "sluice_forwarded_total": "most have no fleet; for whoever sets up its balancer",
 }
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from sluicegate.admin.approvals import ApprovalsApi, ApprovalsApiDeps
-from sluicegate.app import settings, state
+from sluicegate.app import replicas, settings, state
 from sluicegate.app.approvals import open_queue
 from sluicegate.app.services import PolicyService, open_audit, open_policy_service
 from sluicegate.approval.record import CallBinding
@@ -56,7 +56,7 @@ async def at_rest(config: Config, read_only: bool = False) -> AsyncIterator[Appr
             for key, value in (await kept.scan(ALL)).items():
                 await store.put(key, value)
         else:
-            await state.refuse_beside(config, kept)
+            await replicas.refuse_beside(config, kept)
             audit = await stack.enter_async_context(open_audit(config, "cli", judges.judge))
         queue = open_queue(config, judges, store, audit)
         await queue.refresh()

@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Any, Final
 
 import anyio
 from starlette.types import ASGIApp
@@ -27,7 +29,9 @@ from sluicegate.app.reload import InForce, ToldReload, joining
 from sluicegate.app.services import Services
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.config import Address, Config
+from sluicegate.config.fleet import PeerTls
 from sluicegate.downstream.accounts import AnyDownstream
+from sluicegate.http.client.pool import HttpClient
 from sluicegate.http.fetch import Fetcher
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.issuer import ACCESS, ClientDirectory, ClientGrants
@@ -36,12 +40,15 @@ from sluicegate.listen.asgi import asgi
 from sluicegate.listen.auth.issued import Issued
 from sluicegate.listen.listener import Listener, Pages
 from sluicegate.listen.server import AddressServer as Port
-from sluicegate.listen.server import on_unix_socket
+from sluicegate.listen.server import Tls, on_unix_socket
 from sluicegate.listen.worker_handoff import WorkerHandoff
 from sluicegate.metrics import Sample
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.runtime import open_files
 from sluicegate.store.keys import new_operator_token
+
+FORWARDING: Final = "sluicegate.listen.peer_forwarding"
+"""By name: most have no other replicas."""
 
 Announce = Callable[[str], None]
 
@@ -53,8 +60,16 @@ class RunningServer:
     endpoint: str
     admin: str
     core: Core
-    stop: Callable[[], None]
-    """Ends it at once. Leaving the context lets open calls end first, within the drain time."""
+    port: Port
+
+    async def retire(self, delay: float) -> None:
+        """Serves for so long yet, and says that it will stop."""
+        if delay:
+            await self.port.retire(delay)
+
+    def stop(self) -> None:
+        """Ends it at once. Leaving the context lets open calls end first, within the drain time."""
+        self.port.stop(now=True)
 
     def servers(self) -> list[Json]:
         return self.core.describe()
@@ -99,9 +114,11 @@ async def running(
         refused = inner.services.audit.identity_failure if inner.services.audit is not None else None
         pages = tuple(_pages(config, inner))
         handover = None if placement is None else WorkerHandoff(partition.index, placement.taking)
-        listener = Listener(inner.handler, ME, identities.clients, settings.listening(config), inner.end_session,
+        peers = await stack.enter_async_context(_peers(config, inner.services))
+        mark = "" if inner.services.replicas is None else inner.services.replicas.mark
+        listener = Listener(inner.handler, ME, identities.clients, settings.listening(config, mark), inner.end_session,
                             refused, on_abandoned=inner.abandon, on_sweep=inner.keep, handover=handover,
-                            until_free=inner.until_free, pages=pages)  # fmt: skip
+                            until_free=inner.until_free, pages=pages, peers=peers)  # fmt: skip
         inner.behind.sessions.set(listener)
         inner.services.metrics.watch(partial(_open, listener))
         files = open_files.raise_limit()
@@ -110,8 +127,11 @@ async def running(
         )  # fmt: skip
         bound = () if placement is None else placement.sockets
         port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain, bound=bound)
-        application = admin_application(config, inner, identities.operators, token, lambda: port.is_stopping)
+        application = admin_application(config, inner, identities.operators, token, lambda: port.is_retiring)
         port.bind()
+        if peers is not None:
+            beside = peer_port(config, listener, wire)
+            beside.bind()
         if placement is None:
             note = note_in(inner.services.audit)
             served = with_console(config, application, note, inner.services.store, token)
@@ -136,11 +156,14 @@ async def running(
         # Left, not cancelled: this group ends when the last open call has, or the drain time is over.
         calls = await stack.enter_async_context(anyio.create_task_group())
         await calls.start(port.run)
+        if peers is not None:
+            await calls.start(beside.run)
+            stack.callback(beside.stop)
         # The other way round: not ready, and nothing is accepted any more; then streams end, and who waits is answered.
         stack.callback(inner.queue.release)
         stack.callback(listener.close)
         stack.callback(port.stop)
-        yield RunningServer(url(config.listen.mcp, port.port) + "/mcp", admin_url, inner, partial(port.stop, now=True))
+        yield RunningServer(url(config.listen.mcp, port.port) + "/mcp", admin_url, inner, port)
 
 
 def _pages(config: Config, inner: Core) -> Iterator[Pages]:
@@ -198,6 +221,35 @@ def _login_within(services: Services) -> float:
     return services.judging.config.login.within
 
 
+@asynccontextmanager
+async def _peers(config: Config, services: Services) -> AsyncIterator[Any]:
+    """The way to other replicas; None without any. Raises `OSError` where a file of `tls` cannot be used."""
+    peer = config.fleet.peer if config.fleet is not None else None
+    if services.replicas is None or peer is None:
+        yield None
+        return
+    tls = _tls(peer.tls)
+    client = HttpClient(ssl_context=tls.to_peers() if tls is not None else None)
+    peers = import_module(FORWARDING).PeerForwarding(services.replicas, client)
+    services.metrics.watch(lambda: (("sluice_forwarded", (result,), n) for result, n in peers.results.items()))
+    try:
+        yield peers
+    finally:
+        await client.aclose()
+
+
+def peer_port(config: Config, listener: Listener, wire: listening.ConnectionLimits) -> Port:
+    """Where other replicas pass on the requests of our sessions."""
+    assert config.fleet is not None and config.fleet.peer is not None
+    peer = config.fleet.peer
+    serve = partial(listener, is_from_peer=True)
+    return Port(serve, peer.listen.host, peer.listen.port, wire, config.drain, tls=_tls(peer.tls))
+
+
+def _tls(files: PeerTls | None) -> Tls | None:
+    return None if files is None else Tls(files.cert, files.key, files.ca)
+
+
 def _open(listener: Listener) -> Iterator[Sample]:
     yield "sluice_sessions", (), listener.open_sessions
     yield "sluice_streams_open", (), listener.open_streams
@@ -238,6 +290,7 @@ async def serve(config: Config, *, announce: Announce, file: Path | None = None)
                 sluice.core.services.notes.act("drain", by=received.name)
                 announce(stopping(config))
                 group.start_soon(_stop_at_next, signals, sluice)
+                await sluice.retire(config.drain_delay)
             group.cancel_scope.cancel()
     if received == signal.SIGINT:
         raise KeyboardInterrupt
@@ -258,7 +311,8 @@ async def _stop_at_next(signals: AsyncIterator[signal.Signals], sluice: RunningS
 
 
 def stopping(config: Config) -> str:
-    return f"stopping: open calls have {config.drain:g}s to end; a second signal ends them now"
+    first = f"serving for {config.drain_delay:g}s yet, then " if config.drain_delay else ""
+    return f"stopping: {first}open calls have {config.drain:g}s to end; a second signal ends them now"
 
 
 def greeting(config: Config, endpoint: str, admin: str) -> Iterable[str]:

@@ -16,10 +16,11 @@ from typing import Any, Final, NamedTuple
 import anyio
 
 from sluicegate import __version__, telemetry
-from sluicegate.app import metric_sources, policy_loading, settings, state
+from sluicegate.app import metric_sources, policy_loading, replicas, settings, state
 from sluicegate.app.late import Late
 from sluicegate.app.logins import DEFAULT, GATEWAY, SERVICE, LoginIndex, whose
 from sluicegate.app.reload import Prepared, Reload, ToldReload, unprepared
+from sluicegate.app.replicas import Replicas
 from sluicegate.app.settings import client_of, without_revoked
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.audit.log import AuditLog
@@ -401,6 +402,7 @@ class Services:
     partition: WorkerPartition
     own_pages: OwnUrls
     logins: LoginIndex
+    replicas: Replicas | None
 
 
 def _open_logins(
@@ -437,12 +439,13 @@ async def open_services(
 ) -> AsyncIterator[Services]:  # fmt: skip
     """Raises `PolicyError` where the policy cannot be used. `told` as for `open_policy_service`."""
     async with AsyncExitStack() as stack:
+        joined: Replicas | None = None
         judges = await stack.enter_async_context(open_policy_service(config, file, transport, told))
         judge = judges.judge
         sealer = Sealer(state.ring(config, "seal"))
         store = await stack.enter_async_context(state.open_store(config))
         if partition.count == 1:  # the supervisor has it for all workers
-            await stack.enter_async_context(state.lease(config, store))
+            joined = await stack.enter_async_context(replicas.join(config, store))
         if config.state.url is not None:
             await judges.find_revoked(store)
         audit = await stack.enter_async_context(open_audit(config, transport, judge))
@@ -454,6 +457,8 @@ async def open_services(
         metrics.watch(lambda: judges.state().samples())
         if audit is not None:
             metrics.watch(lambda: audit.tally().samples())
+        if joined is not None:
+            metrics.watch(joined.samples)
         metric_sources.expect(metrics, config)
         judges.on_config.append(partial(metric_sources.expect, metrics))
         notes = Notes(audit, judge, judges.config)
@@ -476,5 +481,6 @@ async def open_services(
         if config.state.url is not None:
             group.start_soon(telemetry.supervise, "revoked keys", partial(judges.follow_revoked, store))
         yield Services(
-            config, judges, sealer, store, audit, metrics, notes, egress, identities, spans, partition, own_pages, index
+            config, judges, sealer, store, audit, metrics, notes, egress, identities, spans, partition, own_pages,
+            index, joined,
         )

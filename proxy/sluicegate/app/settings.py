@@ -178,7 +178,8 @@ def setups(config: Config, key: bytes) -> dict[str, str]:
     return {name: of(section) for name, section in config.servers.items()}
 
 
-def listening(config: Config) -> wire.ListenSettings:
+def listening(config: Config, mark: str = "") -> wire.ListenSettings:
+    """`mark`: what the ids of sessions begin with."""
     limits = config.limits
     return wire.ListenSettings(
         names=names(config),
@@ -189,6 +190,7 @@ def listening(config: Config) -> wire.ListenSettings:
             max_batch=limits.max_batch,
             streams=limits.streams,
         ),
+        sessions=wire.SessionLimits(mark=mark),
     )
 
 

@@ -1,40 +1,21 @@
 """Where state is kept: in files of `state.dir`, or in PostgreSQL with key rings from the config.
-
-With `state.url` one Sluice at a time runs on a database. One that starts waits until the lease of another is over.
 """
 
-import asyncio
-import json
-import logging
-import os
-import signal
-import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
-from functools import partial
+from contextlib import asynccontextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-import anyio
-
-from sluicegate import telemetry
 from sluicegate.app.settings import DATABASE, KEYS
 from sluicegate.config import Config
-from sluicegate.protocol.jsonrpc import dump
-from sluicegate.store import Store, StoreFailed, Write, sqlite
+from sluicegate.store import Store, StoreFailed, sqlite
 from sluicegate.store.keys import KeyRing
 from sluicegate.store.revoked import Revoked, entry
 from sluicegate.store.sqlite import SqliteStore
 
 POSTGRES: Final = "sluicegate.store.postgres"
 REVOKED: Final = "revoked/"
-LEASE: Final = "lease/sluice"
-LASTS: Final = 10.0
-BEAT: Final = 2.0
-"""Seconds. A Sluice that could not renew its lease for so long may have been replaced."""
-
-log = logging.getLogger(__name__)
 
 
 def ring(config: Config, name: str) -> KeyRing:
@@ -111,66 +92,3 @@ async def revoke_everywhere(config: Config, name: str, hash: str | None) -> None
     """For Sluices on other machines. Raises `StoreFailed`."""
     async with open_store(config) as store:
         await store.put(f"{REVOKED}{name}/{hash or ''}", entry(name, hash))
-
-
-# ---------------------------------------------------------------- one at a time
-
-
-@asynccontextmanager
-async def lease(config: Config, store: Store) -> AsyncIterator[None]:
-    """Held within, where several machines could use the store. Raises `StoreFailed` where another Sluice keeps it."""
-    if config.state.url is None:
-        yield
-        return
-    mine = dump({"host": socket.gethostname(), "pid": os.getpid(), "id": os.urandom(8).hex()})
-    await _claim(store, mine)
-    beat = asyncio.create_task(telemetry.supervise("lease", partial(_beat, store, mine)))
-    try:
-        yield
-    finally:
-        beat.cancel()
-        with suppress(asyncio.CancelledError):
-            await beat
-        with anyio.CancelScope(shield=True), suppress(StoreFailed):
-            await store.swap(LEASE, mine, [Write(LEASE)])
-
-
-async def refuse_beside(config: Config, store: Store) -> None:
-    """A command changes nothing beside a Sluice that runs on another machine, whose log would know nothing of it.
-    Raises `StoreFailed`."""
-    if config.state.url is not None and (found := await store.get(LEASE)) is not None:
-        raise StoreFailed(f"a Sluice runs on this database ({_named(found)}): change it there")
-
-
-async def _claim(store: Store, mine: bytes) -> None:
-    until = anyio.current_time() + LASTS + BEAT
-    said = None
-    while not await store.swap(LEASE, None, [Write(LEASE, mine, LASTS)]):
-        holder = _named(await store.get(LEASE) or b"{}")
-        if anyio.current_time() > until:
-            raise StoreFailed(f"another Sluice runs on this database: {holder}")
-        if said != holder:
-            log.info("waiting for the lease of another Sluice", extra={"holder": holder})
-        said = holder
-        await anyio.sleep(BEAT / 2)
-
-
-def _named(lease: bytes) -> str:
-    try:
-        found = json.loads(lease)
-        return f"process {found['pid']} on {found['host']}"
-    except (ValueError, KeyError, TypeError):
-        return "one that has just ended"
-
-
-async def _beat(store: Store, mine: bytes) -> None:
-    while True:
-        await anyio.sleep(BEAT)
-        with suppress(StoreFailed):
-            if await store.swap(LEASE, mine, [Write(LEASE, mine, LASTS)]):
-                continue
-            if await store.swap(LEASE, None, [Write(LEASE, mine, LASTS)]):
-                continue  # it was over, and nobody had taken it
-            log.error("another Sluice runs on this database now: this one ends")
-            os.kill(os.getpid(), signal.SIGTERM)
-            return

@@ -15,7 +15,7 @@ import anyio
 import typer
 
 from sluicegate import config
-from sluicegate.app import settings, state
+from sluicegate.app import replicas, settings, state
 from sluicegate.app.services import note_pin, open_audit
 from sluicegate.audit.log import AuditLog
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
@@ -234,7 +234,7 @@ async def _with_board(
 ) -> T:  # fmt: skip
     async with state.open_store(loaded) as store:
         if is_change:
-            await state.refuse_beside(loaded, store)
+            await replicas.refuse_beside(loaded, store)
         board = DefinitionPins(settings.pins(loaded), store, partial(note_pin, audit))
         await board.load()
         return await use(board)

@@ -158,6 +158,10 @@ REST: Final = """\
 #   # idp: {issuer: https://login.example.com, client_id: sluice}   # where people with tokens sign in on that page
 #   within: 10m                                # how long a login may take
 # drain: 30s                                  # how long open calls may take at the end
+# drain_delay: 0s                             # before that: how long /readyz says 503 while all is served
+# # fleet:                                    several Sluices on one database
+# #   name: "${env:HOSTNAME}"                 of this one
+# #   peer: {listen: 0.0.0.0:7413, url: "https://HOST:7413", insecure: false, tls: {cert: FILE, key: FILE, ca: FILE}}
 """
 
 # What JSON may hold and YAML does not, or reads as a line break (YAML 1.2.2, 5.1 and 5.4)

@@ -27,6 +27,7 @@ from pydantic import (
 
 from sluicegate.config.audit import Audit
 from sluicegate.config.clients import Clients
+from sluicegate.config.fleet import Fleet
 from sluicegate.config.login import LoginSection, ServerLogin
 from sluicegate.config.names import (
     Argument,
@@ -363,6 +364,8 @@ class Config(Section):
     """What may be connected to."""
     state: State = written({})
     """What outlives a run."""
+    fleet: Fleet | None = None
+    """Several Sluices on one database, as one for clients. Needs `state.url`."""
     telemetry: Telemetry = Telemetry()
     """What is measured."""
     log: Log = Log()
@@ -371,6 +374,8 @@ class Config(Section):
     """The page for a browser."""
     drain: Duration = written("30s")
     """How long open calls may still take at the end."""
+    drain_delay: Duration = written("0s")
+    """How long all is served at the end, while `/readyz` says 503: until a balancer sends nothing more."""
 
     _base: Path = PrivateAttr(default_factory=Path)
     _disabled: dict[str, str] = PrivateAttr(default_factory=dict)

@@ -17,6 +17,7 @@ _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _RING_KEY = re.compile(r"[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]=?")
 _ROLE = re.compile(r"role:[^\s,\"]{1,128}")
 _PROFILE = re.compile(r"(?!none$)[a-z][a-z0-9-]{0,31}")
+_REPLICA = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
 _URL = re.compile(r"https?://(?P<user>[^\s/?#@]*@)?[^\s/?#@]+(?:/[^\s#]*)?(?:\?[^\s#]*)?")
@@ -137,6 +138,11 @@ ServerKey = Annotated[str, AfterValidator(_server_key)]
 Prefix = Annotated[str, AfterValidator(_prefix), WithJsonSchema({"type": "string", "maxLength": 20})]
 KeyName = Annotated[
     str, _matching(_KEY_NAME, "bad-key-name", "a key's name is 1 to 64 of a-z, 0-9, . _ and -, not . _ - first")
+]
+ReplicaName = Annotated[
+    str,
+    _matching(_REPLICA, "bad-name", "use up to 63 letters, digits, - and _"),
+    WithJsonSchema({"type": "string", "maxLength": 63}),
 ]
 ProfileName = Annotated[
     str,

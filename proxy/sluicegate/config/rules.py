@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from sluicegate.config.finding import Path as TreePath
 from sluicegate.config.finding import Problem
@@ -256,6 +257,9 @@ def named_files(config: Config) -> Iterator[tuple[TreePath, Path]]:
             yield ("servers", key, "ca"), server.ca
         if isinstance(server, HttpServer) and server.login and server.login.client_key:
             yield ("servers", key, "login", "client_key"), server.login.client_key
+    if config.fleet is not None and config.fleet.peer is not None and (tls := config.fleet.peer.tls) is not None:
+        files = {"cert": tls.cert, "key": tls.key, "ca": tls.ca}
+        yield from ((("fleet", "peer", "tls", name), path) for name, path in files.items())
 
 
 def _named_files_exist(config: Config) -> Iterator[Problem]:
@@ -370,6 +374,39 @@ def _a_database_is_whole(config: Config) -> Iterator[Problem]:
             yield Problem(("state", key), "wrong-value", message, "add state.url, or remove it", at_key=True)
 
 
+def _a_fleet_is_whole(config: Config) -> Iterator[Problem]:
+    fleet = config.fleet
+    if fleet is None:
+        return
+    if config.state.url is None:
+        message = "replicas share a database, and state.url names none"
+        yield Problem(("fleet",), "no-database", message, "add state.url and state.keys, or remove it", at_key=True)
+    if config.clients.anonymous is not None:
+        message = "a request that another replica passed on is never anonymous"
+        yield Problem(("clients", "anonymous"), "wrong-value", message, "give clients keys or tokens", at_key=True)
+    if fleet.peer is None:
+        message = "a session is lost where the balancer sends it to another replica"
+        hint = "add peer: {listen: HOST:PORT, url: URL}"
+        yield Problem(("fleet",), "no-peer", message, hint, severity="warning", at_key=True)
+    if not config.drain_delay:
+        message = "a balancer sends calls to a replica that has just stopped, and they fail"
+        yield Problem(("fleet",), "no-delay", message, "add drain_delay: 5s", severity="warning", at_key=True)
+
+
+def _peers_are_sure_of_each_other(config: Config) -> Iterator[Problem]:
+    peer = config.fleet.peer if config.fleet is not None else None
+    if peer is None:
+        return
+    scheme, at = urlsplit(peer.url).scheme, ("fleet", "peer", "url")
+    if (scheme == "https") != (peer.tls is not None):
+        message = f"{scheme} {'needs' if scheme == 'https' else 'cannot be used with'} fleet.peer.tls"
+        yield Problem(at, "wrong-value", message, "write https with tls, and http without", at_key=True)
+    if peer.tls is None and not (peer.listen.is_loopback or peer.insecure):
+        message = "clients' keys and tokens would leave the machine in plain text"
+        hint = "add tls: {cert: FILE, key: FILE, ca: FILE}, or insecure: true where the network encrypts"
+        yield Problem(("fleet", "peer", "listen"), "no-tls", message, hint, at_key=True)
+
+
 RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _there_is_one_policy, _there_is_one_model, _older_transport_is_legacy,
     _shadow_mode_ends, _approvers_can_be_named, _approvals_can_be_given,
@@ -380,5 +417,5 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _timeouts_are_in_order, _named_files_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,
     _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _sessions_let_go_of_processes,
     _the_extra_is_installed, _logins_are_whole, _logins_are_somebodys, _people_can_sign_in,
-    _a_database_is_whole,
+    _a_database_is_whole, _a_fleet_is_whole, _peers_are_sure_of_each_other,
 )  # fmt: skip

@@ -32,7 +32,7 @@ class State(Section):
     """Where keys, the operator token and last known lists are kept; mode 0700."""
     url: SecretStr | None = None
     """URL of a PostgreSQL database, as libpq reads it. It keeps approvals, grants, logins and pins.
-    Needs the extra `postgres`. One Sluice at a time runs on a database."""
+    Needs the extra `postgres`. Without `fleet` one Sluice at a time runs on a database."""
     password: SecretStr | None = None
     """The password for `url`, where the URL has none."""
     replicated: Flag = False

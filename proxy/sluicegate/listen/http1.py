@@ -140,7 +140,7 @@ class Http1(asyncio.Protocol):
         self._idler: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
         self._refusal = (400, "not a valid HTTP/1.1 request")
-        self._deaf = self._lingers = self._paused = self._is_lost = False
+        self._deaf = self._lingers = self._paused = self._is_lost = self._retires = False
         # Of the message that is arriving:
         self._receiving = True
         self._incoming: HttpRequest | None = None  # from the end of its head to the end of its body
@@ -197,6 +197,10 @@ class Http1(asyncio.Protocol):
             self._requests[-1].keeps = False
         else:
             self._close()
+
+    def retire(self) -> None:
+        """The next request is the last one: its answer says so (RFC 9112 9.6), and no request meets a closed door."""
+        self._retires, self._repeatable = True, None
 
     def abort(self) -> None:
         """Ends the connection now, after the answers that are already written."""
@@ -335,7 +339,7 @@ class Http1(asyncio.Protocol):
         parser = self._parser
         is_1_1 = parser.get_http_version() == "1.1"
         method, (path, query) = parser.get_method().decode("ascii"), _split(self._url)
-        keeps = is_1_1 and parser.should_keep_alive()
+        keeps = is_1_1 and parser.should_keep_alive() and not self._retires
         self._incoming = HttpRequest(self, RequestHead(method, path, query, self._headers), is_1_1, keeps)
         self._accept(self._incoming)
 

@@ -50,6 +50,8 @@ class HttpExchange:
     held = 0
     """Bytes that count as in flight for a large request."""
     started = opened = finished = ending = False
+    is_from_peer = False
+    """Whether another replica passed it on."""
 
     def __init__(self, request: HttpRequest, pace: StreamTiming) -> None:
         self.peer, self.head = request, request.head

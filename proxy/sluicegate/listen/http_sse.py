@@ -92,7 +92,7 @@ class HttpSse:
             if not self._context.streams.enter(principal, exchange, lambda: session.finish(exchange.end)):
                 await exchange.error(429, "too many open streams")
                 return
-            id = secrets.token_urlsafe(24)
+            id = self._context.settings.sessions.mark + secrets.token_urlsafe(24)
             stream = self._streams[id] = SseSession(principal, session)
             try:
                 exchange.preamble = lambda: _endpoint(prefix, id)
@@ -111,7 +111,7 @@ class HttpSse:
     async def post(self, exchange: HttpExchange, principal: Principal, value: Any) -> None:
         """202 says only that the message was accepted: its answer comes on the stream. `principal` has the roles that
         it had when the body was whole."""
-        stream = self._streams.get(_session_id(exchange.peer.head.query))
+        stream = self._streams.get(session_id(exchange.peer.head.query))
         if stream is None or not stream.is_of(principal):  # over, or somebody else's: no difference may show
             await exchange.error(404, "Session not found")
             return
@@ -145,7 +145,7 @@ def _endpoint(prefix: str, id: str) -> bytes:
     return f"event: endpoint\ndata: {prefix}{MESSAGES}?session_id={id}\n\n".encode()
 
 
-def _session_id(query: bytes) -> str:
+def session_id(query: bytes) -> str:
     """The id that comes once, else nothing. What is longer than our own address can be is not taken apart."""
     if len(query) > _MAX_QUERY or query.count(b"&") >= _MAX_FIELDS:
         return ""

@@ -19,7 +19,7 @@ from sluicegate.http.forwarded_headers import ForwardedHeaders, is_forwarded
 from sluicegate.http.hosts import MCP_PORT, HostOriginPolicy
 from sluicegate.listen.auth import CredentialRefused, Identity, Principal
 from sluicegate.listen.http_exchange import HttpExchange, error_body
-from sluicegate.listen.http_request import BodyTooLarge, ClientGone
+from sluicegate.listen.http_request import BodyTooLarge, ClientGone, RequestHead
 from sluicegate.listen.http_request import HttpRequest as HttpRequest
 from sluicegate.listen.http_sse import MESSAGES, SSE, HttpSse
 from sluicegate.listen.large_requests import LARGE, LargeRequests, UntilFree
@@ -35,10 +35,11 @@ from sluicegate.listen.streamable_http import (
     read_json,
     received,
     serve_modern,
+    unread,
     version,
 )
 from sluicegate.listen.worker_handoff import WorkerHandoff
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Malformed, Request, Response, encode, read
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Malformed, Request, Response, decode, encode, read
 from sluicegate.protocol.model import MODERN, Handler, Trail
 from sluicegate.protocol.modern_client import is_modern
 
@@ -52,6 +53,7 @@ _ALLOW: Final = [(b"allow", b"POST, GET, DELETE, OPTIONS")]
 _ALLOW_GET: Final = [(b"allow", b"GET, OPTIONS")]
 _ALLOW_POST: Final = [(b"allow", b"POST, OPTIONS")]
 _SWEEP_EVERY: Final = 2.0
+_GONE: Final = "the replica that has this session ended before it answered"
 
 _PROCESS: Final = token_hex(6)
 _numbers: Final = count(1)
@@ -68,6 +70,15 @@ class Pages(Protocol):
     @property
     def serve(self) -> Callable[[HttpRequest], Awaitable[None]]: ...
     def is_at(self, path: str) -> bool: ...
+
+
+class Forwarding(Protocol):
+    """The way to other replicas."""
+
+    def owner(self, head: RequestHead) -> str | None: ...
+    async def forward(
+        self, exchange: HttpExchange, url: str, body: bytes, lost: Callable[[], tuple[int, bytes]]
+    ) -> None: ...
 
 
 class Listener:
@@ -88,8 +99,10 @@ class Listener:
         handover: WorkerHandoff | None = None,
         until_free: UntilFree = lambda principal: 0.0,
         pages: Sequence[Pages] = (),
+        peers: Forwarding | None = None,
     ) -> None:
-        """`handover`: other workers exist, and each serves the principals that are its own. `pages` are for people."""
+        """`handover`: other workers exist, and each serves the principals that are its own. `pages` are for people.
+        `peers`: other replicas exist, and each serves the sessions that are its own."""
         self._settings, self._identity, self._on_refused = settings, identity, on_refused
         self._policy = HostOriginPolicy(settings.names, MCP_PORT)
         large = LargeRequests(settings.limits, until_free)
@@ -97,7 +110,7 @@ class Listener:
             partial(large.handle, handler), server_info, lambda: Trail(new_id()), on_abandoned, settings,
             StreamSlots(settings.limits.streams), large,
         )  # fmt: skip
-        self._on_sweep, self._handover, self._pages = on_sweep, handover, pages
+        self._on_sweep, self._handover, self._pages, self._peers = on_sweep, handover, pages, peers
         self.sessions = Sessions(settings.sessions, self._context, on_session_end, clock)
         self._legacy = LegacyHttp(self._context, self.sessions, self._again)
         self._forwarded = ForwardedHeaders(settings.names)
@@ -116,9 +129,12 @@ class Listener:
         bare = {path: path.rstrip("/") for path in routes}
         return {form: routes[path] for path in routes for form in (path, bare[path] or "/", f"{bare[path]}/")}
 
-    async def __call__(self, request: HttpRequest) -> None:
-        """The boundary of one request: whatever goes wrong inside is its answer, and nobody else's trouble."""
+    async def __call__(self, request: HttpRequest, is_from_peer: bool = False) -> None:
+        """The boundary of one request: whatever goes wrong inside is its answer, and nobody else's trouble.
+        `is_from_peer`: another replica passed it on, and it is not passed on again."""
         exchange = HttpExchange(request, self._settings.pace)
+        if is_from_peer:
+            exchange.is_from_peer = True
         try:
             await self._serve(exchange)
         except ClientGone:
@@ -205,9 +221,21 @@ class Listener:
         principal = self._principal(exchange)
         if principal is None:
             return self._admit(exchange, serve)
+        return self._dispatch(exchange, principal, serve)
+
+    def _dispatch(self, exchange: HttpExchange, principal: Principal, serve: _Serve) -> Awaitable[None]:
+        """Has it served by the worker that has this principal, the replica that has the session, or here."""
         if self._handover is not None and not self._handover.is_ours(principal.name):
             return self._pass_on(exchange, self._handover, principal)
+        if self._peers is not None and not exchange.is_from_peer:
+            url = self._peers.owner(exchange.head)
+            if url is not None:
+                return self._forward(exchange, principal, self._peers, url)
         return serve(exchange, principal)
+
+    async def _forward(self, exchange: HttpExchange, principal: Principal, peers: Forwarding, url: str) -> None:
+        async with unread(exchange, principal, self._context) as body:
+            await peers.forward(exchange, url, body, partial(_lost, body, self._settings.limits.max_depth))
 
     async def _pass_on(self, exchange: HttpExchange, handover: WorkerHandoff, principal: Principal) -> None:
         if not await exchange.peer.hand_over(partial(handover.give, principal.name)):
@@ -220,11 +248,7 @@ class Listener:
         else:
             found = await self._identity.verify(exchange.head.get(b"authorization"))
         if isinstance(found, Principal):
-            if self._handover is not None and not self._handover.is_ours(found.name):
-                await self._pass_on(exchange, self._handover, found)
-            else:
-                await serve(exchange, found)
-            return
+            return await self._dispatch(exchange, found, serve)
         if self._on_refused is not None:
             self._on_refused(self._forwarded.client(exchange.client, exchange.head.headers), found.reason)
         status, text = (403, "Forbidden") if found.is_known else (401, "Unauthorized")
@@ -321,3 +345,16 @@ class Listener:
             await exchange.error(*problem)
         else:
             await self._take_later(exchange, principal, self._event_streams.post)
+
+
+def _lost(body: bytes, max_depth: int) -> tuple[int, bytes]:
+    """The answer to a request that another replica has taken, and may have executed."""
+    try:
+        message = read(decode(body, max_depth, LARGE))
+    except Malformed:
+        message = None
+    if not isinstance(message, Request):
+        return 502, error_body(_GONE)
+    reason = "outcome_unknown" if message.method == "tools/call" else "server_unavailable"
+    error = {"code": INTERNAL_ERROR, "message": _GONE, "data": {"reason": reason}}
+    return 200, encode(Response(message.id, error=error))

@@ -7,9 +7,12 @@ no exit.
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, cast
 
 import anyio
@@ -32,17 +35,42 @@ class _Server(uvicorn.Server):
         yield
 
 
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files in PEM. Whoever connects shows a certificate that `ca` signed, as we do."""
+
+    cert: Path
+    key: Path
+    ca: Path
+
+    def options(self) -> dict[str, Any]:
+        """Of uvicorn."""
+        return {
+            "ssl_certfile": self.cert, "ssl_keyfile": self.key, "ssl_ca_certs": str(self.ca),
+            "ssl_cert_reqs": ssl.CERT_REQUIRED,
+        }  # fmt: skip
+
+    def to_peers(self) -> ssl.SSLContext:
+        """For connections to others. Raises `OSError`, which `ssl.SSLError` is, where a file cannot be used."""
+        context = ssl.create_default_context(cafile=self.ca)
+        context.load_cert_chain(self.cert, self.key)
+        return context
+
+
 class AddressServer:
     """`bind` tells the port (asked for 0: any free one), `run` serves until `stop`. Where `bound` are given, they are
     served and nothing is bound."""
 
     def __init__(
         self, serve: Serve, host: str, port: int, wire: ConnectionLimits | None = None, drain: float = 30.0,
-        backlog: int = 2048, bound: Sequence[socket.socket] = (),
+        backlog: int = 2048, bound: Sequence[socket.socket] = (), tls: Tls | None = None,
     ) -> None:  # fmt: skip
         self._address = (host, port)
         self._sockets: list[socket.socket] = list(bound)
         self._serve, self._wire = serve, wire or ConnectionLimits()
+        self._stopped = anyio.Event()
+        self.is_retiring = False
+        """Whether it will stop soon, or has."""
         self._server = _Server(
             uvicorn.Config(
                 serve,
@@ -53,11 +81,15 @@ class AddressServer:
                 log_config=None,
                 backlog=backlog,
                 timeout_graceful_shutdown=drain,  # type: ignore[arg-type]  # it takes a float as well
+                **({} if tls is None else tls.options()),
             )
         )
 
     def _connection(self, server_state: ServerState, first: bytes = b"", **_: object) -> Http1:
-        return Http1(self._serve, self._wire, cast(Any, server_state.connections), server_state.tasks, first)
+        made = Http1(self._serve, self._wire, cast(Any, server_state.connections), server_state.tasks, first)
+        if self.is_retiring:
+            made.retire()
+        return made
 
     @property
     def port(self) -> int:
@@ -98,10 +130,20 @@ class AddressServer:
     def is_stopping(self) -> bool:
         return self._server.should_exit
 
+    async def retire(self, delay: float) -> None:
+        """Serves all that comes for so long yet, each connection for one request: whoever balances learns meanwhile to
+        send nothing more here. Returns early at `stop`."""
+        self.is_retiring = True
+        for connection in list(self._server.server_state.connections):
+            cast(Http1, connection).retire()
+        with anyio.move_on_after(delay):
+            await self._stopped.wait()
+
     def stop(self, now: bool = False) -> None:
         """Accepts nothing more, neither a connection nor a further request on one; `now` does not wait for requests
         that are running."""
-        self._server.should_exit = True
+        self._server.should_exit = self.is_retiring = True
+        self._stopped.set()
         self._server.force_exit = self._server.force_exit or now
         # At once: uvicorn looks ten times a second, and would let in what begins when everything else is ending.
         for listener in getattr(self._server, "servers", ()):

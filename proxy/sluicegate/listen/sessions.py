@@ -48,7 +48,7 @@ class Sessions:
             most = nlargest(_TRIED, self._owned, key=lambda name: len(self._owned[name]))
             if not any(map(self._drop_idle, [*most, principal.name])):
                 return None
-        id = secrets.token_urlsafe(24)
+        id = self._limits.mark + secrets.token_urlsafe(24)
         session = HttpSession(self._deps, id, principal, handshake, self._clock(), self._tasks)
         self._all[session.id] = session
         self._owned.setdefault(principal.name, OrderedDict())[id] = session

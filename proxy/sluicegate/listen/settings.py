@@ -50,6 +50,7 @@ class SessionLimits:
     kept_for: float = 300.0  # how long a finished stream can be resumed
     kept_bytes: int = 64 * 1024 * 1024  # of all finished streams together
     stream_bytes: int = 1024 * 1024  # of one stream, its response not counted
+    mark: str = ""  # what ids begin with, where several replicas have sessions
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from sluicegate.listen.auth import Identity, Principal
 from sluicegate.listen.http_exchange import HttpExchange, event
+from sluicegate.listen.http_request import BodyTooLarge
 from sluicegate.listen.large_requests import LARGE, LargeRequests
 from sluicegate.listen.legacy_session import SessionDeps
 from sluicegate.listen.settings import ListenSettings
@@ -193,6 +194,25 @@ async def received(exchange: HttpExchange, principal: Principal, context: "Endpo
         exchange.held = max(message.size, size or most)
         with context.large.grown(principal.name, size or most, exchange.held):
             yield message.value
+
+
+@asynccontextmanager
+async def unread(exchange: HttpExchange, principal: Principal, context: "EndpointContext") -> AsyncIterator[bytes]:
+    """The body as it came, for another replica, which judges it. In flight and bounded in the same way."""
+    peer, large, most = exchange.peer, context.large, context.settings.limits.max_request
+    size = peer.declared
+    if size > most:
+        raise BodyTooLarge
+    if size <= LARGE:
+        await peer.whole(LARGE)
+        if peer.size <= LARGE:
+            yield peer.take_body(LARGE)
+            return
+    peer.budget = large.budget_of(principal.name)
+    await large.admit(principal.name, size or most)
+    with large.holding(principal.name, size or most):
+        await peer.whole(most)
+        yield peer.take_body(most)
 
 
 def to_bytes(response: Response, outcome: Outcome | None = None) -> bytes:

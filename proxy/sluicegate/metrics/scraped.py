@@ -141,6 +141,14 @@ TABLE: Final[Mapping[str, Asked]] = {
     "sluice_sessions": _gauge(
         "Open sessions of legacy clients. One that only rises is a client that never ends its sessions."
     ),
+    "sluice_fleet_replicas": _gauge(
+        "Replicas of the fleet that live, as this one sees them. Fewer than were started: look which one is not ready."
+    ),
+    "sluice_forwarded": _counter(
+        "Requests that were passed on to the replica of their session, by result: answered, gone (it has ended), "
+        "unreachable or broken. A balancer that keeps clients where they are leaves few.",
+        "result",
+    ),
     "sluice_task_crashes": _counter(
         "Crashes of background tasks, which were started again. Any rise is a bug: report it with its log.", "task"
     ),

@@ -24,7 +24,7 @@ from anyio.abc import TaskGroup
 from sluicegate import telemetry
 from sluicegate.admin.gateway import Gateway
 from sluicegate.admin.peers import Peer, note_at_peers
-from sluicegate.app import policy_loading, settings, state
+from sluicegate.app import policy_loading, replicas, settings, state
 from sluicegate.app.admin_app import with_console
 from sluicegate.app.reload import InForce, Reload
 from sluicegate.app.serve import Announce, admin_port, greeting, policy_line, stopping, url
@@ -66,7 +66,7 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
         gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), settings.names(config),
                           crew.server_changed, crew.notes)  # fmt: skip
         store = await stack.enter_async_context(state.open_store(config))
-        await stack.enter_async_context(state.lease(config, store))
+        await stack.enter_async_context(replicas.join(config, store))
         served = with_console(config, gateway, partial(note_at_peers, crew.up), store, token)
         backstage = admin_port(config, served, open_files.raise_limit() // 8)
         admin = url(config.listen.admin, backstage.bind())

@@ -102,6 +102,7 @@ async def serve_worker(task: Task, orders: socket.socket, announce: Announce) ->
             await _obey(sluice, reload, out)
             sluice.core.services.notes.act("drain", by="SIGTERM")
             group.start_soon(_obey_to_the_end, sluice, reload, out)
+            await sluice.retire(config.drain_delay)
         group.cancel_scope.cancel()
 
 
@@ -128,6 +129,8 @@ async def _obey_to_the_end(
     async for order in out:
         if order == "cut":
             sluice.stop()
+        elif isinstance(order, list):
+            sluice.core.behind.control.switch_off(order)
         elif isinstance(order, InForce):  # open calls are judged once more, when they were waiting
             reload.tell(order)
 

@@ -1,0 +1,203 @@
+"""Replicas on one database: whichever of them gets a request, the one that has its session serves it, once."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from database_bed import ROWS, Json, api, approve, command, machine, seen, settings
+from e2e.sluice_process import free_port
+from e2e.wire import LEGACY
+from peers.postgres import Cluster, postgres
+from policy_bed import Bed, bearer, bed
+
+ACCEPT = {"Accept": "application/json, text/event-stream"}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Cluster]:
+    with postgres("fsync=off") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def database(engine: Cluster, request: pytest.FixtureRequest) -> str:
+    name = f"d{abs(hash(request.node.nodeid))}"
+    engine.ask(f"CREATE DATABASE {name}")
+    return f"{engine.url.rpartition('/')[0]}/{name}"
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, database: str) -> Iterator[list[Bed]]:
+    """Three replicas."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(replica(tmp_path, name, database)) for name in ("r0", "r1", "r2")]
+
+
+def replica(folder: Path, name: str, database: str, **config: Any) -> Any:
+    place, port = machine(folder, name), free_port()
+    peer = {"listen": f"127.0.0.1:{port}", "url": f"http://127.0.0.1:{port}"}
+    whole = {**settings(place, database), "fleet": {"name": name, "peer": peer}, "drain_delay": "200ms", **config}
+    return bed(place, ROWS, **whole)
+
+
+class Session:
+    """A legacy session, whose requests go to whichever replica is named."""
+
+    def __init__(self, at: Bed, who: str = "ann") -> None:
+        hello = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        answer = self._post(at, who, {}, {"id": 1, "method": "initialize", "params": hello})
+        assert answer.status_code == 200, answer.text
+        self.id = answer.headers["mcp-session-id"]
+        self.who, self._number = who, 1
+        self.headers = {"Mcp-Session-Id": self.id, "MCP-Protocol-Version": LEGACY}
+        assert self.send(at, {"method": "notifications/initialized"}).status_code == 202
+
+    def _post(self, at: Bed, who: str, headers: dict[str, str], message: Json) -> httpx.Response:
+        body = {"jsonrpc": "2.0", **message}
+        return httpx.post(at.process.url, json=body, headers={**ACCEPT, **headers, **bearer(who)}, timeout=20)
+
+    def send(self, at: Bed, message: Json, who: str | None = None) -> httpx.Response:
+        return self._post(at, who or self.who, self.headers, message)
+
+    def call(self, at: Bed, name: str, who: str | None = None, **arguments: Any) -> httpx.Response:
+        self._number += 1
+        params = {"name": name, "arguments": arguments}
+        return self.send(at, {"id": self._number, "method": "tools/call", "params": params}, who)
+
+    def stream(self, at: Bed) -> Any:
+        return httpx.stream("GET", at.process.url, headers={**ACCEPT, **self.headers, **bearer(self.who)}, timeout=20)
+
+
+def forwarded(at: Bed) -> dict[str, float]:
+    text = httpx.get(f"{at.process.admin}/metrics", timeout=20).text
+    rows = [line for line in text.splitlines() if line.startswith("sluice_forwarded_total{")]
+    return {row.partition('result="')[2].partition('"')[0]: float(row.rpartition(" ")[2]) for row in rows}
+
+
+def test_a_request_at_the_wrong_replica_is_served_once_by_the_right_one(fleet: list[Bed]) -> None:
+    home, *others = fleet
+    session = Session(home)
+    assert session.id.startswith("r0.")
+    for at in (*others, home, *others):
+        assert "isError" not in session.call(at, "bank__look").json()["result"]
+    assert seen(home) == ["look"] * 5
+    assert [forwarded(at) for at in fleet] == [{}, {"answered": 2.0}, {"answered": 2.0}]
+    with session.stream(others[0]) as stream:
+        assert stream.status_code == 200
+        assert stream.headers["content-type"] == "text/event-stream"
+    body = {"method": "DELETE", "url": home.process.url, "headers": {**session.headers, **bearer("ann")}}
+    assert httpx.request(**{**body, "url": others[1].process.url}, timeout=20).status_code == 200
+    assert session.call(home, "bank__look").status_code == 404
+
+
+def test_a_session_is_of_its_principal_at_every_replica(fleet: list[Bed]) -> None:
+    home, other, _ = fleet
+    session = Session(home)
+    assert session.call(other, "bank__look", who="lea").status_code == 404
+    assert session.call(other, "bank__look", who="nobody").status_code == 401
+    for id in ("r0.00000000.x", "r9.12345678.x", "..", "r0..", session.id[:-1], session.id.replace("r0", "r1")):
+        session.headers["Mcp-Session-Id"] = id
+        assert session.call(other, "bank__look").status_code == 404
+    assert seen(home) == []
+
+
+def test_the_stream_of_the_2024_transport_is_posted_to_at_any_replica(fleet: list[Bed]) -> None:
+    home, other, _ = fleet
+    base = home.process.url.removesuffix("/mcp")
+    with httpx.stream("GET", f"{base}/sse", headers={**ACCEPT, **bearer("ann")}, timeout=20) as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == "event: endpoint"
+        path = next(lines).removeprefix("data: ")
+        hello = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+        there = other.process.url.removesuffix("/mcp") + path
+        assert httpx.post(there, json=body, headers=bearer("ann"), timeout=20).status_code == 202
+        assert httpx.post(there, json=body, headers=bearer("lea"), timeout=20).status_code == 404
+        data = next(line for line in lines if line.startswith("data: "))
+        assert json.loads(data.removeprefix("data: "))["result"]["protocolVersion"] == "2024-11-05"
+
+
+def test_what_is_approved_at_one_is_used_once_among_all(fleet: list[Bed]) -> None:
+    here, there, third = fleet
+    id = here.call("ann", "bank__wire", to="bob").json()["result"]["_meta"]["dev.sluice/approval"]["id"]
+    there.until(lambda: api(there, f"approvals/{id}").status_code == 200)
+    assert approve(there, id) == 200
+    answers: list[bool] = []
+
+    def use(at: Bed) -> None:
+        answers.append("isError" not in at.call("ann", "bank__wire", to="bob").json()["result"])
+
+    together = [threading.Thread(target=use, args=(at,)) for at in (here, there, third) * 2]
+    for one in together:
+        one.start()
+    for one in together:
+        one.join()
+    assert seen(here) == ["wire"] and answers.count(True) == 1
+
+
+def test_a_held_call_goes_on_when_another_replica_is_told(tmp_path: Path, database: str) -> None:
+    with ExitStack() as stack:
+        here, there = (
+            stack.enter_context(replica(tmp_path, name, database, approvals={"hold_for": "2m"})) for name in ("a", "b")
+        )
+        answers: list[httpx.Response] = []
+        waiting = threading.Thread(target=lambda: answers.append(here.call("ann", "bank__wire", to="bob")))
+        waiting.start()
+        there.until(lambda: bool(api(there, "approvals").json()["approvals"]))
+        assert approve(there, api(there, "approvals").json()["approvals"][0]["id"]) == 200
+        waiting.join()
+        assert "wire" in seen(here) and answers[0].status_code == 200
+
+
+def test_sessions_of_a_replica_that_was_killed_are_not_found_at_once(fleet: list[Bed]) -> None:
+    home, other, _ = fleet
+    session = Session(home)
+    os.kill(home.process.process.pid, signal.SIGKILL)
+    home.process.process.wait()
+    began = time.monotonic()
+    assert session.call(other, "bank__look").status_code == 404
+    assert forwarded(other) == {"gone": 1.0}
+    assert "isError" not in other.call("ann", "bank__look").json()["result"], "modern calls go on"
+    other.until(lambda: session.call(other, "bank__look").status_code == 404 and forwarded(other)["gone"] >= 1)
+    assert time.monotonic() - began < 60  # none hangs
+
+
+def test_a_call_whose_replica_dies_is_told_as_unknown(tmp_path: Path, database: str) -> None:
+    with ExitStack() as stack:
+        here, there = (
+            stack.enter_context(replica(tmp_path, name, database, approvals={"hold_for": "2m"})) for name in ("a", "b")
+        )
+        session = Session(here)
+        answers: list[httpx.Response] = []
+        waiting = threading.Thread(target=lambda: answers.append(session.call(there, "bank__wire", to="bob")))
+        waiting.start()
+        there.until(lambda: bool(api(there, "approvals").json()["approvals"]))
+        os.kill(here.process.process.pid, signal.SIGKILL)
+        waiting.join()
+        assert answers[0].json()["error"]["data"] == {"reason": "outcome_unknown"}
+
+
+def test_a_name_is_had_by_one_and_commands_change_nothing_beside_a_fleet(fleet: list[Bed], tmp_path: Path) -> None:
+    place = machine(tmp_path / "second", "r0")
+    (place / "policy.csv").write_text(ROWS)
+    config = json.loads(fleet[0].process.config.read_text())
+    config["listen"], config["state"]["dir"] = {"mcp": "127.0.0.1:0", "admin": "127.0.0.1:0"}, str(place / "state")
+    config["fleet"]["peer"]["listen"] = "127.0.0.1:0"
+    (place / "sluice.yaml").write_text(json.dumps(config))
+    done = command(fleet[0], "serve", config=place / "sluice.yaml")
+    assert done.returncode == 3 and "another Sluice runs on this database" in done.stderr
+    done = command(fleet[0], "serve", "--workers", "2", config=place / "sluice.yaml")
+    assert done.returncode == 2 and "a replica of a fleet is one process" in done.stderr
+    config["listen"] = {}
+    (place / "sluice.yaml").write_text(json.dumps(config))
+    id = fleet[0].call("ann", "bank__wire", to="bob").json()["result"]["_meta"]["dev.sluice/approval"]["id"]
+    done = command(fleet[0], "approve", id, config=place / "sluice.yaml")
+    assert done.returncode == 3 and "a Sluice runs on this database (process " in done.stderr, done.stderr
