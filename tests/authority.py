@@ -19,9 +19,9 @@ _SIGNS_CERTIFICATES = x509.KeyUsage(
 )  # fmt: skip
 
 
-def context_for(*names: str, identified: bool = True) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """A client's and a server's; the certificate is for these host names and addresses. It does not say whose key
-    signed it where `identified` is False."""
+def issue(*names: str, identified: bool = True) -> tuple[bytes, bytes, bytes]:
+    """The authority, a certificate for these host names and addresses, and its key; PEM. The certificate does not say
+    whose key signed it where `identified` is False."""
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority = _named("test authority")
     constraints = x509.BasicConstraints(ca=True, path_length=None)
@@ -41,12 +41,19 @@ def context_for(*names: str, identified: bool = True) -> tuple[ssl.SSLContext, s
     secret = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+    root_text, text = (one.public_bytes(serialization.Encoding.PEM) for one in (root, certificate))
+    return root_text, text, secret
+
+
+def context_for(*names: str, identified: bool = True) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """A client's and a server's, with what `issue` makes."""
+    root, certificate, secret = issue(*names, identified=identified)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "pem")
-        file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM) + secret)
+        file.write_bytes(certificate + secret)
         server.load_cert_chain(file)
-    client = ssl.create_default_context(cadata=root.public_bytes(serialization.Encoding.PEM).decode())
+    client = ssl.create_default_context(cadata=root.decode())
     client.verify_flags |= ssl.VERIFY_X509_STRICT  # the default from Python 3.13 on: so every Python tests it
     return client, server
 

@@ -12,6 +12,11 @@ HASH = "sha256:" + "a" * 64
 REST = {"policy": "policy: {use: open}", "clients": "clients: {anonymous: {}}", "servers": "servers: {a: {command: x}}"}
 
 # § stands where the finding must be -> its code and words
+_RINGS = f"{{seal: {'A' * 43}, digest: {'A' * 43}, sign: {'A' * 43}}}"
+A_DATABASE = f"state: {{url: 'postgresql://db/sluice', keys: {_RINGS}}}"
+A_FLEET = f"{A_DATABASE}\nfleet:\n  name: a\n"
+A_PEER = "{listen: '127.0.0.1:7413', url: 'http://127.0.0.1:7413'}"
+
 MISTAKES = {
     "unknown section, with a guess": ("§lissten: {}", ['unknown-key did you mean "listen"']),
     "unknown key of a server": ("servers:\n  a: {command: x, §comand: y}", ['unknown-key did you mean "command"']),
@@ -90,6 +95,20 @@ MISTAKES = {
     "a database without keys": ("state: {§url: postgresql://db/sluice}", ["no-keys"]),
     "a password for no database": ("state: {§password: x}", ["wrong-value password is for a database"]),
     "a promise of no database": ("state: {§replicated: true}", ["wrong-value replicated is for a database"]),
+    "replicas without a database": ("§fleet: {name: a}\nclients: {local: {}}", ["no-database"]),
+    "a replica with a dot in its name": (f"{A_DATABASE}\nfleet: {{name: §a.b}}", ["bad-name letters"]),
+    "peers in plain text": (
+        f"{A_FLEET}  peer: {{§listen: '0.0.0.0:7413', url: 'http://10.0.0.1:7413'}}\nclients: {{local: {{}}}}",
+        ["no-tls plain text"],
+    ),
+    "peers that say https and show nothing": (
+        f"{A_FLEET}  peer: {{listen: '127.0.0.1:7413', §url: 'https://127.0.0.1:7413'}}\nclients: {{local: {{}}}}",
+        ["wrong-value https needs fleet.peer.tls"],
+    ),
+    "replicas for whoever comes": (
+        f"clients: {{§anonymous: {{}}}}\n{A_FLEET}  peer: {A_PEER}",
+        ["wrong-value never anonymous"],
+    ),
     "a key of 31 bytes": (
         f"state: {{keys: {{seal: §{'A' * 42}, digest: {'A' * 43}, sign: {'A' * 43}}}}}",
         ["bad-keys not base64 keys of 32 bytes"],

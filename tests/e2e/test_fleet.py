@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import ssl
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,12 +14,15 @@ from typing import Any
 
 import httpx
 import pytest
+from authority import issue
 from database_bed import ROWS, Json, api, approve, command, machine, seen, settings
-from e2e.sluice_process import free_port
-from e2e.wire import LEGACY
+from e2e.wire import LEGACY, META, MODERN
+from peers.fleet import free_port, peers, task_server
 from peers.postgres import Cluster, postgres
 from policy_bed import Bed, bearer, bed
 
+__all__ = ["peers"]
+ASKING = str(Path(__file__).with_name("asking_server.py"))
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
@@ -41,11 +46,32 @@ def fleet(tmp_path: Path, database: str) -> Iterator[list[Bed]]:
         yield [stack.enter_context(replica(tmp_path, name, database)) for name in ("r0", "r1", "r2")]
 
 
-def replica(folder: Path, name: str, database: str, **config: Any) -> Any:
+def replica(folder: Path, name: str, database: str, rows: str = ROWS, **config: Any) -> Any:
     place, port = machine(folder, name), free_port()
     peer = {"listen": f"127.0.0.1:{port}", "url": f"http://127.0.0.1:{port}"}
     whole = {**settings(place, database), "fleet": {"name": name, "peer": peer}, "drain_delay": "200ms", **config}
-    return bed(place, ROWS, **whole)
+    return bed(place, rows, **whole)
+
+
+def modern(at: Bed, method: str, **params: Any) -> Json:
+    """The result, or the error, for a client that answers questions and knows tasks."""
+    capabilities = {"elicitation": {"form": {}}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+    meta = {**META, "io.modelcontextprotocol/clientCapabilities": capabilities}
+    named = {"Mcp-Name": params["name"]} if "name" in params else {}
+    named |= {"Mcp-Name": params["taskId"]} if "taskId" in params else {}
+    head = {**ACCEPT, "MCP-Protocol-Version": MODERN, "Mcp-Method": method, **named, **bearer("ann")}
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+    answer = httpx.post(at.process.url, json=body, headers=head, timeout=20)
+    message: Json = json.loads(answer.text.rpartition("data: ")[2])
+    return message.get("result", message)
+
+
+def asking(folder: Path, name: str, database: str, **config: Any) -> Any:
+    """A replica with a legacy server that asks questions, too."""
+    server = {"command": sys.executable, "args": [ASKING], "era": "legacy"}
+    servers = {**settings(folder / name / "sluice", database)["servers"], "ask": server}
+    rows = ROWS + "p, role:authenticated, ask, *, *, allow\n"
+    return replica(folder, name, database, rows, servers=servers, **config)
 
 
 class Session:
@@ -125,6 +151,58 @@ def test_the_stream_of_the_2024_transport_is_posted_to_at_any_replica(fleet: lis
         assert json.loads(data.removeprefix("data: "))["result"]["protocolVersion"] == "2024-11-05"
 
 
+def test_a_question_is_answered_at_any_replica(tmp_path: Path, database: str) -> None:
+    with ExitStack() as stack:
+        here, there = (stack.enter_context(asking(tmp_path, name, database)) for name in ("a", "b"))
+        first = modern(here, "tools/call", name="ask__name")
+        (key,), state = first["inputRequests"], first["requestState"]
+        retry = {"requestState": state, "inputResponses": {key: {"action": "accept", "content": {"name": "Ada"}}}}
+        done = modern(there, "tools/call", name="ask__name", **retry)
+        assert "Ada" in done["content"][0]["text"], done
+        assert forwarded(there) == {"answered": 1.0}
+        again = modern(there, "tools/call", name="ask__name", **retry)
+        assert again["error"]["code"] == -32602, again
+        state = modern(here, "tools/call", name="ask__name")["requestState"]
+        os.kill(here.process.process.pid, signal.SIGKILL)
+        here.process.process.wait()
+        lost = modern(there, "tools/call", name="ask__name", **{**retry, "requestState": state})
+        assert "error" in lost or lost["isError"], lost
+
+
+def test_pages_of_a_list_go_on_at_any_replica(tmp_path: Path, database: str) -> None:
+    with ExitStack() as stack:
+        here, there = (
+            stack.enter_context(asking(tmp_path, name, database, limits={"page": 1})) for name in ("a", "b")
+        )
+        names, cursor, at = [], {}, [here, there]
+        while True:
+            at.reverse()
+            page = modern(at[0], "tools/list", **cursor)
+            names += [tool["name"] for tool in page["tools"]]
+            if "nextCursor" not in page:
+                break
+            cursor = {"cursor": page["nextCursor"]}
+        assert sorted(names) == ["ask__model", "ask__name", "ask__told", "bank__look", "bank__wire"]
+
+
+def test_a_held_call_that_is_a_task_is_asked_about_at_any_replica(peers: None, tmp_path: Path, database: str) -> None:
+    with task_server(tmp_path, "--journal", str(tmp_path / "new.journal")) as url, ExitStack() as stack:
+        bank = settings(tmp_path / "a" / "sluice", database)["servers"]
+        servers = {**bank, "new": {"url": url, "era": "modern"}}
+        rows = ROWS + "p, role:authenticated, new, *, *, allow\n"
+        here, there = (
+            stack.enter_context(replica(tmp_path, name, database, rows, servers=servers)) for name in ("a", "b")
+        )
+        task = modern(here, "tools/call", name="bank__wire", arguments={"to": "bob"})
+        assert task.get("taskId", "").startswith("a."), task
+        assert modern(there, "tasks/get", taskId=task["taskId"])["status"] == "working"
+        assert forwarded(there) == {"answered": 1.0}
+        there.until(lambda: bool(api(there, "approvals").json()["approvals"]))
+        assert approve(there, api(there, "approvals").json()["approvals"][0]["id"]) == 200
+        there.until(lambda: modern(there, "tasks/get", taskId=task["taskId"])["status"] == "completed")
+        assert seen(here) == ["wire"]
+
+
 def test_what_is_approved_at_one_is_used_once_among_all(fleet: list[Bed]) -> None:
     here, there, third = fleet
     id = here.call("ann", "bank__wire", to="bob").json()["result"]["_meta"]["dev.sluice/approval"]["id"]
@@ -201,3 +279,24 @@ def test_a_name_is_had_by_one_and_commands_change_nothing_beside_a_fleet(fleet: 
     id = fleet[0].call("ann", "bank__wire", to="bob").json()["result"]["_meta"]["dev.sluice/approval"]["id"]
     done = command(fleet[0], "approve", id, config=place / "sluice.yaml")
     assert done.returncode == 3 and "a Sluice runs on this database (process " in done.stderr, done.stderr
+
+
+def test_replicas_show_each_other_certificates(tmp_path: Path, database: str) -> None:
+    files = dict(zip(("ca", "cert", "key"), issue("127.0.0.1"), strict=True))
+    for name, text in files.items():
+        (tmp_path / f"{name}.pem").write_bytes(text)
+    tls = {name: str(tmp_path / f"{name}.pem") for name in files}
+    ports = {name: free_port() for name in ("a", "b")}
+    with ExitStack() as stack:
+        here, there = (
+            stack.enter_context(replica(tmp_path, name, database, fleet={"name": name, "peer": {
+                "listen": f"127.0.0.1:{port}", "url": f"https://127.0.0.1:{port}", "tls": tls,
+            }})) for name, port in ports.items()
+        )  # fmt: skip
+        session = Session(here)
+        assert "isError" not in session.call(there, "bank__look").json()["result"]
+        assert forwarded(there) == {"answered": 1.0}
+        knows = ssl.create_default_context(cafile=tls["ca"])
+        for scheme in ("https", "http"):  # without a certificate, and without TLS
+            with pytest.raises(httpx.TransportError):
+                httpx.post(f"{scheme}://127.0.0.1:{ports['a']}/mcp", headers=bearer("ann"), verify=knows)

@@ -40,7 +40,9 @@ def pipeline(
 ) -> tuple[Router, Handler, UntilFree]:
     """The router by itself, for who may see everything that a client sees; all guards around it; and how many seconds a
     principal has to wait for its rate, 0.0 for none."""
-    config, judge, sealer, audit = services.config, services.judging.judge, services.sealer, services.audit
+    config, judge, audit = services.config, services.judging.judge, services.audit
+    replicas = services.replicas
+    sealer = services.sealer if replicas is None else replicas.marking(services.sealer)
     tables = behind.control.tables
     metrics = services.metrics if config.telemetry.metrics else None
     resolver = Resolver(behind.lists, judge.may_list)
@@ -52,7 +54,8 @@ def pipeline(
     router = Router(behind.servers, behind.lists, resolver, behind.hub, cursors, judge.may_list, judge.may_see,
                     judge.decide, services.store, judge.permission_key,
                     about_task=lambda call: about_task()(call),
-                    inspected=partial(inspect_task_state, behind.tasking.inspected), current=asked.current)  # fmt: skip
+                    inspected=partial(inspect_task_state, behind.tasking.inspected), current=asked.current,
+                    mark="" if replicas is None else replicas.mark)  # fmt: skip
     behind.tasking.router.set(router.tasks)
     windows = _windows(config)
     services.metrics.watch(partial(metric_sources.limits, windows))

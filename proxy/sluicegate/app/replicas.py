@@ -20,8 +20,9 @@ import anyio
 from sluicegate import __version__, telemetry
 from sluicegate.config import Config
 from sluicegate.metrics import Sample
-from sluicegate.protocol.jsonrpc import dump
+from sluicegate.protocol.jsonrpc import Json, dump
 from sluicegate.store import Store, StoreFailed, Write
+from sluicegate.store.keys import Sealer
 
 LEASE: Final = "lease/sluice"
 REPLICA: Final = "replica/"
@@ -55,8 +56,25 @@ class Replicas:
         end = id.find(".", id.find(".") + 1) + 1
         return self._urls.get(id[:end]) if end else None
 
+    def marking(self, sealer: Sealer) -> "MarkingSealer":
+        return MarkingSealer(self.mark, sealer)
+
     def samples(self) -> Iterator[Sample]:
         yield "sluice_fleet_replicas", (), self._count
+
+
+class MarkingSealer:
+    """Tokens that say who sealed them: what they are about may be in that process alone."""
+
+    def __init__(self, mark: str, sealer: Sealer) -> None:
+        self._mark, self._sealer = mark, sealer
+
+    def seal(self, purpose: str, payload: Json, bound: str) -> str:
+        return self._mark + self._sealer.seal(purpose, payload, bound)
+
+    def unseal(self, purpose: str, token: str, bound: str) -> Json | None:
+        """Also one of a replica that has ended, which may be good here as well."""
+        return self._sealer.unseal(purpose, token.rpartition(".")[2] if isinstance(token, str) else token, bound)
 
 
 def _read(values: Iterable[bytes]) -> Iterator[dict[str, Any]]:

@@ -39,7 +39,17 @@ from sluicegate.listen.streamable_http import (
     version,
 )
 from sluicegate.listen.worker_handoff import WorkerHandoff
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Malformed, Request, Response, decode, encode, read
+from sluicegate.protocol.jsonrpc import (
+    INTERNAL_ERROR,
+    Json,
+    Malformed,
+    Message,
+    Request,
+    Response,
+    decode,
+    encode,
+    read,
+)
 from sluicegate.protocol.model import MODERN, Handler, Trail
 from sluicegate.protocol.modern_client import is_modern
 
@@ -76,6 +86,7 @@ class Forwarding(Protocol):
     """The way to other replicas."""
 
     def owner(self, head: RequestHead) -> str | None: ...
+    def holder(self, params: Json) -> str | None: ...
     async def forward(
         self, exchange: HttpExchange, url: str, body: bytes, lost: Callable[[], tuple[int, bytes]]
     ) -> None: ...
@@ -235,7 +246,7 @@ class Listener:
 
     async def _forward(self, exchange: HttpExchange, principal: Principal, peers: Forwarding, url: str) -> None:
         async with unread(exchange, principal, self._context) as body:
-            await peers.forward(exchange, url, body, partial(_lost, body, self._settings.limits.max_depth))
+            await peers.forward(exchange, url, body, partial(_unread_lost, body, self._settings.limits.max_depth))
 
     async def _pass_on(self, exchange: HttpExchange, handover: WorkerHandoff, principal: Principal) -> None:
         if not await exchange.peer.hand_over(partial(handover.give, principal.name)):
@@ -323,6 +334,11 @@ class Listener:
                 raise Malformed(-32600, "a client sends no responses in this revision")
         elif by_header or is_modern(message):
             if isinstance(message, Request):
+                if self._peers is not None and not exchange.is_from_peer:
+                    url = self._peers.holder(message.params)
+                    if url is not None:
+                        lost = partial(_lost, message)
+                        return self._peers.forward(exchange, url, encode(message), lost)
                 return serve_modern(self._context, exchange, message, principal)
             return exchange.empty(202)
         return self._legacy.post(exchange, message, principal)
@@ -347,12 +363,15 @@ class Listener:
             await self._take_later(exchange, principal, self._event_streams.post)
 
 
-def _lost(body: bytes, max_depth: int) -> tuple[int, bytes]:
-    """The answer to a request that another replica has taken, and may have executed."""
+def _unread_lost(body: bytes, max_depth: int) -> tuple[int, bytes]:
     try:
-        message = read(decode(body, max_depth, LARGE))
+        return _lost(read(decode(body, max_depth, LARGE)))
     except Malformed:
-        message = None
+        return 502, error_body(_GONE)
+
+
+def _lost(message: Message) -> tuple[int, bytes]:
+    """The answer to a request that another replica has taken, and may have executed."""
     if not isinstance(message, Request):
         return 502, error_body(_GONE)
     reason = "outcome_unknown" if message.method == "tools/call" else "server_unavailable"

@@ -16,12 +16,14 @@ from sluicegate.http.client.pool import HttpClient
 from sluicegate.listen.http_exchange import HttpExchange
 from sluicegate.listen.http_request import RequestHead, render
 from sluicegate.listen.http_sse import session_id
+from sluicegate.protocol.jsonrpc import Json
 
 # What is of one connection (RFC 9110 7.6.1), and what the client writes itself.
 _OF_A_HOP: Final = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect",
      b"content-length", b"date"}
 )  # fmt: skip
+_GOES_ON: Final = ("requestState", "taskId", "cursor")
 
 
 class ReplicaUrls(Protocol):
@@ -42,6 +44,14 @@ class PeerForwarding:
         if id is None:
             return self._replicas.url_of(session_id(head.query)) if head.query else None
         return self._replicas.url_of(id.decode("latin-1"))
+
+    def holder(self, params: Json) -> str | None:
+        """The URL of the replica that gave out what these parameters go on with, where that is another one."""
+        for key in _GOES_ON:
+            value = params.get(key)
+            if isinstance(value, str) and (url := self._replicas.url_of(value)) is not None:
+                return url
+        return None
 
     async def forward(
         self, exchange: HttpExchange, url: str, body: bytes, lost: Callable[[], tuple[int, bytes]]

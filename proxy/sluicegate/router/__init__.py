@@ -55,13 +55,14 @@ class Router:
         may_list: MayList, may_see: MaySee, decide: Decide, store: Store | None = None,
         permission_key: PermissionKey = no_permission_key, about_task: Handler | None = None,
         inspected: InspectState = uninspected, current: Callable[[Client], Client | None] = lambda client: client,
+        mark: str = "",
     ) -> None:  # fmt: skip
         self._servers, self._current = servers, current
         self._lists = lists
         self._may_see = may_see
         views = VisibleLists(may_list, permission_key)
         pages = CombinedLists(servers, lists, resolver, cursors, may_list, views)
-        self._book = TaskRegistry(servers, store)
+        self._book = TaskRegistry(servers, store, mark=mark)
         self.tasks = TaskRouter(servers, lists, self._book, may_list, may_see, cursors, inspected)
         self.task_subscriptions = TaskSubscriptions(self.tasks, about_task)
         self._listener = SubscriptionStreams(

@@ -27,6 +27,7 @@ GRACE: Final = 60.0  # beyond a task's own time to live: its result may just be 
 _PREFIX: Final = "task:"
 _ID_BYTES: Final = 24
 _ID_CHARS: Final = 32
+_MAX_ID: Final = 128  # with a mark
 
 
 @dataclass(slots=True)
@@ -72,14 +73,17 @@ class TaskRecord:
 
 
 class TaskRegistry:
-    """`servers` answer for the tasks that they made. Without a `store` none outlives the process."""
+    """`servers` answer for the tasks that they made. Without a `store` none outlives the process. Ids of tasks that
+    are not in the store begin with `mark`."""
 
     def __init__(
-        self, servers: Mapping[str, Handler], store: Store | None = None, clock: Callable[[], float] = time.time
-    ) -> None:
+        self, servers: Mapping[str, Handler], store: Store | None = None, clock: Callable[[], float] = time.time,
+        mark: str = "",
+    ) -> None:  # fmt: skip
         self._servers = servers
         self._store = store
         self._clock = clock
+        self._mark = mark
         self._mine: dict[str, dict[str, TaskRecord]] = {}
         self._by_own: dict[tuple[str, str], TaskRecord] = {}
         self.count = 0
@@ -102,9 +106,11 @@ class TaskRegistry:
         if existing is not None and not self._is_over(existing):
             return existing if existing.owner == owner and existing.target == target else None
         self._order += 1
+        is_stored = self._store is not None and holder is None and _is_free(task["taskId"])
+        id = ("" if is_stored else self._mark) + secrets.token_urlsafe(_ID_BYTES)
         record = TaskRecord(
-            secrets.token_urlsafe(_ID_BYTES), owner, call.client.session, target, task["taskId"],
-            tasks.state(task), self._clock() + task["ttlMs"] / 1000 + GRACE, self._order,
+            id, owner, call.client.session, target, task["taskId"], tasks.state(task),
+            self._clock() + task["ttlMs"] / 1000 + GRACE, self._order,
             holder or self._servers[target.server],
         )  # fmt: skip
         await self._admit(record, holder is None)
@@ -112,7 +118,7 @@ class TaskRegistry:
 
     async def _admit(self, record: TaskRecord, is_servers: bool) -> None:
         self._keep(record)
-        if self._store is not None and is_servers and _is_free(record):
+        if self._store is not None and is_servers and _is_free(record.own):
             await self._store.put(_PREFIX + record.id, _pack(record), record.expires - self._clock())
 
     def _keep(self, record: TaskRecord) -> None:
@@ -124,7 +130,7 @@ class TaskRegistry:
 
     async def find(self, owner: str, id: str) -> TaskRecord | None:
         record = self._mine.get(owner, {}).get(id)
-        if record is None and self._store is not None and len(id) == _ID_CHARS and id.isascii():
+        if record is None and self._store is not None and _ID_CHARS <= len(id) <= _MAX_ID and id.isascii():
             record = self._restore(owner, await self._store.get(_PREFIX + id))
         if record is not None and self._is_over(record):
             await self.forget(record)
@@ -194,9 +200,9 @@ class TaskRegistry:
 # ---------------------------------------------------------------- what is kept
 
 
-def _is_free(record: TaskRecord) -> bool:
+def _is_free(own: str) -> bool:
     """Whether the task is of a stateless server, which answers for it on every connection."""
-    return record.own.startswith(":")
+    return own.startswith(":")
 
 
 def _pack(record: TaskRecord) -> bytes:
