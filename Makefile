@@ -13,7 +13,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 SHORT := tests/http tests/runtime tests/downstream tests/listen tests/store tests/workers tests/app tests/audit tests/cli \
   tests/config tests/frames tests/e2e/test_clients.py tests/e2e/test_stdio_shared.py
 
-.PHONY: demo test short under-load compat lint docs bench mutants soak accept dist lock clean
+.PHONY: demo test short under-load compat lint docs bench mutants soak accept fleet dist lock clean
 
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed (set PYTHON=...)"; exit 1; }
@@ -63,8 +63,11 @@ soak: $(VENV)/.ready  ## the tests that take long: crashes under load, many time
 	SLUICE_CRASH_ROUNDS=200 SLUICE_LOGIN_DAYS=7 $(BIN)/python -m pytest tests/audit/test_audit_crash.py \
 	  tests/login/test_renewing.py tests/login/test_seven_days.py $(ARGS)
 
-accept: $(VENV)/.ready  ## whole first lists beside a load; ARGS="--starts 100 --jobs 2", --load, --delay; --console: the pages; --logins; --packages; --start
+accept: $(VENV)/.ready  ## whole first lists beside a load; ARGS="--starts 100 --jobs 2", --load, --delay; --console: the pages; --fleet; --logins; --packages; --start
 	PYTHONPATH=.:tests:tests/bench $(BIN)/python tests/accept/run.py $(ARGS)
+
+fleet: $(VENV)/.ready  ## three replicas behind nginx on PostgreSQL, to look at; Ctrl-C stops them
+	PYTHONPATH=tests $(BIN)/python tests/fleet_stage.py
 
 dist: $(VENV)/.ready  ## the sdist, the wheel and a bill of materials, in dist/, with their checksums
 	rm -rf dist

@@ -1,14 +1,21 @@
-"""What `make accept` measures: first lists, or what --console, --logins, --packages and --start name."""
+"""What `make accept` measures: first lists, or what --console, --fleet, --logins, --packages and --start name."""
 
 import sys
 
 import console_pages
 import first_list
+import fleet
 import logins
 import packages
 import start
 
-OTHERS = {"--console": console_pages.main, "--logins": logins.main, "--packages": packages.main, "--start": start.main}
+OTHERS = {
+    "--console": console_pages.main,
+    "--fleet": fleet.main,
+    "--logins": logins.main,
+    "--packages": packages.main,
+    "--start": start.main,
+}
 
 if __name__ == "__main__":
     words = [word for word in sys.argv[1:] if word not in OTHERS]

@@ -16,14 +16,14 @@ import httpx
 import pytest
 from authority import issue
 from database_bed import ROWS, Json, api, approve, command, machine, seen, settings
-from e2e.wire import LEGACY, META, MODERN
+from e2e.wire import META, MODERN
+from fleet_stage import ACCEPT, Session, forwarded
 from peers.fleet import free_port, peers, task_server
 from peers.postgres import Cluster, postgres
 from policy_bed import Bed, bearer, bed
 
 __all__ = ["peers"]
 ASKING = str(Path(__file__).with_name("asking_server.py"))
-ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
 @pytest.fixture(scope="module")
@@ -72,40 +72,6 @@ def asking(folder: Path, name: str, database: str, **config: Any) -> Any:
     servers = {**settings(folder / name / "sluice", database)["servers"], "ask": server}
     rows = ROWS + "p, role:authenticated, ask, *, *, allow\n"
     return replica(folder, name, database, rows, servers=servers, **config)
-
-
-class Session:
-    """A legacy session, whose requests go to whichever replica is named."""
-
-    def __init__(self, at: Bed, who: str = "ann") -> None:
-        hello = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-        answer = self._post(at, who, {}, {"id": 1, "method": "initialize", "params": hello})
-        assert answer.status_code == 200, answer.text
-        self.id = answer.headers["mcp-session-id"]
-        self.who, self._number = who, 1
-        self.headers = {"Mcp-Session-Id": self.id, "MCP-Protocol-Version": LEGACY}
-        assert self.send(at, {"method": "notifications/initialized"}).status_code == 202
-
-    def _post(self, at: Bed, who: str, headers: dict[str, str], message: Json) -> httpx.Response:
-        body = {"jsonrpc": "2.0", **message}
-        return httpx.post(at.process.url, json=body, headers={**ACCEPT, **headers, **bearer(who)}, timeout=20)
-
-    def send(self, at: Bed, message: Json, who: str | None = None) -> httpx.Response:
-        return self._post(at, who or self.who, self.headers, message)
-
-    def call(self, at: Bed, name: str, who: str | None = None, **arguments: Any) -> httpx.Response:
-        self._number += 1
-        params = {"name": name, "arguments": arguments}
-        return self.send(at, {"id": self._number, "method": "tools/call", "params": params}, who)
-
-    def stream(self, at: Bed) -> Any:
-        return httpx.stream("GET", at.process.url, headers={**ACCEPT, **self.headers, **bearer(self.who)}, timeout=20)
-
-
-def forwarded(at: Bed) -> dict[str, float]:
-    text = httpx.get(f"{at.process.admin}/metrics", timeout=20).text
-    rows = [line for line in text.splitlines() if line.startswith("sluice_forwarded_total{")]
-    return {row.partition('result="')[2].partition('"')[0]: float(row.rpartition(" ")[2]) for row in rows}
 
 
 def test_a_request_at_the_wrong_replica_is_served_once_by_the_right_one(fleet: list[Bed]) -> None:

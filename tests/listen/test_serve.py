@@ -1,11 +1,12 @@
 """A server as a task: its port, its end."""
 
+import asyncio
 import socket
 import sys
 
 import anyio
 import pytest
-from listen_harness import A, call, messages, modern, open_session, post, site, until
+from listen_harness import A, Raw, call, messages, modern, open_session, post, site, until
 
 from sluicegate.listen.http_request import HttpRequest
 from sluicegate.listen.server import RECEIVE_BUFFER, AddressServer, bind
@@ -50,6 +51,33 @@ async def test_an_orderly_end_ends_streams_and_waits_for_calls() -> None:
         here.handler.go.set()
         assert (await running.answer())[0] == 200
         assert here.handler.cancelled == ["listen", "listen"]
+
+
+async def test_what_a_balancer_has_sent_when_the_port_closes_is_answered() -> None:
+    """Connections that nobody has accepted yet, and requests on those that were idle."""
+    headers, body = modern("tools/call", name="echo")
+    request = post(body, *(f"{k}: {v}" for k, v in headers.items()))
+    async with site(drain=10) as here:
+        idle = await here.raw(request)
+        assert (await idle.answer())[0] == 200
+        await here.server.retire(0.01)
+        at = ("127.0.0.1", here.server.port)
+        waiting = [socket.create_connection(at) for _ in range(5)]  # in one step of the loop
+        for one in waiting:
+            one.sendall(request)
+        here.server.stop()
+        idle.writer.write(request)
+        with anyio.fail_after(30):
+            status, said, _ = await idle.answer()
+            assert (status, said["connection"]) == (200, "close")
+            for one in waiting:
+                raw = Raw(*await asyncio.open_connection(sock=one))
+                status, said, _ = await raw.answer()
+                assert (status, said["connection"]) == (200, "close")
+                raw.close()
+        idle.close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(at)
 
 
 async def test_the_end_of_the_drain_cuts_what_is_left(caplog: pytest.LogCaptureFixture) -> None:

@@ -192,10 +192,17 @@ class Http1(asyncio.Protocol):
         del self._parser  # it holds our methods: a circle
 
     def shutdown(self) -> None:
-        """Ends the connection at once, or after the last answer that is due."""
+        """Ends the connection at once, or after the last answer that is due. A balancer may have sent a request just
+        now: then it ends after a moment, or with that answer."""
         if self._requests:
             self._requests[-1].keeps = False
+        elif self._retires:
+            self.loop.call_later(self._wire.linger, self._close_idle)
         else:
+            self._close()
+
+    def _close_idle(self) -> None:
+        if not self._requests and not self._is_lost:
             self._close()
 
     def retire(self) -> None:

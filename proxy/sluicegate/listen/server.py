@@ -9,7 +9,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -142,6 +142,8 @@ class AddressServer:
     def stop(self, now: bool = False) -> None:
         """Accepts nothing more, neither a connection nor a further request on one; `now` does not wait for requests
         that are running."""
+        if self.is_retiring and not now:
+            self._accept_rest()
         self._server.should_exit = self.is_retiring = True
         self._stopped.set()
         self._server.force_exit = self._server.force_exit or now
@@ -150,6 +152,18 @@ class AddressServer:
             listener.close()
         for connection in list(self._server.server_state.connections):
             connection.shutdown()
+
+    def _accept_rest(self) -> None:
+        """Takes the connections that wait to be accepted: the system resets them when their socket is closed, and a
+        balancer that has sent its request must not send it again elsewhere."""
+        for bound in self._sockets:
+            with suppress(OSError):
+                while True:
+                    connection, _ = bound.accept()
+                    connection.setblocking(False)
+                    task = asyncio.ensure_future(self.adopt(connection, b""))
+                    self._server.server_state.tasks.add(task)
+                    task.add_done_callback(self._server.server_state.tasks.discard)
 
 
 class CannotListen(OSError):
