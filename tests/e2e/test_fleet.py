@@ -20,7 +20,7 @@ from e2e.wire import META, MODERN
 from fleet_stage import ACCEPT, Session, forwarded
 from peers.fleet import free_port, peers, task_server
 from peers.postgres import Cluster, postgres
-from policy_bed import Bed, bearer, bed
+from policy_bed import Bed, bearer, bed, reason
 
 __all__ = ["peers"]
 ASKING = str(Path(__file__).with_name("asking_server.py"))
@@ -266,3 +266,35 @@ def test_replicas_show_each_other_certificates(tmp_path: Path, database: str) ->
         for scheme in ("https", "http"):  # without a certificate, and without TLS
             with pytest.raises(httpx.TransportError):
                 httpx.post(f"{scheme}://127.0.0.1:{ports['a']}/mcp", headers=bearer("ann"), verify=knows)
+
+
+def test_a_key_is_revoked_at_all_replicas_or_those_that_cannot_know_are_named(fleet: list[Bed]) -> None:
+    here, there, third = fleet
+    done = command(here, "keys", "revoke", "ann")
+    assert done.returncode == 0, done.stderr
+    assert [at.call("ann", "bank__look").status_code for at in fleet] == [401] * 3, "it waits for all of them"
+    os.kill(third.process.process.pid, signal.SIGSTOP)
+    try:
+        done = command(there, "keys", "revoke", "lea")
+    finally:
+        os.kill(third.process.process.pid, signal.SIGCONT)
+    assert done.returncode == 4 and "lea is revoked, and not confirmed by r2" in done.stderr, done.stderr
+    assert here.call("lea", "bank__look").status_code == 401
+    third.until(lambda: third.call("lea", "bank__look").status_code == 401)
+
+
+def test_a_replica_without_a_word_from_the_database_stops_serving(tmp_path: Path) -> None:
+    with postgres("fsync=off") as own:
+        state = {**settings(tmp_path / "a" / "sluice", own.url)["state"], "stale": "1s"}
+        with replica(tmp_path, "a", own.url, state=state) as at:
+            session = Session(at)
+            assert at.call("ann", "bank__look").status_code == 200
+            own.pause()
+            at.until(lambda: reason(at.call("ann", "bank__look")) == "store_unavailable")
+            answer = session.call(at, "bank__look").json()["result"]
+            assert answer["_meta"]["dev.sluice/reason"] == "store_unavailable"
+            assert "result" in session.send(at, {"id": 9, "method": "ping"}).json()
+            ready = httpx.get(f"{at.process.admin}/readyz", timeout=20)
+            assert ready.status_code == 503 and "the database has not answered for 1 s" in ready.text
+            own.resume()
+            at.until(lambda: reason(at.call("ann", "bank__look")) == "")

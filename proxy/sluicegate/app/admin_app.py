@@ -180,6 +180,8 @@ def _unready(inner: Core, is_stopping: Callable[[], bool]) -> list[str]:
     reasons = ["Sluice is stopping: open calls may end"] * is_stopping()
     reasons += [inner.services.judging.judge.problem] * (inner.services.judging.judge.problem != "")
     reasons += [f"the audit log cannot be written: {unwritable}"] * (unwritable is not None)
+    if inner.services.replicas is not None and (stale := inner.services.replicas.problem):
+        reasons.append(stale)
     if problem := inner.services.store.problem:
         where = "state.dir" if inner.services.config.state.url is None else "PostgreSQL"
         reasons.append(f"the store in {where} cannot be used: {problem}")

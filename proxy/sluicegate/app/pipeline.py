@@ -15,6 +15,7 @@ from sluicegate.config import Config
 from sluicegate.guards import RESUMED, TASK_NOTIFICATIONS, chain
 from sluicegate.guards.approve import approve
 from sluicegate.guards.commit import commit
+from sluicegate.guards.cut_off import cut_off
 from sluicegate.guards.enforce import enforce
 from sluicegate.guards.inspect import inspect, inspect_task_state
 from sluicegate.guards.login import LoginDeps, LoginLink, login
@@ -80,6 +81,7 @@ def pipeline(
     guards: dict[str, Guard | None] = {
         "measure": Measure(metrics.call, metrics.calls) if metrics else None,
         "record": RecordGuard(audit.outcome if audit else None),
+        "cut_off": None if replicas is None else cut_off(lambda: replicas.problem),
         "throttle": throttle(windows["client"]) if "client" in windows else None,
         "name": name(
             partial(behind.tasking.resolve, resolver),

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from secrets import token_hex
@@ -18,6 +19,7 @@ from typing import Any, Final
 import anyio
 
 from sluicegate import __version__, telemetry
+from sluicegate.app.state import REVOKED
 from sluicegate.config import Config
 from sluicegate.metrics import Sample
 from sluicegate.protocol.jsonrpc import Json, dump
@@ -26,9 +28,13 @@ from sluicegate.store.keys import Sealer
 
 LEASE: Final = "lease/sluice"
 REPLICA: Final = "replica/"
+SEEN: Final = "seen/"
+"""The same rows for longer: what a replica knows that is cut off from the store, and may still serve."""
 LASTS: Final = 10.0
 """Seconds. A Sluice that could not renew its lease for so long may have been replaced."""
 BEAT: Final = 1.0
+CONFIRM_WITHIN: Final = 12.0
+_SEEN_FOR: Final = 24 * 3600.0  # of one that never stops serving
 
 log = logging.getLogger(__name__)
 
@@ -37,19 +43,34 @@ class Replicas:
     """Those of a fleet that live, as the store said a moment ago. An id of a replica's session begins with its mark,
     `NAME.START.`, where START is another one for each start."""
 
-    def __init__(self, name: str, url: str | None) -> None:
-        self.name, self.url = name, url
+    def __init__(self, name: str, url: str | None, stale: float | None = None) -> None:
+        """`stale`: the seconds after which a replica serves nothing that has no word from the store."""
+        self.name, self.url, self.stale = name, url, stale
         self.start = token_hex(4)
+        self.knows = 0
+        """How many revoked keys we know from the store."""
+        self._heard = time.monotonic()
         self.mark = f"{name}.{self.start}."
         self._urls: dict[str, str] = {}
         self._count = 1
 
     def take(self, rows: Mapping[str, bytes]) -> None:
-        """What the store has of all of them."""
+        """What the store has of all of them, by now."""
+        self._heard = time.monotonic()
         found = {f"{row['name']}.{row['start']}.": row["url"] for row in _read(rows.values())}
         found.pop(self.mark, None)
         self._urls = {mark: url for mark, url in found.items() if isinstance(url, str)}
         self._count = len(found) + 1
+
+    @property
+    def problem(self) -> str:
+        """Why nothing is served; empty as long as the store is heard of."""
+        if self.stale is None or time.monotonic() - self._heard <= self.stale:
+            return ""
+        return f"the database has not answered for {self.stale:g} s: keys may be revoked, and nothing is served"
+
+    def row(self) -> Json:
+        return {"name": self.name, "start": self.start, "url": self.url, "knows": self.knows}
 
     def url_of(self, id: str) -> str | None:
         """Where the requests of another replica's session go; None where it is ours, or its replica has ended."""
@@ -92,12 +113,10 @@ async def join(config: Config, store: Store) -> AsyncIterator[Replicas | None]:
     if config.state.url is None:
         yield None
         return
-    ours = None
-    about: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__}
-    if config.fleet is not None:
-        ours = Replicas(config.fleet.name, config.fleet.peer.url if config.fleet.peer is not None else None)
-        about |= {"name": ours.name, "start": ours.start, "url": ours.url}
-    lease = _Lease(store, ours, dump({**about, "id": token_hex(8)}))
+    fleet, ours = config.fleet, None
+    if fleet is not None:
+        ours = Replicas(fleet.name, fleet.peer.url if fleet.peer is not None else None, config.state.stale)
+    lease = _Lease(store, ours)
     await lease.claim()
     beat = asyncio.create_task(telemetry.supervise("lease", lease.renew))
     try:
@@ -120,12 +139,29 @@ async def refuse_beside(config: Config, store: Store) -> None:
             raise StoreFailed(f"a Sluice runs on this database ({_named(found)}): change it there")
 
 
+async def unconfirmed(store: Store) -> list[str]:
+    """The names of replicas that may not know all revoked keys yet, after a moment in which they can learn of them.
+    Raises `StoreFailed`."""
+    count = len(await store.scan(REVOKED))
+
+    async def late(prefix: str) -> list[str]:
+        return [row["name"] for row in _read((await store.scan(prefix)).values()) if row.get("knows", 0) < count]
+
+    with anyio.move_on_after(CONFIRM_WITHIN):
+        while await late(REPLICA):  # noqa: ASYNC110 - other machines tell nothing
+            await anyio.sleep(BEAT / 2)
+    return sorted(await late(SEEN))
+
+
 class _Lease:
     """The row of this process: of the only one, or of a replica."""
 
-    def __init__(self, store: Store, ours: Replicas | None, mine: bytes) -> None:
-        self._store, self._ours, self._mine = store, ours, mine
+    def __init__(self, store: Store, ours: Replicas | None) -> None:
+        self._store, self._ours = store, ours
         self._key = LEASE if ours is None else REPLICA + ours.name
+        self._about = {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__, "id": token_hex(8)}
+        self._perhaps: list[bytes] = []
+        """What may be stored there: the last row, and those since of which nobody knows whether they were written."""
 
     async def claim(self) -> None:
         until = anyio.current_time() + LASTS + BEAT
@@ -141,7 +177,7 @@ class _Lease:
 
     async def _taken(self) -> bytes | None:
         """Takes the lease, and returns None; or the one that is in the way."""
-        if not await self._swap(None):
+        if not await self._write():
             return await self._store.get(self._key) or b"{}"
         replicas = await self._store.scan(REPLICA)
         if self._ours is not None:
@@ -157,7 +193,7 @@ class _Lease:
         while True:
             await anyio.sleep(BEAT)
             with suppress(StoreFailed):
-                if not await self._swap(self._mine) and not await self._swap(None):  # it was over, and nobody's
+                if not await self._write():
                     log.error("another Sluice has the lease of this one, which ends")
                     os.kill(os.getpid(), signal.SIGTERM)
                     return
@@ -165,10 +201,23 @@ class _Lease:
                     self._ours.take(await self._store.scan(REPLICA))
 
     async def end(self) -> None:
-        await self._store.swap(self._key, self._mine, [Write(self._key)])
+        seen = [] if self._ours is None else [Write(SEEN + self._ours.name)]
+        for row in self._perhaps:
+            await self._store.swap(self._key, row, [Write(self._key), *seen])
 
-    async def _swap(self, expected: bytes | None) -> bool:
-        return await self._store.swap(self._key, expected, [Write(self._key, self._mine, LASTS)])
+    async def _write(self) -> bool:
+        """Whether the lease is ours now. It may have been over, and nobody's."""
+        row = dump({**self._about, **({} if self._ours is None else self._ours.row())})
+        writes = [Write(self._key, row, LASTS)]
+        if self._ours is not None:
+            writes.append(Write(SEEN + self._ours.name, row, self._ours.stale or _SEEN_FOR))
+        expected = [*self._perhaps, None]
+        self._perhaps = list(dict.fromkeys([*self._perhaps, row]))
+        for one in expected:
+            if await self._store.swap(self._key, one, writes):
+                self._perhaps = [row]
+                return True
+        return False
 
 
 def _named(lease: bytes) -> str:

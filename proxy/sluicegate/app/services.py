@@ -123,17 +123,20 @@ class PolicyService:
                 self._take(self.reload.config)
                 self.later.on_change()(None)
 
-    async def find_revoked(self, store: Store) -> None:
+    async def find_revoked(self, store: Store, among: Replicas | None = None) -> None:
         """Takes what the store has of revoked keys. Raises `StoreFailed`."""
-        if self._revoked.take((await store.scan(state.REVOKED)).values()):
+        found = await store.scan(state.REVOKED)
+        if self._revoked.take(found.values()):
             self._take(self.reload.config)
             self.later.on_change()(None)
+        if among is not None:
+            among.knows = len(found)
 
-    async def follow_revoked(self, store: Store) -> None:
+    async def follow_revoked(self, store: Store, among: Replicas | None) -> None:
         while True:
             await anyio.sleep(REVOKED_EVERY)
             with suppress(StoreFailed):  # it has said why; what was known stays
-                await self.find_revoked(store)
+                await self.find_revoked(store, among)
 
     def look(self) -> None:
         if self.judge.check(time.time()):
@@ -447,7 +450,7 @@ async def open_services(
         if partition.count == 1:  # the supervisor has it for all workers
             joined = await stack.enter_async_context(replicas.join(config, store))
         if config.state.url is not None:
-            await judges.find_revoked(store)
+            await judges.find_revoked(store, joined)
         audit = await stack.enter_async_context(open_audit(config, transport, judge))
         spans = await stack.enter_async_context(open_tracer(config))
         metrics = Metrics(
@@ -479,7 +482,7 @@ async def open_services(
         stack.callback(group.cancel_scope.cancel)
         group.start_soon(telemetry.supervise, "logins", index.run)
         if config.state.url is not None:
-            group.start_soon(telemetry.supervise, "revoked keys", partial(judges.follow_revoked, store))
+            group.start_soon(telemetry.supervise, "revoked keys", partial(judges.follow_revoked, store, joined))
         yield Services(
             config, judges, sealer, store, audit, metrics, notes, egress, identities, spans, partition, own_pages,
             index, joined,

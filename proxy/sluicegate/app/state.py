@@ -88,7 +88,6 @@ def revoked(config: Config) -> Revoked:
     return known
 
 
-async def revoke_everywhere(config: Config, name: str, hash: str | None) -> None:
+async def revoke_everywhere(store: Store, name: str, hash: str | None) -> None:
     """For Sluices on other machines. Raises `StoreFailed`."""
-    async with open_store(config) as store:
-        await store.put(f"{REVOKED}{name}/{hash or ''}", entry(name, hash))
+    await store.put(f"{REVOKED}{name}/{hash or ''}", entry(name, hash))

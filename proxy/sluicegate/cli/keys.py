@@ -17,7 +17,7 @@ import anyio
 import typer
 
 from sluicegate import config
-from sluicegate.app import state
+from sluicegate.app import replicas, state
 from sluicegate.app.services import open_audit
 from sluicegate.app.settings import KEYS
 from sluicegate.cli.options import AsJson, ConfigFile
@@ -147,10 +147,15 @@ def revoke(
              "it names was not told", *map(str, config.check(path).errors))  # fmt: skip
     if sound is not None and sound.state.url is not None:
         try:
-            anyio.run(state.revoke_everywhere, sound, name, valid_hash)
+            late = anyio.run(_revoke_everywhere, sound, name, valid_hash)
         except StoreFailed as error:
             stop(Code.UNREACHABLE, f"{name} is revoked on this machine alone: PostgreSQL cannot be used: {error}",
                  "revoke it again, or take its line out of the config")  # fmt: skip
+        if late:
+            stale = "never" if sound.state.stale is None else f"after {sound.state.stale:g} s"
+            stop(Code.UNREACHABLE, f"{name} is revoked, and not confirmed by {', '.join(late)}",
+                 f"a replica that has not ended is cut off from the database, and stops serving {stale} (state.stale)",
+            )  # fmt: skip
     give(as_json, {"name": name, "state": "revoked", "by": "name" if valid_hash is None else "hash"}, [])
     if has_been:
         info(f"{name} is revoked already")
@@ -158,6 +163,13 @@ def revoke(
     info(f"{name} is revoked; its sessions and streams end within seconds. Remove its line from the config.")
     if valid_hash is None:
         info(f"{path} does not tell its hash: the name {name} is revoked. Give the next key another name.")
+
+
+async def _revoke_everywhere(loaded: config.Config, name: str, hash: str | None) -> list[str]:
+    """The names of replicas that may not know of it. Raises `StoreFailed`."""
+    async with state.open_store(loaded) as store:
+        await state.revoke_everywhere(store, name, hash)
+        return await replicas.unconfirmed(store)
 
 
 # ---------------------------------------------------------------- the keys of Sluice itself

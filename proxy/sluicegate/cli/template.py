@@ -143,6 +143,7 @@ REST: Final = """\
 # state:
 #   dir: ~/.local/state/sluice                # keys, the operator token, last known lists
 #   replicated: false                         # true: the database keeps what it confirmed, by means of its own
+#   stale: 60s                                # how long a replica of a fleet serves without it, or never
 #   # url: postgresql://sluice@db/sluice      a PostgreSQL that keeps approvals, grants, logins and pins
 #   # password: "${file:FILE}"                for it
 #   # keys: {seal: "...", digest: "...", sign: "...", login: "..."}   with url; openssl rand -base64 32

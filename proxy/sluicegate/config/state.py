@@ -4,7 +4,7 @@ from pydantic import SecretStr
 
 from sluicegate.config.names import Ring
 from sluicegate.config.section import Section, written
-from sluicegate.config.units import FilePath, Flag
+from sluicegate.config.units import FilePath, Flag, Idle
 
 
 class StateKeys(Section):
@@ -26,7 +26,7 @@ class StateKeys(Section):
 
 
 class State(Section):
-    later = frozenset({"redis", "stale"})
+    later = frozenset({"redis"})
 
     dir: FilePath = written("~/.local/state/sluice")
     """Where keys, the operator token and last known lists are kept; mode 0700."""
@@ -37,5 +37,8 @@ class State(Section):
     """The password for `url`, where the URL has none."""
     replicated: Flag = False
     """Whether the database is known to keep what it confirmed when it fails over, by means that Sluice cannot see."""
+    stale: Idle = written("60s")
+    """How long a replica of a fleet goes on without a word from the database: keys may be revoked meanwhile.
+    `never` does not stop it."""
     keys: StateKeys | None = None
     """Keys that are in files of `dir` otherwise. `url` needs them: on another machine these files are not there."""

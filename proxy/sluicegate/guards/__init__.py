@@ -20,6 +20,7 @@ from sluicegate.store import StoreFailed
 ORDER: Final = (
     "measure",  # clock and outcome of everything
     "record",  # one closing line for everything, refusals and cancellation included
+    "cut_off",  # a replica that has no word from the others
     "throttle",  # per-client rate
     "name",  # public names and URIs to own ones, and back
     "seal",  # the envelope of a retry
@@ -32,10 +33,10 @@ ORDER: Final = (
 )
 """What each request of a client passes."""
 
-RESUMED: Final = ("record", "seal", "enforce", "approve", "login", "commit", "inspect")
+RESUMED: Final = ("record", "cut_off", "seal", "enforce", "approve", "login", "commit", "inspect")
 """What a call passes that waited as a task: it was measured, counted and named when it came."""
 
-TASK_NOTIFICATIONS: Final = ("record", "name", "seal", "enforce", "approve", "login", "commit", "inspect")
+TASK_NOTIFICATIONS: Final = ("record", "cut_off", "name", "seal", "enforce", "approve", "login", "commit", "inspect")
 """What is passed by news of a task: no request of its client's, but judged, recorded and named as one."""
 
 # A failure becomes a refusal outermost, and before each guard that tells of outcomes. The guards further in pass a
