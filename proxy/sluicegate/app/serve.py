@@ -126,7 +126,8 @@ async def running(
             headers=config.limits.headers, is_shared=placement is not None, connections=files * 3 // 4
         )  # fmt: skip
         bound = () if placement is None else placement.sockets
-        port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain, bound=bound)
+        port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain, bound=bound,
+                    tls=_own_tls(config))  # fmt: skip
         application = admin_application(config, inner, identities.operators, token, lambda: port.is_retiring)
         port.bind()
         if peers is not None:
@@ -138,7 +139,8 @@ async def running(
             backstage = admin_port(config, served, files // 8)
             backstage.bind()
         admin_url = url(config.listen.admin, backstage.port) if placement is None else placement.admin
-        for served_url in (url(config.listen.mcp, port.port), admin_url, config.listen.public_url or ""):
+        scheme = settings.scheme(config)
+        for served_url in (url(config.listen.mcp, port.port, scheme), admin_url, config.listen.public_url or ""):
             inner.services.own_pages.add(served_url)
         if settings.has_reachable_pages(config):
             inner.page_link.set(partial(link, inner.services.sealer.seal, admin_url))
@@ -163,7 +165,7 @@ async def running(
         stack.callback(inner.queue.release)
         stack.callback(listener.close)
         stack.callback(port.stop)
-        yield RunningServer(url(config.listen.mcp, port.port) + "/mcp", admin_url, inner, port)
+        yield RunningServer(url(config.listen.mcp, port.port, scheme) + "/mcp", admin_url, inner, port)
 
 
 def _pages(config: Config, inner: Core) -> Iterator[Pages]:
@@ -246,6 +248,11 @@ def peer_port(config: Config, listener: Listener, wire: listening.ConnectionLimi
     return Port(serve, peer.listen.host, peer.listen.port, wire, config.drain, tls=_tls(peer.tls))
 
 
+def _own_tls(config: Config) -> Tls | None:
+    files = config.listen.tls
+    return None if files is None else Tls(files.cert, files.key, files.client_ca)
+
+
 def _tls(files: PeerTls | None) -> Tls | None:
     return None if files is None else Tls(files.cert, files.key, files.ca)
 
@@ -263,9 +270,9 @@ async def _take(inner: Core, told: InForce) -> None:
     await reload.looked.wait()
 
 
-def url(address: Address, port: int) -> str:
+def url(address: Address, port: int, scheme: str = "http") -> str:
     host = f"[{address.host}]" if ":" in address.host else address.host
-    return f"http://{host}:{port}"
+    return f"{scheme}://{host}:{port}"
 
 
 def admin_port(config: Config, application: ASGIApp, connections: int) -> Port:

@@ -44,6 +44,8 @@ def serve(
         return
     path, loaded = load(config_file, for_http=True)
     with config_problems(path, partial(_why, listen=loaded.listen)):
+        if workers > 1 and loaded.listen.tls is not None:
+            stop(Code.USAGE, "--workers: workers pass connections on, and a TLS connection cannot be; use a proxy")
         if workers > 1 and loaded.fleet is not None:
             stop(Code.USAGE, "--workers: a replica of a fleet is one process; start more replicas")
         if workers == 1:

@@ -101,6 +101,7 @@ REST: Final = """\
 # listen:
 #   mcp: 127.0.0.1:7410                       # clients: http://127.0.0.1:7410/mcp
 #   admin: 127.0.0.1:7411                     # /livez /readyz /metrics /api/v1/
+#   # tls: {cert: FILE, key: FILE, client_ca: FILE}   # HTTPS at mcp, without a proxy in front
 #   # public_url: https://mcp.example.com/mcp   # where clients reach us through a reverse proxy
 #   trusted_proxies: []                       # addresses whose X-Forwarded-* counts: 10.1.2.3, 10.1.0.0/16
 #   allowed_hosts: []                         # other names that we are reached by

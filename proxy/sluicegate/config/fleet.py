@@ -1,8 +1,19 @@
-"""Replicas that share one database. Shapes only."""
+"""Replicas that share one database, and TLS of listeners. Shapes only."""
 
 from sluicegate.config.names import ReplicaName, Url
 from sluicegate.config.section import Section
 from sluicegate.config.units import FilePath, Flag, Listener
+
+
+class ListenTls(Section):
+    """Without a proxy in front that has the certificate."""
+
+    cert: FilePath
+    """The certificate for clients, with the chain above it; PEM."""
+    key: FilePath
+    """Its private key, without a passphrase."""
+    client_ca: FilePath | None = None
+    """Who signs the certificates that clients must show, besides their key or token. Unset: none is asked for."""
 
 
 class PeerTls(Section):

@@ -27,7 +27,7 @@ from pydantic import (
 
 from sluicegate.config.audit import Audit
 from sluicegate.config.clients import Clients
-from sluicegate.config.fleet import Fleet
+from sluicegate.config.fleet import Fleet, ListenTls
 from sluicegate.config.login import LoginSection, ServerLogin
 from sluicegate.config.names import (
     Argument,
@@ -138,6 +138,8 @@ class Listen(Section):
     """Host headers that are served besides the listener's own; loopback names always are on a loopback address."""
     allowed_origins: tuple[Origin, ...] = ()
     """Web origins that may call; they get CORS headers."""
+    tls: ListenTls | None = None
+    """Certificates of `mcp`. Without it `mcp` speaks plain HTTP, for loopback or a proxy."""
 
     @property
     def login_pages(self) -> str:

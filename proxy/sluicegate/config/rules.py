@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -260,6 +261,9 @@ def named_files(config: Config) -> Iterator[tuple[TreePath, Path]]:
     if config.fleet is not None and config.fleet.peer is not None and (tls := config.fleet.peer.tls) is not None:
         files = {"cert": tls.cert, "key": tls.key, "ca": tls.ca}
         yield from ((("fleet", "peer", "tls", name), path) for name, path in files.items())
+    if config.listen.tls is not None:
+        named = {"cert": config.listen.tls.cert, "key": config.listen.tls.key, "client_ca": config.listen.tls.client_ca}
+        yield from ((("listen", "tls", name), path) for name, path in named.items() if path is not None)
 
 
 def _named_files_exist(config: Config) -> Iterator[Problem]:
@@ -407,6 +411,38 @@ def _peers_are_sure_of_each_other(config: Config) -> Iterator[Problem]:
         yield Problem(("fleet", "peer", "listen"), "no-tls", message, hint, at_key=True)
 
 
+def _certificates_can_be_used(config: Config) -> Iterator[Problem]:
+    listen, peer = config.listen.tls, config.fleet.peer if config.fleet is not None else None
+    found: list[tuple[TreePath, Path, Path, Path | None]] = []
+    if listen is not None:
+        found.append((("listen", "tls"), listen.cert, listen.key, listen.client_ca))
+    if peer is not None and peer.tls is not None:
+        found.append((("fleet", "peer", "tls"), peer.tls.cert, peer.tls.key, peer.tls.ca))
+    for where, cert, key, ca in found:
+        if all(path is None or os.access(path, os.R_OK) for path in (cert, key, ca)):
+            yield from _unusable(where, cert, key, ca)
+
+
+def _unusable(where: TreePath, cert: Path, key: Path, ca: Path | None) -> Iterator[Problem]:
+    ssl = import_module("ssl")  # by name: few have certificates here, and it is slow to import
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(cert, key, password=_no_passphrase)
+    except (OSError, ValueError):
+        message = "not a certificate in PEM and its private key, without a passphrase"
+        yield Problem((*where, "cert"), "bad-certificate", message, "openssl x509 -in FILE -noout -text shows one")
+    try:
+        if ca is not None:
+            context.load_verify_locations(ca)
+    except OSError:
+        name = "client_ca" if where[0] == "listen" else "ca"
+        yield Problem((*where, name), "bad-certificate", "no certificate of an authority in PEM")
+
+
+def _no_passphrase() -> str:
+    raise ValueError("the key has one")
+
+
 RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _there_is_one_policy, _there_is_one_model, _older_transport_is_legacy,
     _shadow_mode_ends, _approvers_can_be_named, _approvals_can_be_given,
@@ -417,5 +453,5 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _timeouts_are_in_order, _named_files_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,
     _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _sessions_let_go_of_processes,
     _the_extra_is_installed, _logins_are_whole, _logins_are_somebodys, _people_can_sign_in,
-    _a_database_is_whole, _a_fleet_is_whole, _peers_are_sure_of_each_other,
+    _a_database_is_whole, _a_fleet_is_whole, _peers_are_sure_of_each_other, _certificates_can_be_used,
 )  # fmt: skip

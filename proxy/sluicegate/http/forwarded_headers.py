@@ -35,6 +35,7 @@ class ForwardedHeaders:
 
     def __init__(self, names: ServedNames) -> None:
         self._trusted = tuple(map(ip_network, names.trusted_proxies))
+        self._scheme = names.scheme
         self.beside = "" if names.public_path is None else names.public_path.rpartition("/")[0]
 
     def trusts(self, address: str) -> bool:
@@ -54,7 +55,7 @@ class ForwardedHeaders:
 
     def origin(self, peer: str, headers: Headers) -> str:
         """Scheme and host of the request as the client made it: as the proxy says, else as it came here."""
-        scheme, host = "http", _one(headers, b"host")
+        scheme, host = self._scheme, _one(headers, b"host")
         if self.trusts(peer):
             outside = _one(headers, b"x-forwarded-proto").lower()
             scheme = outside if outside in ("http", "https") else scheme

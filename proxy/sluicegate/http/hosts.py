@@ -36,6 +36,8 @@ class ServedNames:
     allowed_origins: tuple[str, ...] = ()
     public_url: str | None = None
     trusted_proxies: tuple[str, ...] = ()
+    scheme: str = "http"
+    """Of the port itself."""
 
     @property
     def public_path(self) -> str | None:

@@ -37,18 +37,16 @@ class _Server(uvicorn.Server):
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files in PEM. Whoever connects shows a certificate that `ca` signed, as we do."""
+    """Files in PEM. With `ca` whoever connects shows a certificate that it signed."""
 
     cert: Path
     key: Path
-    ca: Path
+    ca: Path | None
 
     def options(self) -> dict[str, Any]:
         """Of uvicorn."""
-        return {
-            "ssl_certfile": self.cert, "ssl_keyfile": self.key, "ssl_ca_certs": str(self.ca),
-            "ssl_cert_reqs": ssl.CERT_REQUIRED,
-        }  # fmt: skip
+        asked = {} if self.ca is None else {"ssl_ca_certs": str(self.ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
+        return {"ssl_certfile": self.cert, "ssl_keyfile": self.key, **asked}
 
     def to_peers(self) -> ssl.SSLContext:
         """For connections to others. Raises `OSError`, which `ssl.SSLError` is, where a file cannot be used."""
