@@ -88,6 +88,16 @@ def test_a_deferred_method_is_compiled_once() -> None:
     assert shown(DATACLASSES + code) == expected
 
 
+def test_an_annotation_that_is_text_is_compiled_where_it_is_asked_for() -> None:
+    code = (
+        "import typing; from sluicegate.deferred import defer_annotations; defer_annotations();"
+        "events = []; sys.addaudithook(lambda event, _: events.append(event));"
+        "made = typing.TypedDict('made', {'one': 'list[int]'});"
+        "print('compile' in events, typing.get_type_hints(made, globals())['one'], 'compile' in events)"
+    )
+    assert shown(code) == ["False", "list[int]", "True"]
+
+
 def test_a_deferred_pattern_finds_what_the_expression_finds() -> None:
     code = "from sluicegate.deferred import deferred_pattern; one = deferred_pattern('a(b+)');"
     assert shown(f"{code} print(one.search('xabb')[1], one.sub('-', 'abab'), one.pattern)") == ["bb", "--", "a(b+)"]

@@ -11,7 +11,7 @@ import os
 import sys
 from types import ModuleType
 
-from sluicegate.deferred import defer, defer_methods
+from sluicegate.deferred import defer, defer_annotations, defer_methods
 
 gc.disable()  # walking all that imports make takes a tenth of a start; `main` enables it again
 
@@ -33,10 +33,11 @@ sys.modules.setdefault(no_plugins.__name__, no_plugins)
 for name in (
     "difflib", "httpx", "httpx_sse", "jsonschema_rs", "logging.config", "regex", "shutil", "standardwebhooks",
     "wcmatch.glob",
-    "casbin", "prometheus_client", "cryptography.hazmat.primitives", "cryptography.hazmat.primitives.asymmetric",
-    "cryptography.hazmat.primitives.ciphers",
+    "casbin", "prometheus_client", "structlog", "cryptography.hazmat.primitives",
+    "cryptography.hazmat.primitives.asymmetric", "cryptography.hazmat.primitives.ciphers",
 ):  # fmt: skip
     defer(name)
+defer_annotations()
 defer_methods()
 
 from sluicegate.cli import main

@@ -4,6 +4,7 @@ then, and methods of dataclasses and regular expressions compiled."""
 import dataclasses
 import re
 import sys
+import typing
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -50,6 +51,12 @@ def defer(library: str) -> None:
             setattr(sys.modules[parent], name, module)
 
 
+def defer_annotations() -> None:
+    """Has `typing` keep an annotation that is text as it is, for `eval` takes text, too. It would compile each of
+    pydantic's seven hundred, and nobody asks for one."""
+    setattr(typing, "compile", lambda source, *_: source)  # noqa: B010 - mypy refuses an assignment
+
+
 def defer_methods() -> None:
     """Has `dataclasses` compile a method when it is first called, where it would compile each of them: for hundreds of
     classes that is a fifth of a start, and few are ever compared or shown. Does nothing from Python 3.13 on, which
@@ -62,7 +69,13 @@ def defer_methods() -> None:
         compiled = partial(create, name, *source, **where)
         return _deferred(name, compiled) if name in _METHODS else compiled()
 
-    setattr(dataclasses, "_create_fn", deferring)  # noqa: B010 - mypy refuses an assignment
+    process = vars(dataclasses)["_process_class"]
+
+    def processing(made: type, *options: Any) -> type:
+        made.__doc__ = made.__doc__ or made.__name__  # in place of a signature, which is as slow as the rest
+        return cast("type", process(made, *options))
+
+    vars(dataclasses).update(_create_fn=deferring, _process_class=processing)
 
 
 def _deferred(name: str, compiled: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
