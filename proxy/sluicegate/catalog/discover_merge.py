@@ -4,15 +4,15 @@ Pure. Capabilities are declared only where calls, lists and notifications are re
 (`experimental`, most `extensions`) is dropped, because a capability that the proxy cannot carry is a broken promise.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
+from sluicegate.deferred import deferred_pattern
 from sluicegate.protocol.jsonrpc import Json, inside
 
 MAX_INSTRUCTIONS: Final = 4096
-_LINE_END: Final = re.compile(r"\r\n|[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")  # whatever a reader takes for one
+_LINE_END: Final = deferred_pattern(r"\r\n|[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")  # whatever a reader takes for one
 # Fixed: a legacy client learns capabilities once, at initialize, and servers come and go after that.
 MERGED: Final[Json] = {
     "tools": {"listChanged": True},

@@ -15,6 +15,8 @@ from typing import Final
 from unicodedata import normalize
 from urllib.parse import quote, unquote
 
+from sluicegate.deferred import deferred_pattern
+
 _APP: Final = "ui://"
 _WEB = re.compile(r"https?:", re.IGNORECASE)
 
@@ -66,27 +68,27 @@ def own_uri(public: str, prefixes: Container[str]) -> tuple[str, str] | None:
 # ---------------------------------------------------------------- one spelling
 
 # `(?:25)*`: whoever decodes a second time reads %252E as a dot.
-_SLASH = re.compile(r"[/\\]|%(?:25)*(?:2[Ff]|5[Cc])")
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_SLASH = deferred_pattern(r"[/\\]|%(?:25)*(?:2[Ff]|5[Cc])")
+_SCHEME = deferred_pattern(r"([A-Za-z][A-Za-z0-9+.-]*):")
 # %2F and %5C are slashes; the rest are the unreserved characters of RFC 3986 2.3: - . 0-9 A-Z _ a-z ~
-_HIDDEN = re.compile(r"%(?:25)*(?:2[DdEeFf]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaCcFf]|6[1-9A-Fa-f]|7[0-9AaEe])")
+_HIDDEN = deferred_pattern(r"%(?:25)*(?:2[DdEeFf]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaCcFf]|6[1-9A-Fa-f]|7[0-9AaEe])")
 # Where a text ends for whoever decodes it to C's strings, and what splits lines.
-_CONTROL = re.compile(r"%(?:25)*(?:[01][0-9A-Fa-f]|7[Ff])")
-_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
-_NO_UTF8 = re.compile("[\udc80-\udcff]")
-_QUERY_OR_FRAGMENT = re.compile(r"[?#]")
+_CONTROL = deferred_pattern(r"%(?:25)*(?:[01][0-9A-Fa-f]|7[Ff])")
+_ESCAPE = deferred_pattern(r"%[0-9A-Fa-f]{2}")
+_NO_UTF8 = deferred_pattern("[\udc80-\udcff]")
+_QUERY_OR_FRAGMENT = deferred_pattern(r"[?#]")
 _MAX_DECODINGS: Final = 3
 # WHATWG URL parsers drop tabs and line breaks anywhere and controls and spaces at both ends: ".\t." is "..".
-_DROPPED = re.compile(r"[\x00-\x1f\x7f]|\A | \Z")
+_DROPPED = deferred_pattern(r"[\x00-\x1f\x7f]|\A | \Z")
 # Some servers cut a segment at its parameters (`..;x`) before they look for dots.
-_DOTS = re.compile(r"(?:\A|[/?#])\.\.?(?=[/?#;]|%(?:25)*(?:23|3[BbFf])|\Z)")
+_DOTS = deferred_pattern(r"(?:\A|[/?#])\.\.?(?=[/?#;]|%(?:25)*(?:23|3[BbFf])|\Z)")
 # A user, a host and a port (RFC 3986 3.2): colons of an IPv6 address are between brackets.
-_PLACE = re.compile(r"(?:.*@)?(\[[^\]]*\]|[^:]*)(:.*)?")
+_PLACE = deferred_pattern(r"(?:.*@)?(\[[^\]]*\]|[^:]*)(:.*)?")
 _PORTS: Final = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 # What WHATWG's parser leaves as it is, of all that it maps to a host of these schemes
-_WEB_PLACE = re.compile(r"(?:.*@)?(?:[a-z0-9._~-]+|\[[0-9a-f:]+\])(?::[1-9][0-9]*)?")
+_WEB_PLACE = deferred_pattern(r"(?:.*@)?(?:[a-z0-9._~-]+|\[[0-9a-f:]+\])(?::[1-9][0-9]*)?")
 _MAX_HOST: Final = 253  # RFC 1035 2.3.4, without the last dot
-_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\.?|\[.*")
+_NUMBER = deferred_pattern(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\.?|\[.*")
 
 
 def is_clean(uri: str) -> bool:
@@ -221,10 +223,10 @@ _MAX_TEMPLATE: Final = 2048
 _MAX_EXPRESSIONS: Final = 32
 _MAX_VARIABLES: Final = 64
 
-_EXPRESSION = re.compile(r"\{([^{}]*)\}")
+_EXPRESSION = deferred_pattern(r"\{([^{}]*)\}")
 # RFC 6570 2.3 plus "-", which servers write and their SDKs take
 _VARIABLE = r"(?:[A-Za-z0-9_.-]|%[0-9A-Fa-f]{2})+(?:\*|:[1-9][0-9]{0,3})?"
-_BODY = re.compile(rf"([+#./;?&]?)({_VARIABLE}(?:,{_VARIABLE})*)\Z")
+_BODY = deferred_pattern(rf"([+#./;?&]?)({_VARIABLE}(?:,{_VARIABLE})*)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,7 @@ class _Gap:
     stops: re.Pattern[str] | None
 
 
-_SEGMENT, _PATH, _QUERY = re.compile("[/?#]"), re.compile("[?#]"), re.compile("#")
+_SEGMENT, _PATH, _QUERY = deferred_pattern("[/?#]"), deferred_pattern("[?#]"), deferred_pattern("#")
 _GAPS: Final = {
     "": _Gap("", _SEGMENT),
     "+": _Gap("", None),

@@ -1,6 +1,5 @@
 """The section `audit` of the config file: what is recorded, how surely, and where it goes."""
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -10,8 +9,9 @@ from pydantic import AfterValidator, PlainValidator, ValidationInfo, WithJsonSch
 from sluicegate.config.names import HeaderName, HeaderValue, KeyName
 from sluicegate.config.section import Section, written
 from sluicegate.config.units import FilePath, Flag, Size, Timeout, problem, read_path
+from sluicegate.deferred import deferred_pattern
 
-_LOG = re.compile(r"[a-z0-9][a-z0-9-]{0,35}\.jsonl")
+_LOG = deferred_pattern(r"[a-z0-9][a-z0-9-]{0,35}\.jsonl")
 
 
 def _log_path(path: Path) -> Path:
@@ -87,13 +87,13 @@ class Audit(Section):
     """What is written down of arguments. Whatever it says, credentials never are."""
     results: Literal["none", "digest", "redacted"] = "digest"
     """What is written down of results. redacted: digest and content, up to 16 KiB; withheld answers never are."""
-    redact: Redact = Redact()
+    redact: Redact = written({})
     """What is secret in arguments."""
-    rotate: Rotate = Rotate()
+    rotate: Rotate = written({})
     """When the log begins a new file."""
     retain: Timeout = written("400d")
     """How long records are kept."""
-    checkpoints: Checkpoints = Checkpoints()
+    checkpoints: Checkpoints = written({})
     """Signed statements of how far the log has come."""
     sinks: tuple[Sink, ...] = ()
     """Where records go besides, from the file and at their own pace."""

@@ -1,6 +1,5 @@
 """The section `clients` of the config file: who gets in over which way, and with which roles."""
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
@@ -8,13 +7,14 @@ from pydantic import AfterValidator, Field, SecretStr
 from sluicegate.config.names import KeyHash, KeyName, Roles
 from sluicegate.config.section import Section, written
 from sluicegate.config.units import Moment, Timeout, problem
+from sluicegate.deferred import deferred_pattern
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 
 # A principal is `jwt:ISSUER#SUB`, so an issuer has no fragment. Plain HTTP is for this machine.
-_ISSUER = re.compile(r"https://[^\s/?#@\"\\]+(?:/[^\s?#\"\\]*)?")
-_LOCAL = re.compile(r"http://(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?(?:/[^\s?#\"\\]*)?")
-_SCOPE = re.compile(r"[!#-\[\]-~]+")  # RFC 6749 3.3
+_ISSUER = deferred_pattern(r"https://[^\s/?#@\"\\]+(?:/[^\s?#\"\\]*)?")
+_LOCAL = deferred_pattern(r"http://(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?(?:/[^\s?#\"\\]*)?")
+_SCOPE = deferred_pattern(r"[!#-\[\]-~]+")  # RFC 6749 3.3
 
 
 def _issuer(value: str) -> str:
@@ -104,13 +104,13 @@ class ClientLogin(Section):
 
 
 class Clients(Section):
-    local: LocalClient = LocalClient()
+    local: LocalClient = written({})
     """The client on stdin and stdout."""
     anonymous: AnonymousClient | None = None
     """HTTP clients without a credential: refused unless this section is there, and only on loopback."""
     keys: dict[KeyName, Key] = written({})
     """Clients that send `Authorization: Bearer KEY`."""
-    jwt: Jwt = Jwt()
+    jwt: Jwt = written({})
     """Clients that send a token of an OAuth authorization server."""
     login: ClientLogin | None = None
     """Clients that log in by themselves, where the identity provider knows none of them."""

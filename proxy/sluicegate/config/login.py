@@ -1,18 +1,18 @@
 """The sections `login` and `servers.KEY.login` of the config file: how Sluice logs in to a server with OAuth."""
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, SecretStr
 
 from sluicegate.config.section import Section, written
 from sluicegate.config.units import FilePath, Timeout, problem
+from sluicegate.deferred import deferred_pattern
 
-_HTTPS = re.compile(r"https://[^\s/?#@\"\\]+(?:/[^\s?#\"\\]*)?")
-_LOCAL = re.compile(r"http://(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?(?:/[^\s?#\"\\]*)?")
-_CALLBACK = re.compile(r"http://127\.0\.0\.1:(\d{1,5})/[A-Za-z0-9/_-]*")
-_SCOPE = re.compile(r"[!#-\[\]-~]+")  # RFC 6749 3.3
-_PARAM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_HTTPS = deferred_pattern(r"https://[^\s/?#@\"\\]+(?:/[^\s?#\"\\]*)?")
+_LOCAL = deferred_pattern(r"http://(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?(?:/[^\s?#\"\\]*)?")
+_CALLBACK = deferred_pattern(r"http://127\.0\.0\.1:(\d{1,5})/[A-Za-z0-9/_-]*")
+_SCOPE = deferred_pattern(r"[!#-\[\]-~]+")  # RFC 6749 3.3
+_PARAM = deferred_pattern(r"[A-Za-z0-9_.-]{1,64}")
 _OURS = frozenset(
     {"response_type", "client_id", "redirect_uri", "scope", "state", "code_challenge", "code_challenge_method",
      "resource", "request", "request_uri", "response_mode"}

@@ -5,7 +5,6 @@ clear sentence and not with a guess.
 """
 
 import json
-import re
 from collections.abc import Collection, Mapping
 from hashlib import sha256
 from ipaddress import ip_network
@@ -62,10 +61,11 @@ from sluicegate.config.units import (
     base_of,
     problem,
 )
+from sluicegate.deferred import deferred_pattern
 
-_NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
-_NUMBERS = re.compile(r"[0-9.]+(?:/.*)?|.*[:/].*")
-_PROXY = re.compile(r"http://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}/?")
+_NAME = deferred_pattern(r"(?=.{1,253}$)[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
+_NUMBERS = deferred_pattern(r"[0-9.]+(?:/.*)?|.*[:/].*")
+_PROXY = deferred_pattern(r"http://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}/?")
 
 
 def _network_or_host(value: str) -> str:
@@ -201,7 +201,7 @@ class Server(Section):
     and marks the answer; block withholds it, or takes out resources that the client may not read; off looks away."""
     unlisted: Literal["refuse", "forward"] = "refuse"
     """forward (transparent mode only) also relays names that the server did not list."""
-    tools: Tools = Tools()
+    tools: Tools = written({})
     """Which of the server's tools exist for clients."""
 
     @property
@@ -344,35 +344,35 @@ class Config(Section):
 
     version: Literal[1] = 1
     """Of this format."""
-    listen: Listen = Listen()
+    listen: Listen = written({})
     """Where Sluice listens."""
     servers: dict[ServerKey, AnyServer] = written({})
     """The servers behind Sluice, in the order of their lists."""
-    clients: Clients = Clients()
+    clients: Clients = written({})
     """Who gets in, and with which roles."""
     policy: Policy
     """Who may do what. Required."""
-    approvals: Approvals = Approvals()
+    approvals: Approvals = written({})
     """Who agrees to calls that the policy asks a human for."""
     audit: Audit = written({})
     """What is recorded of every call, and where."""
-    login: LoginSection = LoginSection()
+    login: LoginSection = written({})
     """How people log in to servers."""
-    limits: Limits = Limits()
+    limits: Limits = written({})
     """Bounds of size, depth and number."""
-    names: Names = Names()
+    names: Names = written({})
     """How public names are made."""
-    network: Network = Network()
+    network: Network = written({})
     """What may be connected to."""
     state: State = written({})
     """What outlives a run."""
     fleet: Fleet | None = None
     """Several Sluices on one database, as one for clients. Needs `state.url`."""
-    telemetry: Telemetry = Telemetry()
+    telemetry: Telemetry = written({})
     """What is measured."""
-    log: Log = Log()
+    log: Log = written({})
     """What is logged."""
-    console: ConsoleSection = ConsoleSection()
+    console: ConsoleSection = written({})
     """The page for a browser."""
     drain: Duration = written("30s")
     """How long open calls may still take at the end."""

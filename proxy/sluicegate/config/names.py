@@ -10,19 +10,20 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema, WrapValidator
 
 from sluicegate.config.units import Expanded, problem
+from sluicegate.deferred import deferred_pattern
 
-_SERVER_KEY = re.compile(r"[a-z][a-z0-9-]{0,19}")
-_KEY_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_HASH = re.compile(r"sha256:[0-9a-f]{64}")
-_RING_KEY = re.compile(r"[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]=?")
-_ROLE = re.compile(r"role:[^\s,\"]{1,128}")
-_PROFILE = re.compile(r"(?!none$)[a-z][a-z0-9-]{0,31}")
-_REPLICA = re.compile(r"[A-Za-z0-9_-]{1,63}")
-_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
-_URL = re.compile(r"https?://(?P<user>[^\s/?#@]*@)?[^\s/?#@]+(?:/[^\s#]*)?(?:\?[^\s#]*)?")
-_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_PUBLIC_URL = re.compile(
+_SERVER_KEY = deferred_pattern(r"[a-z][a-z0-9-]{0,19}")
+_KEY_NAME = deferred_pattern(r"[a-z0-9][a-z0-9._-]{0,63}")
+_HASH = deferred_pattern(r"sha256:[0-9a-f]{64}")
+_RING_KEY = deferred_pattern(r"[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]=?")
+_ROLE = deferred_pattern(r"role:[^\s,\"]{1,128}")
+_PROFILE = deferred_pattern(r"(?!none$)[a-z][a-z0-9-]{0,31}")
+_REPLICA = deferred_pattern(r"[A-Za-z0-9_-]{1,63}")
+_HOST = deferred_pattern(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
+_ORIGIN = deferred_pattern(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
+_URL = deferred_pattern(r"https?://(?P<user>[^\s/?#@]*@)?[^\s/?#@]+(?:/[^\s#]*)?(?:\?[^\s#]*)?")
+_HEADER = deferred_pattern(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_PUBLIC_URL = deferred_pattern(
     r"https?://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?(?:/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)?"
 )
 RESERVED: Final = "sluice"

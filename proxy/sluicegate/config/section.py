@@ -18,5 +18,6 @@ class Section(BaseModel):
         extra="forbid",
         hide_input_in_errors=True,
         validate_default=True,
+        defer_build=True,
     )
     later: ClassVar[frozenset[str]] = frozenset()

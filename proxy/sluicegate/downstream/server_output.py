@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
+from sluicegate.deferred import deferred_pattern
 from sluicegate.downstream.failures import Lost, as_lost, why_not
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.policy.display import visible
@@ -34,8 +35,8 @@ LINE: Final = 300
 MAX_STDERR: Final = 8 * 1024  # cleaning it holds up calls
 _DESCRIBED_LINES: Final = 20
 _DESCRIBED_LINE: Final = 2000
-_COLOURS: Final = re.compile(r"\x1b\[[0-9;]{0,40}m")
-_POSITION: Final = re.compile(r"[0-9a-f]{8}-[0-9]{1,18}")
+_COLOURS: Final = deferred_pattern(r"\x1b\[[0-9;]{0,40}m")
+_POSITION: Final = deferred_pattern(r"[0-9a-f]{8}-[0-9]{1,18}")
 MAX_POSITIONS: Final = 64
 _STEPS: Final = 20
 

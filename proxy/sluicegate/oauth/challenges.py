@@ -8,14 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from sluicegate.deferred import deferred_pattern
+
 MAX_HEADER: Final = 8 * 1024
 MAX_SCOPES: Final = 100
 _TOKEN: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
-_PART: Final = re.compile(
+_PART: Final = deferred_pattern(
     rf'[\s,]*(?:(?P<name>{_TOKEN})\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^\s,"=]+))(?=[\s,]|$)'
     rf"|(?P<scheme>{_TOKEN})(?:[ ]+[A-Za-z0-9._~+/-]+=*(?=\s*(?:,|$)))?(?=[\s,]|$))"
 )
-_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")  # RFC 6749 3.3
+_SCOPE: Final = deferred_pattern(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")  # RFC 6749 3.3
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,17 @@ A browser reads a URL more freely than most parsers do (WHATWG URL: backslashes,
 plain form is accepted, and a host that could be read as an address counts as ours where the port is.
 """
 
-import re
 import unicodedata
 from collections.abc import Iterable
 from typing import Final
 
-_PAGE: Final = re.compile(
-    r"(https?)://([^\x00-\x20\x7f/?#@\\%:\[\]]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?(?:[/?#][^\x00-\x20\x7f]*)?", re.I
+from sluicegate.deferred import deferred_pattern
+
+_PAGE: Final = deferred_pattern(
+    r"(?i)(https?)://([^\x00-\x20\x7f/?#@\\%:\[\]]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?(?:[/?#][^\x00-\x20\x7f]*)?"
 )
 # A host whose last label is a number is an IPv4 address in one of its spellings (WHATWG URL, "ends in a number").
-_NAME: Final = re.compile(r"(?:[a-z0-9_-]+\.)*(?!0x[0-9a-f]*\Z)[a-z0-9_-]*[a-z_-][a-z0-9_-]*")
+_NAME: Final = deferred_pattern(r"(?:[a-z0-9_-]+\.)*(?!0x[0-9a-f]*\Z)[a-z0-9_-]*[a-z_-][a-z0-9_-]*")
 _MAX_URL: Final = 8192
 _MAX_HOST: Final = 253  # RFC 1035 2.3.4, without the last dot
 _DEFAULT: Final = {"http": 80, "https": 443}
