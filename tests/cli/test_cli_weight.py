@@ -26,6 +26,10 @@ SERVING = (
     "casbin.core_enforcer",
 )  # fmt: skip
 EMPTY = "version: 1\npolicy: {use: open}\nservers: {}\n"
+INITIALIZE = (
+    '{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18",'
+    ' "capabilities": {}, "clientInfo": {"name": "weight", "version": "1"}}}\n'
+)
 ASKING = ("servers", "logs", "call", "console", "resources")
 
 
@@ -58,6 +62,24 @@ def test_what_a_desktop_client_starts_imports_nothing_for_people_and_for_http(tm
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "sluicegate.app.stdio" in imported
     assert not imported & {"typer", "difflib", "standardwebhooks", "email.utils", "sluicegate.listen.http_request"}
+
+
+def test_and_nothing_of_it_until_its_client_has_gone(tmp_path: Path) -> None:
+    """`importtime` does not see what is imported by its name."""
+    (file := tmp_path / "sluice.yaml").write_text(EMPTY)
+    code = (
+        "import atexit, sys; from sluicegate.__main__ import main;"
+        "loaded = lambda: [name for name, one in sys.modules.items() if type(one).__name__ == 'module'];"
+        "atexit.register(lambda: print(*loaded(), file=sys.stderr)); main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "stdio", "-c", str(file)], input=INITIALIZE, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert '"serverInfo"' in done.stdout
+    loaded = set(done.stderr.splitlines()[-1].split())
+    assert "sluicegate.app.stdio" in loaded
+    assert not loaded & {*HEAVY, *OVER_HTTP, "difflib", "shutil", "bz2", "structlog.testing", "structlog.twisted"}
 
 
 def test_who_interrupts_a_start_sees_no_trace_of_an_import(tmp_path: Path) -> None:

@@ -128,7 +128,6 @@ def commands(config: Config, judges: PolicyService) -> Callable[[str, Approval],
     """Commands as they work where they are pasted. Who is elsewhere learns no path of this machine."""
     file, is_stdio = judges.reload.file, judges.reload.transport == "stdio"
     is_here = file is not None and (is_stdio or settings.is_local_only(config))
-    program = _program() if is_here else ["sluice"]
     options = ["-c", str(file.absolute())] if is_here and file is not None else []
     elsewhere = "" if is_here else " on the machine where Sluice runs, or by its admin API"
     join = subprocess.list2cmdline if sys.platform == "win32" else shlex.join
@@ -137,6 +136,7 @@ def commands(config: Config, judges: PolicyService) -> Callable[[str, Approval],
         local = judges.client_of("local")
         is_theirs = local is None or objection(approval, local, judges.judge.roles_of(local))
         with_key = ", with their own key in $SLUICE_KEY" if is_theirs else ""
+        program = _program() if is_here else ["sluice"]
         return join([*program, *words.split(), approval.id, *options]) + elsewhere + with_key
 
     return command

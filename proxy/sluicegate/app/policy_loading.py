@@ -21,10 +21,11 @@ from sluicegate.protocol.model import Target
 def load(config: Config, tools: Mapping[str, frozenset[str]] = {}) -> LoadedPolicy:
     """The policy of a config, checked and tested. Raises `PolicyError`. Reads files: not for the event loop.
     `tools` has the own names of the tools of each server whose list is known."""
-    about = sources(config), profiles(config), replace(existing(config), tools=tools), classes(config)
-    loaded = files.load(*about, shadow=_is_shadow(config))
     # What comes with Sluice is for everybody: roles that are not given here, for one, are no mistake of this config.
-    return loaded if config.policy.use is None else replace(loaded, warnings=())
+    is_own = config.policy.use is None
+    known = replace(existing(config), tools=tools) if is_own else KnownNames()
+    loaded = files.load(sources(config), profiles(config), known, classes(config), shadow=_is_shadow(config))
+    return loaded if is_own else replace(loaded, warnings=())
 
 
 def sources(config: Config) -> PolicySources:
