@@ -14,7 +14,8 @@ from types import ModuleType
 from typing import Any, Final, cast
 
 _LOCK: Final = RLock()  # one thread imports, the others wait
-_METHODS: Final = ("__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__")
+_METHODS: Final = ("__eq__", "__hash__", "__setattr__", "__delattr__")
+_MAKERS: Final = {"_init_fn": "__init__", "_repr_fn": "__repr__"}  # of methods that have some text for each field
 
 
 class DeferredModule(ModuleType):
@@ -61,21 +62,26 @@ def defer_methods() -> None:
     """Has `dataclasses` compile a method when it is first called, where it would compile each of them: for hundreds of
     classes that is a fifth of a start, and few are ever compared or shown. Does nothing from Python 3.13 on, which
     compiles all methods of a class in one step."""
-    create = getattr(dataclasses, "_create_fn", None)
-    if create is None:
+    makers = vars(dataclasses)
+    if (create := makers.get("_create_fn")) is None:
         return
 
-    def deferring(name: str, *source: Any, **where: Any) -> Callable[..., Any]:
-        compiled = partial(create, name, *source, **where)
-        return _deferred(name, compiled) if name in _METHODS else compiled()
+    def later(name: str, make: Callable[..., Any], *source: Any, **where: Any) -> Callable[..., Any]:
+        return _deferred(name, partial(make, *source, **where))
 
-    process = vars(dataclasses)["_process_class"]
+    def creating(name: str, *source: Any, **where: Any) -> Callable[..., Any]:
+        if name in _METHODS:
+            return later(name, create, name, *source, **where)
+        return cast("Callable[..., Any]", create(name, *source, **where))
+
+    process = makers["_process_class"]
 
     def processing(made: type, *options: Any) -> type:
         made.__doc__ = made.__doc__ or made.__name__  # in place of a signature, which is as slow as the rest
         return cast("type", process(made, *options))
 
-    vars(dataclasses).update(_create_fn=deferring, _process_class=processing)
+    makers |= {maker: partial(later, name, makers[maker]) for maker, name in _MAKERS.items()}
+    makers |= {"_create_fn": creating, "_process_class": processing}
 
 
 def _deferred(name: str, compiled: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
