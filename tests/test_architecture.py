@@ -30,7 +30,8 @@ HOMES = {
     "pydantic_core": {"protocol", "config"},
     "sqlite3": {"store"},
     "psycopg": {"store"},
-    "cryptography": {"store", "audit"},
+    "cryptography": {"store"},
+    "nacl": {"audit"},
     "casbin": {"policy"},
     "jsonschema_rs": {"policy"},
     "httpx": {"approval", "downstream", "audit", "http", "cli", "demo", "admin", "listen"},
@@ -54,6 +55,7 @@ httpx
 httpx_sse
 jsonschema_rs
 jwt
+nacl
 opentelemetry
 prometheus_client
 psycopg

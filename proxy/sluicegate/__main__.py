@@ -33,8 +33,8 @@ sys.modules.setdefault(no_plugins.__name__, no_plugins)
 for name in (
     "difflib", "httpx", "httpx_sse", "jsonschema_rs", "logging.config", "regex", "shutil", "standardwebhooks",
     "wcmatch.glob",
-    "casbin", "prometheus_client", "structlog", "cryptography.hazmat.primitives",
-    "cryptography.hazmat.primitives.asymmetric", "cryptography.hazmat.primitives.ciphers",
+    "casbin", "prometheus_client", "structlog", "cryptography.exceptions", "cryptography.hazmat.primitives",
+    "cryptography.hazmat.primitives.ciphers", "cryptography.hazmat.primitives.ciphers.aead",
 ):  # fmt: skip
     defer(name)
 defer_annotations()

@@ -13,7 +13,7 @@ from sluicegate.cli.output import Code
 HEAVY = (
     "rich", "pygments", "greenlet", "jwt", "opentelemetry", "requests", "httpx._client", "idna", "sluicegate.demo",
     "jsonschema_rs.jsonschema_rs", "regex._regex_core", "wcmatch._wcparse", "http.server", "importlib.metadata",
-    "casbin.async_enforcer", "cryptography.hazmat.primitives.ciphers.base",
+    "casbin.async_enforcer", "cryptography.hazmat.bindings._rust",
 )  # fmt: skip
 OVER_HTTP = (
     "sluicegate.admin", "sluicegate.console", "starlette", "uvicorn", "multiprocessing", "sluicegate.app.serve",

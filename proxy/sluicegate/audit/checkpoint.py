@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from nacl.exceptions import BadSignatureError
+from nacl.signing import SigningKey, VerifyKey
 
 MAX_CHECKPOINT_BYTES: Final = 4_096
 _STATEMENT: Final = "sluice audit checkpoint 1"
@@ -82,24 +82,24 @@ class Signer:
     """The secret half, from the newest 32-byte seed of a key ring; older ones only introduce their successors."""
 
     def __init__(self, seeds: Iterable[bytes]) -> None:
-        keys = [Ed25519PrivateKey.from_private_bytes(seed) for seed in seeds]
-        self._keys = {key_id(key.public_key().public_bytes_raw()): key for key in keys}
+        keys = [SigningKey(seed) for seed in seeds]
+        self._keys = {key_id(bytes(key.verify_key)): key for key in keys}
         self._newest = keys[-1]
-        self.public = self._newest.public_key().public_bytes_raw()
+        self.public = bytes(self._newest.verify_key)
         self.id = key_id(self.public)
 
     @property
     def publics(self) -> dict[str, bytes]:
-        return {id: key.public_key().public_bytes_raw() for id, key in self._keys.items()}
+        return {id: bytes(key.verify_key) for id, key in self._keys.items()}
 
     def sign(self, writer: str, epoch: int, seq: int, hash: str, time: str) -> Checkpoint:
         bare = Checkpoint(writer, epoch, seq, hash, time, self.id, "")
-        return Checkpoint(writer, epoch, seq, hash, time, self.id, _text(self._newest.sign(bare.statement())))
+        return Checkpoint(writer, epoch, seq, hash, time, self.id, _text(self._newest.sign(bare.statement()).signature))
 
     def introduce(self, writer: str, previous: str) -> str:
         """The signature of an older key under the newest; empty if that key is gone."""
         old = self._keys.get(previous)
-        return _text(old.sign(_succession(writer, self.public))) if old else ""
+        return _text(old.sign(_succession(writer, self.public)).signature) if old else ""
 
 
 def is_signed(checkpoint: Checkpoint, keys: PublicKeys) -> bool:
@@ -119,8 +119,8 @@ def _succession(writer: str, public: bytes) -> bytes:
 
 def _verify(public: bytes, sig: str, statement: bytes) -> bool:
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(base64.b64decode(sig, validate=True), statement)
-    except (InvalidSignature, ValueError):
+        VerifyKey(public).verify(statement, base64.b64decode(sig, validate=True))
+    except (BadSignatureError, ValueError):
         return False
     return True
 

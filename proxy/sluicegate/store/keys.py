@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography import exceptions
+from cryptography.hazmat.primitives.ciphers import aead
 
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
 from sluicegate.store import StoreFailed, private
@@ -140,20 +140,26 @@ class Sealer:
     """Seals JSON objects into opaque text: AES-256-GCM under the ring's keys. Whatever it seals it opens: what is too
     large for a token is kept here, and the token names it. That one ends with this process."""
 
-    __slots__ = ("_aeads", "_large", "_newest", "_newest_id")
+    __slots__ = ("_aeads", "_large", "_ring")
 
     def __init__(self, ring: KeyRing, clock: Callable[[], float] = time.monotonic) -> None:
         self._large = LargePayloads(clock)
-        self._aeads = {id: AESGCM(key) for id, key in ring.keys.items()}
-        self._newest_id = ring.newest_id
-        self._newest = self._aeads[ring.newest_id]
+        self._ring = ring
+        self._aeads: dict[bytes, aead.AESGCM] = {}  # made when they are needed: few desktops ever seal anything
+
+    def _aead(self, id: bytes) -> "aead.AESGCM | None":
+        if id not in self._aeads and id in self._ring.keys:
+            self._aeads[id] = aead.AESGCM(self._ring.keys[id])
+        return self._aeads.get(id)
 
     def seal(self, purpose: str, payload: Json, bound: str) -> str:
         """`payload` as a token that only `unseal` with the same purpose and `bound` opens."""
         nonce, body = os.urandom(_NONCE), dump(payload)
         if len(body) > MAX_BODY:
             body = dump({_REFERENCE: self._large.put(_owner(purpose, bound), body)})
-        return _encode(self._newest_id + nonce + self._newest.encrypt(nonce, body, _context(purpose, bound)))
+        newest = self._aead(self._ring.newest_id)
+        assert newest is not None
+        return _encode(self._ring.newest_id + nonce + newest.encrypt(nonce, body, _context(purpose, bound)))
 
     def unseal(self, purpose: str, token: str, bound: str) -> Json | None:
         """What was sealed; None for everything else: altered, foreign, of another purpose, no token at all."""
@@ -161,15 +167,15 @@ class Sealer:
             return None
         try:
             data = _decode(token)
-            aead = self._aeads.get(data[:_ID])
-            if aead is None or len(data) < _ID + _NONCE + _TAG:
+            opener = self._aead(data[:_ID])
+            if opener is None or len(data) < _ID + _NONCE + _TAG:
                 return None
-            body = aead.decrypt(data[_ID : _ID + _NONCE], data[_ID + _NONCE :], _context(purpose, bound))
+            body = opener.decrypt(data[_ID : _ID + _NONCE], data[_ID + _NONCE :], _context(purpose, bound))
             payload = decode_fast(body)
             if isinstance(payload, dict) and payload.keys() == {_REFERENCE}:
                 large = self._large.get(_owner(purpose, bound), payload[_REFERENCE])
                 payload = None if large is None else decode_fast(large)
-        except (ValueError, InvalidTag, Malformed):
+        except (ValueError, exceptions.InvalidTag, Malformed):
             return None
         return payload if isinstance(payload, dict) else None
 
