@@ -5,19 +5,22 @@ MCP alone): as lines for people on a terminal, as JSON elsewhere. Whatever a rec
 a peer, so `clean` makes it impossible for a value to look like a second record or to fill a disk.
 """
 
+import json
 import logging
 import os
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, Literal, TextIO
 
 import anyio
-import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+import structlog  # only who reads lines at a terminal needs it
 
 Format = Literal["auto", "text", "json"]
 
@@ -80,11 +83,10 @@ def _clean(value: Any, depth: int) -> Any:
     return clean_text(_redact(repr(value), MAX_TEXT - _ROOM))
 
 
-def clean(logger: WrappedLogger | None, method: str, record: EventDict) -> EventDict:
-    """structlog processor: every field escaped and bounded. Fields of structlog's own (`_...`) pass."""
+def clean(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Every field escaped and bounded."""
     return {
-        clean_text(key, 100): value if key.startswith("_")
-        else _clean_trace(value) if key == "exception" and isinstance(value, str)
+        clean_text(key, 100): _clean_trace(value) if key == "exception" and isinstance(value, str)
         else _clean(value, MAX_DEPTH)
         for key, value in record.items()
     }  # fmt: skip
@@ -128,35 +130,43 @@ class _LogSource:
 # ---------------------------------------------------------------- configuration
 
 
-def _renderer(human: bool, stream: TextIO) -> Processor:
-    if not human:
-        return structlog.processors.JSONRenderer()
-    return structlog.dev.ConsoleRenderer(
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({})))
+_PROCESS: Final = ContextVar[Mapping[str, Any]]("process", default={})  # noqa: B039 - it is never changed
+
+
+class _Lines(logging.Formatter):
+    """What happened, whose word it is, when, and the fields of the record."""
+
+    def __init__(self, is_human: bool, render: Callable[[dict[str, Any]], str]) -> None:
+        super().__init__()
+        self._is_human, self._render = is_human, render
+
+    def format(self, record: logging.LogRecord) -> str:
+        now = datetime.now(UTC)
+        when = now.astimezone().strftime("%H:%M:%S") if self._is_human else now.isoformat().replace("+00:00", "Z")
+        about = {"level": record.levelname.lower(), "logger": record.name, "timestamp": when}
+        fields = {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        line = {"event": record.getMessage(), **_PROCESS.get(), **about, **fields}
+        if record.exc_info and record.exc_info[0] is not None:
+            line["exception"] = self.formatException(record.exc_info)
+        return self._render(clean(line))
+
+
+def _renderer(stream: TextIO) -> Callable[[dict[str, Any]], str]:
+    console = structlog.dev.ConsoleRenderer(
         colors=stream.isatty() and not os.environ.get("NO_COLOR"),
         repr_native_str=True,
         exception_formatter=structlog.dev.plain_traceback,
     )
+    return partial(console, None, "")
 
 
 def configure(level: str = "info", format: Format = "auto", stream: TextIO | None = None) -> None:
-    """Route the standard library's logging, formatted by structlog, to `stream` (stderr). May be called again."""
+    """Route the standard library's logging to `stream` (stderr). May be called again."""
     stream = stream or sys.stderr
-    human = format == "text" or (format == "auto" and stream.isatty())
-    when = structlog.processors.TimeStamper(fmt="%H:%M:%S" if human else "iso", utc=not human)
-    common: list[Processor] = [
-        structlog.contextvars.merge_contextvars, structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name, when,
-    ]  # fmt: skip
-    formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=[*common, structlog.stdlib.ExtraAdder()],
-        processors=[
-            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.format_exc_info,
-            clean,
-            _renderer(human, stream),
-        ],
-    )
+    is_human = format == "text" or (format == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(formatter)
+    handler.setFormatter(_Lines(is_human, _renderer(stream) if is_human else partial(json.dumps, default=repr)))
     handler.addFilter(Throttle())
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -166,7 +176,7 @@ def configure(level: str = "info", format: Format = "auto", stream: TextIO | Non
 
 def name_process(**fields: Any) -> None:
     """What every line of this task, and of those that it starts, says of the process it comes from."""
-    structlog.contextvars.bind_contextvars(**fields)
+    _PROCESS.set({**_PROCESS.get(), **fields})
 
 
 def _hush() -> None:
