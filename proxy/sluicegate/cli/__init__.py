@@ -43,6 +43,7 @@ def _is_desktop(words: Sequence[str]) -> bool:
 def _serve_desktop(words: Sequence[str]) -> int:
     run = import_module("sluicegate.cli.run")
     gc.freeze()  # what is imported by now stays
+    gc.set_threshold(20_000, 50, 100)  # as where `serve` is up: a start and a call make few cycles
     gc.enable()
     return int(run.serve_file(Path(words[2]) if words[2:] else None))
 
