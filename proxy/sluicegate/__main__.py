@@ -27,12 +27,13 @@ vars(no_plugins := ModuleType("pydantic.plugin._loader"))["get_plugins"] = tuple
 sys.modules.setdefault(no_plugins.__name__, no_plugins)
 
 # Needed by who has servers with a URL, by who has rules for arguments, by texts that are long, by a matcher of casbin
-# that no policy here uses, and by its log; by hints on a wrong word, by webhooks, and by who looks for a command.
-# Packages, whose modules are imported one by one: their own files import servers of HTTP, enforcers that nobody asks,
-# and ciphers that nothing is sealed with.
+# that no policy here uses, and by its log; by hints on a wrong word, by webhooks, and by who looks for a command; by
+# several workers, by logs at a terminal, and by who seals or opens something.
+# Packages, whose modules are imported one by one: their own files import servers of HTTP, and enforcers that nobody
+# asks.
 for name in (
-    "difflib", "httpx", "httpx_sse", "jsonschema_rs", "logging.config", "regex", "shutil", "standardwebhooks",
-    "wcmatch.glob",
+    "difflib", "httptools", "httpx", "httpx_sse", "jsonschema_rs", "logging.config", "regex", "shutil",
+    "standardwebhooks", "wcmatch.glob", "zlib",
     "casbin", "prometheus_client", "structlog", "cryptography.exceptions", "cryptography.hazmat.primitives",
     "cryptography.hazmat.primitives.ciphers", "cryptography.hazmat.primitives.ciphers.aead",
 ):  # fmt: skip

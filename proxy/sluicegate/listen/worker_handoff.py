@@ -7,10 +7,10 @@ bytes that were read of it; from then on it is the other's. Knows sockets and na
 
 import logging
 import socket
+import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from typing import Final
-from zlib import crc32
 
 import anyio
 from anyio.abc import SocketStream, UNIXSocketStream
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 @lru_cache(maxsize=4096)
 def owner_of(principal: str, workers: int) -> int:
     """The number, from 0, of the worker that a principal belongs to: the same in every process and after each start."""
-    return crc32(principal.encode("utf-8", "surrogatepass")) % workers
+    return zlib.crc32(principal.encode("utf-8", "surrogatepass")) % workers
 
 
 class WorkerHandoff:

@@ -12,8 +12,8 @@ import selectors
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple, cast
 
+import httptools
 import httpx
-from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from sluicegate.runtime.write_coalescer import write_coalescer_of
 
@@ -146,7 +146,7 @@ class HttpClientConnection(asyncio.Protocol):
         self.idle_max = IDLE_MAX
         self._freed = freed
         self._lost = lost
-        self._parser = HttpResponseParser(self)
+        self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport
         self._reply: Reply | None = None
         self._bare = 0
@@ -232,7 +232,7 @@ class HttpClientConnection(asyncio.Protocol):
         self._chunks = 0
         try:
             self._parser.feed_data(data)
-        except (HttpParserError, HttpParserUpgrade) as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if not reply.complete:
                 return self._fail(httpx.RemoteProtocolError(f"not an HTTP/1.1 answer: {error}"))
             self._keep = False  # a good answer and then noise: the answer counts, the connection does not
