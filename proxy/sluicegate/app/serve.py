@@ -139,7 +139,7 @@ async def running(
             backstage = admin_port(config, served, files // 8)
             backstage.bind()
         admin_url = url(config.listen.admin, backstage.port) if placement is None else placement.admin
-        scheme = settings.scheme(config)
+        scheme = config.listen.scheme
         for served_url in (url(config.listen.mcp, port.port, scheme), admin_url, config.listen.public_url or ""):
             inner.services.own_pages.add(served_url)
         if settings.has_reachable_pages(config):

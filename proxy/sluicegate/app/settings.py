@@ -158,7 +158,7 @@ def names(config: Config) -> ServedNames:
     """Those of both ports."""
     listen = config.listen
     return ServedNames(
-        listen.allowed_hosts, listen.allowed_origins, listen.public_url, listen.trusted_proxies, scheme(config)
+        listen.allowed_hosts, listen.allowed_origins, listen.public_url, listen.trusted_proxies, listen.scheme
     )
 
 
@@ -194,11 +194,6 @@ def listening(config: Config, mark: str = "") -> wire.ListenSettings:
         ),
         sessions=wire.SessionLimits(mark=mark),
     )
-
-
-def scheme(config: Config) -> str:
-    """Of the port for clients."""
-    return "http" if config.listen.tls is None else "https"
 
 
 def is_local_only(config: Config) -> bool:

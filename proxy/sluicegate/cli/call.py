@@ -19,7 +19,6 @@ import typer
 
 from sluicegate import __version__, config
 from sluicegate.app.instance_lock import InstanceLock
-from sluicegate.app.settings import scheme
 from sluicegate.cli.admin import (
     KEY_VARIABLE,
     START,
@@ -176,7 +175,7 @@ class McpOverHttp:
 
     def __init__(self, loaded: config.Config, key: GivenKey | None) -> None:
         self._key = key
-        here = f"{scheme(loaded)}://{reachable(loaded.listen.mcp)}/mcp"
+        here = f"{loaded.listen.scheme}://{reachable(loaded.listen.mcp)}/mcp"
         # A certificate is for the public name.
         self._url = here if loaded.listen.tls is None else loaded.listen.public_url or here
         headers = {

@@ -142,6 +142,11 @@ class Listen(Section):
     """Certificates of `mcp`. Without it `mcp` speaks plain HTTP, for loopback or a proxy."""
 
     @property
+    def scheme(self) -> str:
+        """Of `mcp`."""
+        return "http" if self.tls is None else "https"
+
+    @property
     def login_pages(self) -> str:
         """Where people log in to servers, beside `public_url`; empty where they cannot. What a person types there is
         read by nobody on the way: it is https, or this machine."""
