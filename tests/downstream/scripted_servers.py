@@ -82,7 +82,6 @@ async def running(
     ask: Ask | None = None,
     store: Store | None = None,
     is_idle: Callable[[str], bool] = lambda session: False,
-    may_still: Callable[[Call], bool] = lambda call: True,
     **settings: Any,
 ) -> AsyncIterator[Rig]:
     published: list[tuple[str, str | None, Notification]] = []
@@ -97,7 +96,6 @@ async def running(
         store=store,
         moved=lambda key: moves.append(server.status),
         is_idle=is_idle,
-        may_still=may_still,
     )
     with anyio.fail_after(120):
         async with anyio.create_task_group() as group:

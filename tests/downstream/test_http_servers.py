@@ -341,28 +341,127 @@ async def test_a_cancelled_modern_call_is_cancelled_by_closing_its_stream() -> N
         assert log[-1].rpc == "tools/call"
 
 
-async def test_a_header_mismatch_is_answered_with_the_schema_as_it_is_now() -> None:
-    new = {"name": "t", "inputSchema": {"properties": {"a": {"type": "integer", "x-mcp-header": "A"}}}}
+MIRRORING: Json = {"name": "t", "inputSchema": {"properties": {"a": {"type": "integer", "x-mcp-header": "A"}}}}
+
+
+async def test_after_a_header_mismatch_a_tool_that_is_what_it_was_is_called_once_more() -> None:
+    async def script(asked: Asked) -> None:
+        if await modern_start(asked):
+            return
+        if asked.rpc == "tools/list":
+            listed = {"inputSchema": MIRRORING["inputSchema"], "name": "t", "execution": {"taskSupport": "optional"}}
+            await asked.result({"resultType": "complete", "tools": [listed]})
+        elif asked.headers.get("mcp-param-a") == "1" and len(log) > 2:
+            await asked.result(COMPLETE)
+        else:
+            await asked.error(-32020, 400)
+
+    async with endpoint(script) as (url, log), running(url=url, era="modern") as rig:
+        log.clear()
+        target = Target("scripted", "tool", "t", "p__t", MIRRORING)
+        call = Call(MODERN, "tools/call", {"name": "t", "arguments": {"a": 1}}, target=target)
+        assert await rig.server(call) == Result(TEXT)
+        ids = [asked.message["id"] for asked in log if asked.rpc == "tools/call"]
+        assert len(ids) == len(set(ids)) == 2 and not rig.published
+        stubborn = Call(MODERN, "tools/call", {"name": "t", "arguments": {"a": 2}}, target=target)
+        outcome = await rig.server(stubborn)
+        assert isinstance(outcome, Failure) and outcome.code == -32603
+
+
+@pytest.mark.parametrize(
+    ("judged", "has_begun", "reason"),
+    [({"name": "t", "inputSchema": {}}, False, "server_unavailable"), (None, False, "server_unavailable"),
+     ({**MIRRORING, "description": "Sends money."}, True, "outcome_unknown")],
+    ids=["another schema", "an unlisted tool", "another description, in a later round"],
+)  # fmt: skip
+async def test_after_a_header_mismatch_nothing_is_sent_to_a_tool_that_was_not_judged(
+    judged: Json | None, has_begun: bool, reason: str
+) -> None:
+    """Pins, approvals and argument rules were about the tool that was listed. Its list is looked at again."""
 
     async def script(asked: Asked) -> None:
         if await modern_start(asked):
             return
         if asked.rpc == "tools/list":
-            await asked.result({"resultType": "complete", "tools": [new]})
-        elif asked.headers.get("mcp-param-a") == "1":
-            await asked.result(COMPLETE)
+            await asked.result({"resultType": "complete", "tools": [MIRRORING]})
         else:
             await asked.error(-32020, 400)
 
     async with endpoint(script) as (url, log), running(url=url) as rig:
-        target = Target("scripted", "tool", "t", "p__t", {"name": "t", "inputSchema": {}})
+        trail = Trail("later")
+        if has_begun:
+            trail.resume("first", 1)
+        target = Target("scripted", "tool", "t", "p__t", judged)
+        call = Call(MODERN, "tools/call", {"name": "t", "arguments": {"a": 1}}, target=target, trail=trail)
+        outcome = await rig.server(call)
+        assert isinstance(outcome, Result) and outcome.reason == reason
+        assert ("NOT EXECUTED" in str(outcome.value)) is not has_begun
+        assert sum(asked.rpc == "tools/call" for asked in log) == 1
+        assert [note.method for _, _, note in rig.published] == ["notifications/tools/list_changed"]
+
+
+@pytest.mark.parametrize("code", [-32020, -32021, -32022])
+async def test_what_a_server_wants_otherwise_is_not_sent_again_once_its_right_is_lost(code: int) -> None:
+    lost = list[bool]()
+    tasks = {"requiredCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}}
+    data = {-32021: tasks, -32022: {"supported": ["2026-07-28"]}}.get(code)
+
+    async def script(asked: Asked) -> None:
+        if await modern_start(asked):
+            return
+        lost.append(True)
+        if asked.rpc == "tools/list":
+            await asked.result({"resultType": "complete", "tools": [MIRRORING]})
+        else:
+            await asked.error(code, 400, data)
+
+    async with endpoint(script) as (url, log), running(url=url, may_still=lambda call: not lost) as rig:
+        target = Target("scripted", "tool", "t", "p__t", MIRRORING)
         call = Call(MODERN, "tools/call", {"name": "t", "arguments": {"a": 1}}, target=target)
-        assert await rig.server(call) == Result(TEXT)
-        ids = [asked.message["id"] for asked in log if asked.rpc == "tools/call"]
-        assert len(set(ids)) == 2
-        stubborn = Call(MODERN, "tools/call", {"name": "t", "arguments": {"a": 2}}, target=target)
-        outcome = await rig.server(stubborn)
-        assert isinstance(outcome, Failure) and outcome.code == -32603
+        outcome = await rig.server(call)
+        assert isinstance(outcome, Result) and outcome.reason == "denied"
+        assert sum(asked.rpc == "tools/call" for asked in log) == 1
+        assert rig.server.numbers()["circuit"] == "closed"
+
+
+@pytest.mark.parametrize("method", ["tools/call", "resources/read"])
+async def test_what_a_session_that_ended_lost_is_not_sent_again_once_its_right_is_lost(method: str) -> None:
+    lost = list[bool]()
+
+    async def script(asked: Asked) -> None:
+        if not await legacy_start(asked, {"tools": {}, "resources": {}}, Mcp_Session_Id="s"):
+            lost.append(True)
+            await asked.reply(status=404)
+
+    async with (
+        endpoint(script) as (url, log),
+        running(url=url, era="legacy", may_still=lambda call: not lost) as rig,
+    ):
+        outcome = await rig.request(method, {"name": "t", "uri": "a:b"})
+        assert isinstance(outcome, Result | Failure) and outcome.reason == "denied"
+        assert sum(asked.rpc == method for asked in log) == 1
+
+
+@pytest.mark.parametrize("may_be_asked", [False, True], ids=["a plain call", "one that may be asked back"])
+async def test_a_call_whose_right_is_lost_while_a_server_sets_its_log_level_is_not_sent(may_be_asked: bool) -> None:
+    lost = list[bool]()
+
+    async def script(asked: Asked) -> None:
+        if asked.rpc == "logging/setLevel":
+            lost.append(True)
+        if not await legacy_start(asked, {"tools": {}, "logging": {}}):
+            await asked.result({} if asked.rpc == "logging/setLevel" else TEXT)
+
+    client = replace(LEGACY, session="s-1", capabilities={"roots": {}} if may_be_asked else {})
+    client = replace(client, capability_key="roots" if may_be_asked else "{}")
+    async with (
+        endpoint(script) as (url, log),
+        running(url=url, era="legacy", may_still=lambda call: not lost) as rig,
+    ):
+        level = {"io.modelcontextprotocol/logLevel": "debug"}
+        outcome = await rig.server(Call(client, "tools/call", {"name": "t"}, level))
+        assert isinstance(outcome, Result) and outcome.reason == "denied"
+        assert lost and not any(asked.rpc == "tools/call" for asked in log)
 
 
 @pytest.mark.parametrize(
@@ -370,7 +469,7 @@ async def test_a_header_mismatch_is_answered_with_the_schema_as_it_is_now() -> N
 )
 async def test_after_a_header_mismatch_the_tool_is_looked_for_on_every_page(pages: int, asked_for: int) -> None:
     """Where it is not found, the refusal is what the client gets: it proves that the call was not executed."""
-    new = {"name": "t", "inputSchema": {"properties": {"a": {"type": "integer", "x-mcp-header": "A"}}}}
+    called = list[Asked]()
 
     async def script(asked: Asked) -> None:
         if await modern_start(asked):
@@ -380,17 +479,19 @@ async def test_after_a_header_mismatch_the_tool_is_looked_for_on_every_page(page
             if pages < 0 and number == 3:
                 asked.writer.close()
             elif number == pages:
-                await asked.result({"resultType": "complete", "tools": [new]})
+                await asked.result({"resultType": "complete", "tools": [MIRRORING]})
             else:
                 own = [{"name": f"other{number}" if pages > 0 else "other", "inputSchema": {}}]
                 await asked.result({"resultType": "complete", "tools": own, "nextCursor": str(number + 1)})
-        elif asked.headers.get("mcp-param-a") == "1":
+            return
+        called.append(asked)
+        if len(called) == 2:
             await asked.result(COMPLETE)
         else:
             await asked.error(-32020, 400)
 
     async with endpoint(script) as (url, log), running(url=url) as rig:
-        target = Target("scripted", "tool", "t", "p__t", {"name": "t", "inputSchema": {}})
+        target = Target("scripted", "tool", "t", "p__t", MIRRORING)
         call = Call(MODERN, "tools/call", {"name": "t", "arguments": {"a": 1}}, target=target)
         outcome = await rig.server(call)
         assert outcome == Result(TEXT) if pages > 0 else isinstance(outcome, Failure) and outcome.code == -32603
@@ -398,6 +499,7 @@ async def test_after_a_header_mismatch_the_tool_is_looked_for_on_every_page(page
             asked_for + (pages == 0)
         )
         assert sum(asked.rpc == "tools/call" for asked in log) == 1 + (pages > 0)
+        assert len(rig.published) == (pages <= 0)
 
 
 async def test_a_tool_with_an_invalid_annotation_is_not_listed_and_the_others_are() -> None:

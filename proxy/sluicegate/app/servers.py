@@ -141,11 +141,11 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
         return DownstreamServer(
             about, http=http, publish=publish, client_info=ME, ask=ask, store=services.store,
             moved=lambda server: cache().moved(server), is_idle=is_idle, client_wait=client_wait,
-            may_still=partial(_may_still, judges),
         )  # fmt: skip
 
     def server(key: str, section: AnyServer, config: Config) -> AnyDownstream:
         about = settings.server(key, section, config, services.partition.of, redact, services.own_pages)
+        about = replace(about, may_still=partial(_may_still, judges))
         client_wait = CLIENT_WAIT if transport == "stdio" else 0.0
         if not may_log_in(section):
             return one_server(about, tasking.publish, client_wait)

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
-from sluicegate.protocol.model import Call, Client, Failure, Outcome, refuse
+from sluicegate.protocol.model import Call, Client, Failure, Outcome, Reason, refuse
 
 LOCAL: Final = "local"
 """The principal of who sits at this machine: on its own stdin and stdout, it runs Sluice."""
 _BUSY: Final = 503
 _UNKNOWN: Final = "The call may or may not have been executed."
+_BEGUN: Final = "This call began in an earlier round, and may or may not have been executed."
 
 Lines = Callable[[], Sequence[str]]
 
@@ -50,6 +51,19 @@ class LoginRequired(Lost):
     def __init__(self, text: str, scopes: Sequence[str] = ()) -> None:
         super().__init__(text, sent=False)
         self.scopes = tuple(scopes)
+
+
+class Withheld(Lost):
+    """Sluice itself does not send the call, for this reason. `text` is a sentence."""
+
+    def __init__(self, reason: Reason, text: str) -> None:
+        super().__init__(text, sent=False)
+        self.reason = reason
+
+
+def too_late() -> Withheld:
+    """The client has lost the right while its call waited."""
+    return Withheld("denied", "Whoever sent this call may not make it any more.")
 
 
 def as_lost(error: Exception, otherwise: str = "") -> Lost:
@@ -178,6 +192,10 @@ def failed(call: Call, server: str, error: Lost | TimeoutError | AnswerTooLarge,
         return refuse(call.method, "timeout", f"The server {server} did not answer in time.{end}")
     if isinstance(error, LoginRequired):
         return refuse(call.method, "login_required", f"NOT EXECUTED: {error.text}")
+    if isinstance(error, Withheld):
+        if call.trail.has_begun:
+            return refuse(call.method, "outcome_unknown", f"{_BEGUN} {error.text}")
+        return refuse(call.method, error.reason, f"NOT EXECUTED: {error.text}")
     if isinstance(error, TaskGone):
         text = f"{error.text[0].upper()}{error.text[1:]}. It may or may not have been executed."
         return Failure(INTERNAL_ERROR, text, {"reason": "outcome_unknown"}, "outcome_unknown")

@@ -22,10 +22,12 @@ from sluicegate.downstream.failures import (
     LoginRequired,
     Lost,
     NotModern,
+    Withheld,
     as_lost,
     failed,
     may_resend,
     over,
+    too_late,
     unavailable,
 )
 from sluicegate.downstream.pool import MODERN_KEY, ConnectionKey, ConnectionPool
@@ -51,7 +53,6 @@ from sluicegate.protocol.model import (
     Result,
     Subscribed,
     Updated,
-    refuse,
 )
 from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
@@ -66,10 +67,6 @@ _SWEEP: Final = 30.0
 _SOON: Final = 1.0
 _UNTIL_LOGIN: Final = 300.0
 _PATIENT: Final = 2.0  # a call waits that long for the end of a back-off, no longer
-_TOO_LATE: Final = "NOT EXECUTED: whoever sent this call may not make it any more."
-_TOO_LATE_BEGUN: Final = (
-    "This call began in an earlier round, and may or may not have been executed. Whoever sent it may not go on with it."
-)
 _OWN: Final = ("server/discover", ROOTS_CHANGED)
 
 
@@ -92,14 +89,12 @@ class DownstreamServer:
         http: HttpClient | None = None, clock: Callable[[], float] = time.monotonic,
         ask: Ask | None = None, store: Store | None = None, moved: Callable[[str], None] = lambda server: None,
         is_idle: Callable[[str], bool] = lambda session: False, client_wait: float = 0.0,
-        may_still: Callable[[Call], bool] = lambda call: True,
     ) -> None:  # fmt: skip
         """`ask` reaches the client of a legacy session outside of any call; `store` keeps what the server speaks;
         `moved` is told that it came up or went down; `is_idle` whether a session has no open stream and call. The start
-        waits `client_wait` seconds at most for the first client (`expect`). `may_still` says of a call that waited for
-        its turn, or for a connection, whether it may be sent by then."""
+        waits `client_wait` seconds at most for the first client (`expect`)."""
         self.settings = settings
-        self._publish, self._moved, self._may_still = publish, moved, may_still
+        self._publish, self._moved = publish, moved
         self._clock = clock
         self._started: float | None = None
         self._http = http or http_client(settings)
@@ -256,19 +251,13 @@ class DownstreamServer:
                 self._breaker.gave_up()
                 return unavailable(call, self.key, "has too many calls waiting.")
             try:
-                return self._too_late(call) if waits and not self._may_still(call) else await self._relay(call)
+                is_late = waits and not self.settings.may_still(call)
+                return self._failed(call, too_late()) if is_late else await self._relay(call)
             finally:
                 self._limit.leave(who)
         except BaseException:
             self._breaker.gave_up()
             raise
-
-    def _too_late(self, call: Call) -> Outcome:
-        """Its client has lost the right while it waited."""
-        self._breaker.gave_up()
-        if call.trail.has_begun:
-            return refuse(call.method, "outcome_unknown", _TOO_LATE_BEGUN)
-        return refuse(call.method, "denied", _TOO_LATE)
 
     def _discovered(self, client: Client) -> Json | None:
         era = self.era_for(client)
@@ -306,11 +295,11 @@ class DownstreamServer:
 
     async def _relay(self, call: Call, is_again: bool = False) -> Outcome:
         try:
-            connection = self._selector.find(call)
+            connection, has_waited = self._selector.find(call), is_again
             if connection is None:
-                connection = await self._connect(call)
-                if not self._may_still(call):
-                    return self._too_late(call)
+                connection, has_waited = await self._connect(call), True
+            if has_waited and not self.settings.may_still(call):
+                raise too_late()
             if call.method == "server/discover":
                 return Result(connection.discovered)
             if (failure := undeclared(call, connection)) is not None:
@@ -335,7 +324,7 @@ class DownstreamServer:
         return self._in_time(timeout, call.client, partial(self._selector.get, call))
 
     def _failed(self, call: Call, error: Lost | TimeoutError | AnswerTooLarge) -> Outcome:
-        if isinstance(error, Full | LoginRequired):
+        if isinstance(error, Full | LoginRequired | Withheld):
             self._breaker.gave_up()
         elif isinstance(error, Lost):
             self._lost(error)

@@ -11,6 +11,7 @@ from sluicegate.catalog.list_bounds import DEFAULT_BOUNDS, Bounds
 from sluicegate.protocol.elicitation_urls import OwnUrls
 from sluicegate.protocol.input_requests_server import NO_PAGES
 from sluicegate.protocol.jsonrpc import MAX_RESULT_NODES
+from sluicegate.protocol.model import Call
 
 MAX_MESSAGE = 8 * 1024 * 1024
 """Bytes of one message: a body, a line on stdio, an event of a stream. Longer lines and events end their connection."""
@@ -67,6 +68,8 @@ class ServerSettings:
     bounds: Bounds = DEFAULT_BOUNDS  # of a list that is walked for one call
     own_pages: OwnUrls = NO_PAGES  # which no server may have anybody open
     is_mirrored: bool = False  # transparent mode: a client that could have declared tasks gets the server's own answer
+    # Whether a call may be sent by now that waited, or is to be sent again
+    may_still: Callable[[Call], bool] = field(default=lambda call: True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if (self.command is None) == (self.url is None):

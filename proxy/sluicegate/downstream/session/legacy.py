@@ -16,7 +16,7 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
-from sluicegate.downstream.failures import Lost, code_of
+from sluicegate.downstream.failures import Lost, code_of, too_late
 from sluicegate.downstream.resource_subscriptions import OneByOne
 from sluicegate.downstream.session import url_elicitation
 from sluicegate.downstream.session.connection import UPDATED, Heard, ServerConnection, Transport
@@ -200,7 +200,7 @@ class LegacyConnection(ServerConnection):
             return await self._turn(call, asking, partial(self._begin, call, asking, as_task))
         exchange = PendingRequest(next(self._ids), call)
         if 0 <= exchange.level < self._level:
-            await self._lower(exchange.level)
+            await self._lower(exchange.level, call)
         params = dialect.params(call, exchange.id, self.settings.is_sluice)
         response = await self.perform(exchange, call.method, params, self.patience(call.method), [])
         return self._read(call, response, exchange)
@@ -238,7 +238,7 @@ class LegacyConnection(ServerConnection):
 
     async def _begin(self, call: Call, asking: InteractiveExchange, as_task: bool) -> None:
         """`as_task`: the server does this as a task alone, and its client waits."""
-        await self._lower(asking.level)
+        await self._lower(asking.level, call)
         if self.is_over:
             raise await self.ending()
         self.pending[asking.id] = asking
@@ -252,8 +252,9 @@ class LegacyConnection(ServerConnection):
         body = dump({"jsonrpc": "2.0", "id": asking.id, "method": call.method, "params": params})
         await self.transport.send(asking, body, [])
 
-    async def _lower(self, level: int) -> None:
-        """The level is the connection's: the lowest that anyone wanted, and each call filters for itself."""
+    async def _lower(self, level: int, call: Call | None = None) -> None:
+        """The level is the connection's: the lowest that anyone wanted, and each call filters for itself. Raises
+        `Withheld` where the right is lost meanwhile to begin that call."""
         if level < 0 or level >= self._level:
             return
         if "logging" not in self.capabilities:
@@ -264,6 +265,8 @@ class LegacyConnection(ServerConnection):
             await self.ask("logging/setLevel", {"level": LOG_LEVELS[level]}, _LEVEL_TIME)
         except TimeoutError:
             log.warning("server does not answer logging/setLevel", extra={"server": self.settings.key})
+        if call is not None and not self.settings.may_still(call):
+            raise too_late()
 
     def _abandon(self, exchange: PendingRequest, why: str) -> None:
         self.transport.send_soon(_cancelled(exchange, why))

@@ -7,20 +7,20 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
 
 from sluicegate.catalog.list_bounds import Intake
-from sluicegate.downstream.failures import AnswerTooLarge, Lost, code_of
+from sluicegate.downstream.failures import AnswerTooLarge, Lost, Withheld, code_of, too_late
 from sluicegate.downstream.resource_subscriptions import OneStream
 from sluicegate.downstream.session.change_streams import ChangeStream, tag_of
 from sluicegate.downstream.session.connection import ServerConnection
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.tasks import polling, task_ids
 from sluicegate.downstream.tasks.polling import ModernTask, PolledTask
+from sluicegate.policy.pins import fingerprint
 from sluicegate.protocol import modern_server as dialect
 from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import Json, Notification, Request, Response, encode
@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 PROBE_TIME: Final = 10.0
 LISTEN: Final = "subscriptions/listen"
+_CHANGED: Final = "The server has changed this tool since it was listed. List the tools again."
 
 
 class ModernConnection(ServerConnection):
@@ -117,15 +118,23 @@ class ModernConnection(ServerConnection):
     async def _as_wanted(self, call: Call, response: Response, error: Json) -> Response:
         """The answer to the same call once more, where the error says how its server wants it; else that error."""
         code = error.get("code")
+        again: Callable[[Call], Awaitable[Response]] = self._send
         if code == HEADER_MISMATCH and call.method == "tools/call" and self.transport.is_private:
-            # 2026-07-28 basic/transports/streamable-http#client-behavior: its schema has changed since it was listed
-            if (item := await self._current(call.params.get("name"))) is not None and call.target is not None:
-                return await self._send(replace(call, target=replace(call.target, item=item)))
-        elif code == UNSUPPORTED_VERSION and MODERN in _supported(error):
-            return await self._send(call)
+            # 2026-07-28 basic/transports/streamable-http#client-behavior: its schema may have changed since it was
+            # listed. Then pins, policy and persons have judged another one, and the client has mirrored by that.
+            item, target = await self._current(call.params.get("name")), call.target
+            if item is None or target is None or fingerprint(item) != fingerprint(target.item):
+                self.publish(Notification(LISTS["tools/list"].changed, {}))
+                if item is None or target is None:
+                    return response
+                raise Withheld("server_unavailable", _CHANGED)
         elif code == MISSING_CAPABILITY and polling.may_retry(call, response, self.settings):
-            return await self._begin_task(call)
-        return response
+            again = self._begin_task
+        elif code != UNSUPPORTED_VERSION or MODERN not in _supported(error):
+            return response
+        if not self.settings.may_still(call):
+            raise too_late()
+        return await again(call)
 
     async def _begin_task(self, call: Call) -> Response:
         """In a life of its own: a task is also cancelled that was made for a call which ended meanwhile."""
@@ -172,7 +181,8 @@ class ModernConnection(ServerConnection):
         intake = Intake(self.settings.bounds)
         with anyio.move_on_after(self.settings.list_timeout), suppress(Lost, TimeoutError, AnswerTooLarge):
             while True:
-                listed = (await self._own("tools/list", params, self.settings.list_timeout)).result or {}
+                answer = (await self._own("tools/list", params, self.settings.list_timeout)).result or {}
+                listed = dialect.complete("tools/list", answer)
                 tools, further = listed.get("tools"), listed.get("nextCursor")
                 cursor = further if isinstance(further, str) else None
                 taken, cut = intake.take(tools if isinstance(tools, list) else (), cursor)

@@ -36,6 +36,7 @@ class PendingRequest:
     `only_reads`: what is sent from now on reads its result."""
 
     # The class has the values that most exchanges keep: to set them in each costs more.
+    call: Call | None = None
     answer: Response | None = None
     error: Exception | None = None
     patience: AnswerDeadline | None = None
@@ -52,7 +53,7 @@ class PendingRequest:
         self.id = id
         self.emit: Emit = no_emit
         if call is not None:
-            self.is_call, self.emit = True, call.emit
+            self.call, self.is_call, self.emit = call, True, call.emit
             self._token, self.level = call.meta.get("progressToken"), severity(call.meta.get(LOG_LEVEL))
 
     # ------------------------------------------------------------ the reader's side: never waits

@@ -107,7 +107,7 @@ class InteractiveExchange(PendingRequest):
         """Until it is taken up again, nobody listens."""
         self.shown = frozenset(self.asks)
         self.is_parked = True
-        self.emit, self._token, self.level = no_emit, None, -1
+        self.call, self.emit, self._token, self.level = None, no_emit, None, -1
         self._stop()
 
     def attach(self, call: Call) -> None:

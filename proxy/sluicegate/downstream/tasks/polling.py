@@ -137,7 +137,9 @@ class LegacyTask:
         wish = {"ttl": int(min(self._settings.max_time * 1000, tasks.MAX_TTL))}
         params = {**legacy_server.params(self._call, self._asking.id, self._settings.is_sluice), "task": wish}
         patience = AnswerDeadline(self._settings.timeout, self._settings.timeout)
-        begun = await self._connection.perform(PendingRequest(self._number), "tools/call", params, patience, [])
+        beginning = PendingRequest(self._number)
+        beginning.call = self._call
+        begun = await self._connection.perform(beginning, "tools/call", params, patience, [])
         task = None if begun.result is None else tasks.created(begun.result)
         if task is None:
             self._asking.settle(Response(self._asking.id, begun.result, begun.error))

@@ -18,7 +18,7 @@ import anyio
 import httpx
 from anyio.abc import TaskGroup
 
-from sluicegate.downstream.failures import AnswerTooLarge, Lost, proves
+from sluicegate.downstream.failures import AnswerTooLarge, Lost, proves, too_late
 from sluicegate.downstream.session.connection import Receive, ReceiveInPieces
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.settings import NO_CREDENTIALS, Account, Credentials, ServerSettings
@@ -89,8 +89,10 @@ class HttpTransport:
     ) -> Reply:
         """`exchange` is what the request is of, if it has an answer. Raises `Lost`."""
         account, used = self._settings.account, NO_CREDENTIALS
-        if account is not None:
-            used = account.headers() or await account.renewed()
+        if account is not None and not (used := account.headers()):
+            used = await account.renewed()
+            if used:  # else there was no login to wait for
+                self._check_still(exchange)
         if exchange is not None and exchange.is_over:
             raise Lost("nobody waits for its answer any more", sent=False)
         reply = await self._exchange(method, url, [*headers, *used], body)
@@ -114,11 +116,18 @@ class HttpTransport:
                 used = await account.rejected(used, reply.status, challenges(reply))
                 if is_again or (exchange is not None and not exchange.may_be_sent_again):
                     raise await refused(reply)
+                self._check_still(exchange)
                 reply, is_again = await self._exchange(method, url, [*headers, *used], body), True
         except BaseException:
             reply.close()
             raise
         return reply
+
+    def _check_still(self, exchange: PendingRequest | None) -> None:
+        """Before what waited for a login, or is sent again. Raises `Withheld` where its client has lost the right."""
+        call = None if exchange is None or exchange.only_reads else exchange.call
+        if call is not None and not self._settings.may_still(call):
+            raise too_late()
 
     async def _exchange(self, method: str, url: httpx.URL, headers: Raw, body: bytes) -> Reply:
         try:

@@ -101,8 +101,10 @@ class StreamableHttpTransport(HttpTransport):
 
     async def send(self, exchange: PendingRequest, body: bytes, headers: Headers) -> None:
         account, used = self._settings.account, NO_CREDENTIALS
-        if account is not None:
-            used = account.headers() or await account.renewed()
+        if account is not None and not (used := account.headers()):
+            used = await account.renewed()
+            if used:  # else there was no login to wait for
+                self._check_still(exchange)
         try:  # as `_request`, without a frame more in the stack of each call
             response = await self._http.exchange(self._url, [*self._posting, *headers, *used], body)
         except httpx.TransportError as error:
@@ -132,6 +134,7 @@ class StreamableHttpTransport(HttpTransport):
         if exchange is not None and exchange.once:
             return response
         response.close()
+        self._check_still(exchange)
         return await self._request("POST", self._url, [*self._posting, *own], body, exchange)
 
     def _moved(self, response: Reply) -> httpx.URL | None:

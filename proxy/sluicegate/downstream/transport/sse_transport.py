@@ -118,6 +118,7 @@ class HttpSseTransport(HttpTransport):
             if moved_to is None:
                 raise Lost("the server redirects to another origin, which is refused", sent=False)
             url = moved_to
+            self._check_still(exchange)
             if method == "GET":
                 self._url = url
             else:
