@@ -21,7 +21,9 @@ from sluicegate.catalog.uris import (
     own_uri,
     public_uri,
     readings,
+    spellings,
 )
+from sluicegate.catalog.uris import variables as variables_of
 
 prefixes = st.from_regex(r"[a-z][a-z0-9-]{0,19}", fullmatch=True)
 schemes = st.sampled_from(
@@ -309,6 +311,19 @@ def test_no_expansion_is_longer_than_a_uri_may_be() -> None:
     for value in (whole + "a", "é" * 2_000, "a" * 100_000):  # encoded it counts, too
         assert expansions("memo:{x}", {"x": value}) == set()
     assert expansions("memo:{x}", {"x": "a", "y": "a" * 100_000}) == set()
+    assert expansions("memo:{" + ",".join("x" * 64) + "}", {"x": whole}) == set()
+
+
+def test_values_that_are_known_already_are_encoded_once() -> None:
+    known = spellings({"dir": "a b", "x": "other"})
+    assert known == ({"dir": "a b", "x": "other"}, *[{"dir": "a%20b", "x": "other"}] * 2)
+    assert expansions("f:///{dir}/{x}", {"x": "c/d"}, known) == expansions("f:///{dir}/{x}", {"dir": "a b", "x": "c/d"})
+
+
+def test_the_variables_of_a_template_are_those_that_its_expressions_name() -> None:
+    assert variables_of("f:{a}/{+b,c*}{?d:3,e-f}{#a}") == {"a", "b", "c", "d", "e-f"}
+    for none in ("f:///a", "f:{a b}", "f:{}", "f:{a", "f:{a}" * 33):
+        assert variables_of(none) == set()
 
 
 def test_the_literal_prefix_ends_at_the_first_expression() -> None:

@@ -3,12 +3,15 @@
 import logging
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
+from urllib.parse import quote
 
 import anyio
 import pytest
 from approval_kit import Town
 
+from sluicegate.catalog import uris
 from sluicegate.guards.approve import approve
 from sluicegate.guards.commit import commit
 from sluicegate.guards.enforce import enforce
@@ -35,6 +38,7 @@ from sluicegate.protocol.model import (
     refuse,
 )
 from sluicegate.protocol.model import not_found as unknown
+from sluicegate.runtime.loop_budget import LoopBudget, client_budgets
 from sluicegate.store.keys import MAX_TOKEN_CHARS, KeyRing, Sealer
 from sluicegate.store.memory import MemoryStore
 
@@ -456,3 +460,80 @@ async def test_a_completion_names_no_resource_that_the_client_may_not_read() -> 
     assert await completed("file:///{x}/{name}", ["etc", "pub"]) == {"values": ["pub"], "hasMore": False}
     assert await completed("file://{+x}{?q}", ["/etc/x", "/pub/x"]) == {"values": ["/pub/x"], "hasMore": False}
     assert len((await completed("memo:{x}", [str(n) for n in range(300)]))["values"]) == 100
+
+
+TEMPLATE = Target("git", "res", "file:///{dir}/{name}", "g+file:///{dir}/{name}", {})
+PROMPT = Target("git", "prompt", "ask", "g__ask", {"name": "ask", "arguments": [{"name": "dir"}, {"name": "name"}]})
+
+
+def completion(target: Target, name: Any, given: Any = None) -> Call:
+    params = {"argument": {"name": name, "value": ""}, "context": {"arguments": given}}
+    return Call(Client("key:a"), "completion/complete", params, target=target, trail=Trail("c"))
+
+
+def allowed(call: Call, target: Target) -> Decision:
+    return Decision(Verdict.ALLOW, "r", "because")
+
+
+@pytest.mark.parametrize("target", [TEMPLATE, PROMPT], ids=["template", "prompt"])
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("Name", {}), ("path", {}), ("name*", {}), ("name:3", {}), ("{name}", {}), ("", {}), (None, {}), (["name"], {}),
+     ("name", {"Dir": "secret"}), ("name", {"dir*": "secret"}), ("name", {"dir": ["secret"]}), ("name", ["dir"])],
+    ids=str,
+)  # fmt: skip
+async def test_no_server_completes_what_may_be_another_variable_than_is_judged(
+    target: Target, name: Any, given: Any
+) -> None:
+    server = Server(Result({"completion": {"values": ["secret"]}}))
+    guard = enforce(allowed, lambda target, arguments: None, lambda: False)
+    outcome = await guard(completion(target, name, given), server)
+    assert isinstance(outcome, Failure) and outcome.code == -32602 and not server.seen
+
+
+async def test_no_server_is_asked_to_complete_what_is_longer_than_a_uri_may_be() -> None:
+    server = Server(Result({"completion": {"values": []}}))
+    guard = enforce(allowed, lambda target, arguments: None, lambda: False)
+    outcome = await guard(completion(TEMPLATE, "name", {"dir": "a" * 4097}), server)
+    assert isinstance(outcome, Failure) and outcome.code == -32602 and not server.seen
+    assert await guard(completion(PROMPT, "name", {"dir": "a" * 4097}), server) == server.outcomes[0]
+
+
+async def test_what_the_template_or_the_prompt_names_is_completed() -> None:
+    server = Server(Result({"completion": {"values": ["a"]}}))
+    guard = enforce(allowed, lambda target, arguments: None, lambda: False)
+    unlisted, bare = replace(PROMPT, item=None), replace(PROMPT, item={"name": "ask"})
+    for target, name in ((TEMPLATE, "name"), (PROMPT, "dir"), (unlisted, "Any"), (bare, "Any")):
+        for given in (None, {}, {"dir": "x", "name": "y"} if target.item != {"name": "ask"} else {"Other": "x"}):
+            assert await guard(completion(target, name, given), server) == server.outcomes[0]
+
+
+async def test_the_values_of_a_completion_are_judged_in_pieces_that_count_as_their_clients_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoded, judged, steps = list[int](), list[str](), list[int]()
+
+    class Steps(LoopBudget):
+        def take(self, since: float) -> float:
+            steps.append(len(judged))
+            return super().take(since)
+
+    def counted(text: str, *args: Any, **named: Any) -> str:
+        encoded.append(len(text))
+        return quote(text, *args, **named)
+
+    def decide(call: Call, target: Target) -> Decision:
+        if call.method == "resources/read":
+            judged.append(target.own)
+        return allowed(call, target)
+
+    monkeypatch.setattr(uris, "quote", counted)
+    client_budgets()["key:a"] = Steps()
+    values = [f"v {number}" for number in range(100)]
+    guard = enforce(decide, lambda target, arguments: None, lambda: False)
+    call = completion(TEMPLATE, "name", {"dir": "d" * 3_000, "name": "n" * 3_000})
+    outcome = await guard(call, Server(Result({"completion": {"values": [*values, "a" * 100_000]}})))
+    assert isinstance(outcome, Result) and outcome.value["completion"]["values"] == values
+    assert len(judged) == 200, "each value as it is, and encoded"
+    assert sum(encoded) <= 2 * (3_000 + sum(map(len, values))), "what is known already is encoded once"
+    assert max(after - before for before, after in pairwise(steps)) == 1 and len(steps) > len(judged)

@@ -4,7 +4,18 @@ import asyncio
 
 import pytest
 
-from sluicegate.runtime.loop_budget import BURST, BYTE, LARGE, MOST, PART, STEP, LoopBudget, budget_of, is_large
+from sluicegate.runtime.loop_budget import (
+    BURST,
+    BYTE,
+    LARGE,
+    MOST,
+    PART,
+    STEP,
+    LoopBudget,
+    budget_of,
+    client_budgets,
+    is_large,
+)
 
 
 class Clock:
@@ -207,3 +218,12 @@ def test_bytes_that_nobody_looks_at_count_too() -> None:
 
 async def test_a_server_has_one_budget_for_all_who_work_on_its_messages() -> None:
     assert budget_of("a") is budget_of("a") is not budget_of("b")
+
+
+async def test_budgets_of_clients_that_nobody_has_need_of_are_forgotten() -> None:
+    budgets = client_budgets()
+    busy = budgets["busy"]
+    async with busy.turn:
+        for number in range(3_000):
+            budgets[f"key:{number}"].pause()
+        assert len(budgets) <= 1_000 and budgets["busy"] is busy and client_budgets() is budgets

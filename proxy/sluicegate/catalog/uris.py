@@ -7,7 +7,7 @@ tells whose it is, and turned back by cutting at the first `+`. Nothing is ever 
 
 import ipaddress
 import re
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -323,15 +323,33 @@ def _add(found: list[_Range], first: int, last: int) -> None:
     found.append((first, last))
 
 
-def expansions(template: str, values: Mapping[str, str]) -> set[str]:
-    """What the template may become with these values, and nothing for all other variables: as they are, and encoded.
-    Nothing where the template is malformed, or one of them were longer than a URI may be."""
+Spellings = tuple[dict[str, str], dict[str, str], dict[str, str]]
+"""The values of some variables: as they are, and encoded in both ways (RFC 6570 3.2)."""
+
+
+def spellings(values: Mapping[str, str]) -> Spellings:
+    encoded = {name: quote(value) for name, value in values.items()}
+    return dict(values), encoded, {name: quote(value, safe="") for name, value in values.items()}
+
+
+def expansions(template: str, values: Mapping[str, str], others: Spellings = ({}, {}, {})) -> set[str]:
+    """What the template may become with these values and those `others`, and nothing for all other variables. Nothing
+    where the template is malformed, or one of them were longer than a URI may be."""
     if _parse(template) is None or any(len(value) > MAX_URI for value in values.values()):
         return set()
     pieces = _EXPRESSION.split(template)
-    encodings: tuple[Callable[[str], str], ...] = (str, quote, lambda value: quote(value, safe=""))
-    found = {_expand(pieces, {name: encode(value) for name, value in values.items()}) for encode in encodings}
+    found = {_expand(pieces, {**known, **new}) for known, new in zip(others, spellings(values), strict=True)}
     return set() if None in found else {uri for uri in found if uri is not None}
+
+
+def variables(template: str) -> frozenset[str]:
+    """The names of its variables; none where it is malformed."""
+    bodies = _EXPRESSION.findall(template) if _parse(template) is not None else ()
+    return frozenset(name for body in bodies for name in _names(body))
+
+
+def _names(body: str) -> list[str]:
+    return [name.rstrip("*").partition(":")[0] for name in body.lstrip("+#./;?&").split(",")]
 
 
 def _expand(pieces: list[str], values: Mapping[str, str]) -> str | None:
@@ -339,10 +357,11 @@ def _expand(pieces: list[str], values: Mapping[str, str]) -> str | None:
     written, size = [], 0
     for index, piece in enumerate(pieces):
         if index % 2:
-            names = (name.rstrip("*").partition(":")[0] for name in piece.lstrip("+#./;?&").split(","))
-            given = ",".join(values[name] for name in names if name in values)
+            given = [values[name] for name in _names(piece) if name in values]
+            if size + sum(map(len, given)) > MAX_URI:
+                return None
             first = _GAPS[piece[0]].first if piece[0] in _GAPS else ""
-            piece = first + given if given else ""
+            piece = first + text if (text := ",".join(given)) else ""
         size += len(piece)
         if size > MAX_URI:
             return None

@@ -7,17 +7,16 @@ chose `on_deny: explain`; the trail has the truth either way. Where the decision
 that is the next guard's business.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import replace
 from typing import Final
 
-from sluicegate.catalog.uris import expansions
+from sluicegate.catalog.uris import MAX_URI, expansions, spellings, variables
 from sluicegate.guards import settled
 from sluicegate.policy.arguments import Violation
 from sluicegate.policy.rules import Ruling
-from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json, inside
+from sluicegate.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, inside
 from sluicegate.protocol.methods import METHODS, WITHOUT_TARGET
 from sluicegate.protocol.mirrored_headers import check_mirrored
 from sluicegate.protocol.model import (
@@ -33,12 +32,14 @@ from sluicegate.protocol.model import (
     not_found,
     refuse,
 )
+from sluicegate.runtime.loop_budget import client_budgets
 
 Decide = Callable[[Call, Target], Decision]
 CheckArguments = Callable[[Target, Json | None], Violation | None]
 
 _MAX_VALUES: Final = 100
 """Of a completion (2026-07-28 schema, CompleteResult)."""
+_NO_VARIABLE: Final = "argument, context.arguments: a name that the template or prompt does not have, or no text"
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ def enforce(decide: Decide, check_arguments: CheckArguments, explains: Callable[
         refusal = _check_headers(call, target) or refused_arguments(call, target, check_arguments)
         if refusal is not None:
             return settled(refusal)
-        if call.method == "completion/complete" and target.kind == "res":
+        if call.method == "completion/complete":
             return _complete(call, target, inner, decide)
         return inner(call)
 
@@ -76,31 +77,55 @@ def _unjudged(call: Call) -> Outcome:
 
 async def _complete(call: Call, target: Target, inner: Handler, decide: Decide) -> Outcome:
     """Values that would make a URI which the client may not read are left out (2026-07-28 server/utilities/completion,
-    Security Considerations)."""
+    Security Considerations). So a server is told of no variable that it may take for another one than is judged."""
+    name, given = inside(call.params, "argument", "name"), _given(call.params.get("context"))
+    names = variables(target.own) if target.kind == "res" else _arguments(target.item)
+    if given is None or not isinstance(name, str) or (names is not None and not names.issuperset((name, *given))):
+        return Failure(INVALID_PARAMS, _NO_VARIABLE)
+    others = {key: text for key, text in given.items() if key != name}
+    if target.kind == "res" and sum(map(len, others.values())) > MAX_URI:
+        return Failure(INVALID_PARAMS, f"context.arguments: more than {MAX_URI} characters")
     outcome = await inner(call)
     completion = outcome.value.get("completion") if isinstance(outcome, Result) else None
     values = inside(completion, "values")
-    if not isinstance(outcome, Result) or not isinstance(completion, dict) or not isinstance(values, list):
+    if target.kind != "res" or not isinstance(outcome, Result) or not isinstance(completion, dict):
         return outcome
-    name, given = inside(call.params, "argument", "name"), inside(call.params, "context", "arguments")
-    others = {key: text for key, text in given.items() if isinstance(text, str)} if isinstance(given, dict) else {}
-    read = replace(call, method="resources/read")
+    if not isinstance(values, list):
+        return outcome
+    read, known = replace(call, method="resources/read"), spellings(others)
 
-    def may_read(value: object) -> bool:
-        uris = expansions(target.own, {**others, str(name): value}) if isinstance(value, str) else set[str]()
-        return bool(uris) and not any(
-            decide(read, Target(target.server, "res", uri, uri)).verdict is Verdict.DENY for uri in uris
-        )
+    def readable() -> Generator[None, None, list[str]]:
+        left = []
+        for value in values[:_MAX_VALUES]:
+            uris = expansions(target.own, {name: value}, known) if isinstance(value, str) else set[str]()
+            may_read = bool(uris)
+            for uri in uris:
+                yield
+                may_read = may_read and decide(read, Target(target.server, "res", uri, uri)).verdict is not Verdict.DENY
+            if may_read:
+                left.append(value)
+        return left
 
-    left = []
-    for value in values[:_MAX_VALUES]:
-        if may_read(value):
-            left.append(value)
-        await asyncio.sleep(0)  # each value is three URIs to judge
+    left = await client_budgets()[call.client.principal].large(readable())
     if left == values:
         return outcome
     shown = {key: part for key, part in completion.items() if key != "total"}  # which would count them
     return Result({**outcome.value, "completion": {**shown, "values": left}}, reason=outcome.reason)
+
+
+def _given(context: object) -> dict[str, str] | None:
+    """The values that other variables have already; None for what is no such thing."""
+    given = inside(context, "arguments")
+    if given is None:
+        return {}
+    is_text = isinstance(given, dict) and all(isinstance(value, str) for value in given.values())
+    return given if is_text else None
+
+
+def _arguments(prompt: Json | None) -> frozenset[str] | None:
+    """The names of a prompt's arguments, where it says any."""
+    listed = inside(prompt, "arguments")
+    return frozenset(map(str, (inside(one, "name") for one in listed))) if isinstance(listed, list) else None
 
 
 def _denied(call: Call, decision: Decision, explain: bool) -> Outcome:

@@ -22,11 +22,10 @@ from sluicegate.listen.unread_answers import UnreadAnswers
 from sluicegate.protocol import reserved_keys
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, decode_weighed, weigh
 from sluicegate.protocol.model import Call, Failure, Handler, Outcome, Result
-from sluicegate.runtime.loop_budget import LoopBudget
+from sluicegate.runtime.loop_budget import LoopBudget, client_budgets
 
 LARGE: Final = 16 * 1024
 """Bytes. What has more is large."""
-_MAX_REMEMBERED: Final = 1_000
 _RETRY: Final = 1.0
 
 UntilFree = Callable[[str], float]
@@ -68,7 +67,7 @@ class LargeRequests:
         self._limits, self._until_free = limits, until_free
         self.unread = UnreadAnswers(limits.in_flight)
         self._held: Counter[str] = Counter()
-        self._turns: dict[str, LoopBudget] = {}
+        self._turns = client_budgets()
 
     def judge(self, principal: str, size: int) -> None:
         """Raises `RequestRefused`."""
@@ -179,10 +178,4 @@ class LargeRequests:
             await self.budget_of(principal).enter()
 
     def budget_of(self, principal: str) -> LoopBudget:
-        found = self._turns.get(principal)
-        if found is None:
-            if len(self._turns) >= _MAX_REMEMBERED:
-                in_use = (item for item in self._turns.items() if item[1].turn.locked() or not item[1].is_unused())
-                self._turns = dict(in_use)
-            found = self._turns[principal] = LoopBudget()
-        return found
+        return self._turns[principal]

@@ -40,11 +40,13 @@ _IDLE: Final = 0.1
 _NAP: Final = 0.005
 _STEPS: Final = 3
 _LONGEST_NAP: Final = 0.1
+_MAX_REMEMBERED: Final = 1_000
 
 T = TypeVar("T")
 
 _all: WeakKeyDictionary[asyncio.AbstractEventLoop, "LoopBudget"] = WeakKeyDictionary()
 _servers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, "LoopBudget"]] = WeakKeyDictionary()
+_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, "ClientBudgets"] = WeakKeyDictionary()
 
 
 def is_large(data: bytes | bytearray) -> bool:
@@ -57,6 +59,23 @@ def budget_of(server: str) -> "LoopBudget":
     """That of a configured server: of its connections, and of who looks at what it answered."""
     servers = _servers.setdefault(asyncio.get_running_loop(), {})
     return servers.get(server) or servers.setdefault(server, LoopBudget())
+
+
+def client_budgets() -> "ClientBudgets":
+    """Those of the running loop."""
+    return _clients.setdefault(asyncio.get_running_loop(), ClientBudgets())
+
+
+class ClientBudgets(dict[str, "LoopBudget"]):
+    """By principal: of all that is done for it. Those that nobody has need of are forgotten."""
+
+    def __missing__(self, principal: str) -> "LoopBudget":
+        if len(self) >= _MAX_REMEMBERED:
+            for name, budget in tuple(self.items()):
+                if not budget.turn.locked() and budget.is_unused():
+                    del self[name]
+        found = self[principal] = LoopBudget()
+        return found
 
 
 class LoopBudget:
