@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -217,9 +218,11 @@ async def until_refused_and_cancelled(peer: Peer, id: int = 2) -> None:
 async def test_a_state_is_good_once_for_its_client_and_in_its_process() -> None:
     async with running(**child()) as rig:
         peer, other = Peer(rig.server), Peer(rig.server, client(principal="key:b"))
+        another_key = Peer(rig.server, replace(peer.client, credential="2"))
         asked = await peer.asked("name")
         retry = {"inputResponses": answers(YES), "requestState": asked.state}
-        assert reason(await other.call("name", **retry)) == "outcome_unknown"
+        for stranger in (other, another_key):
+            assert reason(await stranger.call("name", **retry)) == "outcome_unknown"
         assert await peer.said("name", **retry) == YES
         assert reason(await peer.call("name", **retry)) == "outcome_unknown"
         for state in ("", "parked", "parked 0 0", None, 5, "x y z", "pages", OwnState("parked 0 0")):

@@ -104,11 +104,28 @@ ASKED = ConnectionKey("legacy", ("client", "c"), "scope c", '{"roots":{}}')
         (Client("p", session="s"), "legacy", "session", ConnectionKey("legacy", ("session", "p", "s"), "x", "d")),
         (Client("p"), "legacy", "session", ConnectionKey("legacy", ("client", "p"), "x", "d")),
         (Client("p", session="s"), "legacy", "client", ConnectionKey("legacy", ("client", "p"), "x", "d")),
+        (Client("p", credential="c"), "legacy", "session", ConnectionKey("legacy", ("client", "p", "c"), "x", "d")),
     ],
 )
 def test_who_shares_a_connection(client: Client, era: Era, sharing: str, key: ConnectionKey) -> None:
     settings = ServerSettings("s", command=("x",), sharing=sharing)  # type: ignore[arg-type]
     assert key_for(client, era, settings, "x", "d") == key
+
+
+async def test_what_the_key_of_a_client_opened_ends_with_it_once_its_calls_have_their_answers() -> None:
+    async with pooled() as (pool, bench, _):
+        before, new = (ConnectionKey("legacy", ("client", "a", mark), f"scope {mark}") for mark in "12")
+        old, lane = await pool.get(before), await pool.get(before._replace(lane=1))
+        others = [await pool.get(key) for key in (new, A, B, SPARE)]
+        call = old.pending[1] = PendingRequest(1, Call(Client("a"), "tools/call", {}))
+        pool.retain({"a 2"})
+        assert pool.find(before) is None and lane.is_over and not any(other.is_over for other in others)
+        assert not call.is_over and not old.drained.is_set()
+        pool.retain({"a 2"})
+        old.pending.clear()
+        old.retire("again")  # as at the end of its last call
+        await until(lambda: all(connection.transport.is_closed for connection in (old, lane)))  # type: ignore[attr-defined]
+        assert len(pool) == 4 and not bench.ended
 
 
 async def test_who_asks_at_once_for_the_same_waits_for_the_same() -> None:

@@ -87,6 +87,19 @@ async def test_one_client_has_one_child_and_two_sessions_have_two() -> None:
         assert rig.server.describe()["pids"] == [second]
 
 
+async def test_the_new_holder_of_a_key_has_another_child_and_a_new_token_has_the_same() -> None:
+    async with running(command=child(), era="legacy") as rig:
+        old, new, token = Client("key:a", credential="1"), Client("key:a", credential="2"), Client("jwt:i#a")
+        await rig.tool("echo", client=old)
+        [first] = rig.server.describe()["pids"]
+        assert len(await rig.tool("seen", client=new)) == 3, "a handshake and this call"
+        assert rig.server.scope(old) != rig.server.scope(new)
+        await rig.tool("echo", client=token)
+        rig.server.retain({"key:a 2"})
+        await until_dead(first)
+        assert len(await rig.tool("seen", client=new)) == 4 and len(await rig.tool("seen", client=token)) == 4
+
+
 async def test_a_shared_server_has_one_child_for_all() -> None:
     async with running(command=child(), era="legacy", sharing="shared") as rig:
         await rig.tool("echo", client=Client("key:b"))

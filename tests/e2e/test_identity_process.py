@@ -4,6 +4,7 @@ The strongest assertion is that the server saw nothing.
 """
 
 import base64
+import hashlib
 import json
 import socket
 import subprocess
@@ -351,6 +352,49 @@ def test_a_request_whose_body_comes_after_its_key_was_revoked_is_refused(tmp_pat
             line.sendall(body[20:])
             assert line.recv(65_536).startswith(b"HTTP/1.1 401 ")
         assert not [one for one in made.seen("fs") if one.get("method") == "tools/call"]
+
+
+NOTES = """\
+import json, os, sys
+notes = []
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    if asked["method"] == "initialize":
+        about = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}}
+        result = {**about, "serverInfo": {"name": "notes", "version": "1"}}
+    elif asked["method"] == "tools/list":
+        result = {"tools": [{"name": "note", "inputSchema": {"type": "object"}}]}
+    elif asked["method"] != "tools/call":
+        result = {}
+    else:
+        notes.append(asked["params"]["arguments"]["text"])
+        result = {"content": [{"type": "text", "text": json.dumps({"pid": os.getpid(), "notes": notes})}]}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+"""
+
+
+def test_the_next_holder_of_a_key_finds_nothing_of_the_last_one_at_a_server(tmp_path: Path) -> None:
+    (tmp_path / "notes.py").write_text(NOTES)
+    servers = {"notes": {"command": sys.executable, "args": [str(tmp_path / "notes.py")], "era": "legacy"}}
+    with bed(tmp_path, ROWS, servers, clients={"keys": client_keys(a=["role:user"])}) as made:
+        here = Place(made, Issuer(""), Web())
+
+        def note(key: str, text: str) -> Json:
+            answer = here.ask(key, "tools/call", name="notes__note", arguments={"text": text})
+            return dict(json.loads(answer.json()["result"]["content"][0]["text"]))
+
+        old, new = key_of("a"), key_of("the next holder of that name")
+        first = note(old, "a secret")
+        config = json.loads(made.process.config.read_text())
+        config["clients"]["keys"]["a"]["hash"] = "sha256:" + hashlib.sha256(new.encode()).hexdigest()
+        made.write(json.dumps(config), made.process.config.name)
+        made.until(lambda: here.ask(old).status_code == 401, WITHIN)
+        second = note(new, "mine")
+        assert second["notes"] == ["mine"] and second["pid"] != first["pid"]
+        made.until(lambda: not Path(f"/proc/{first['pid']}").exists(), WITHIN)
+        assert note(new, "too") == {"pid": second["pid"], "notes": ["mine", "too"]}
 
 
 # ---------------------------------------------------------------- places that others name

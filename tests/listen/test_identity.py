@@ -8,6 +8,7 @@ from listen_harness import ANYBODY, modern, site
 
 from sluicegate.listen.auth import ClientKey, Identity, IdentitySettings, Principal, key_mark
 from sluicegate.listen.auth.issued import MAX_PER_NAME, Issued
+from sluicegate.protocol.model import holder
 
 KEY = ClientKey("ci", sha256(b"secret").hexdigest(), ("role:ci",), "team", expires=100.0)
 LOOP = "127.0.0.1"
@@ -31,6 +32,13 @@ def test_a_key_that_takes_the_place_of_another_is_not_the_one_that_came_in() -> 
     assert before is not None and identity.is_current(before) and KEY.digest not in repr(before)
     identity.replace(IdentitySettings(keys=(replace(KEY, digest=sha256(b"another").hexdigest()),)))
     assert not identity.is_current(before) and identity.current() == {"key:ci"}
+    now = identity.identify(b"Bearer another", False, LOOP)
+    assert now is not None and identity.holders() == {f"key:ci {now.credential}"} != {f"key:ci {before.credential}"}
+
+
+def test_whoever_comes_without_a_key_is_one_holder() -> None:
+    assert Identity(IdentitySettings(anonymous=())).holders() == {"anonymous"}
+    assert holder("jwt:i#ann ") != holder("jwt:i#ann")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Pages of many servers' lists: each item once, in order, in bounded time, whatever a server's cursors do."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -170,7 +171,8 @@ async def test_a_cursor_is_good_for_its_client_its_list_and_its_config_only(fron
         outcome = await front.ask(method, cursor=bad)
         assert isinstance(outcome, Failure) and outcome.code == INVALID_PARAMS
     others = [front.ask(other, cursor=cursor) for other in METHODS if other != method]
-    for asking in (*others, front.ask(method, OTHER, cursor=cursor)):
+    strangers = (OTHER, replace(CLIENT, credential="another key"))
+    for asking in (*others, *(front.ask(method, stranger, cursor=cursor) for stranger in strangers)):
         outcome = await asking
         assert isinstance(outcome, Failure) and outcome.code == INVALID_PARAMS
     async with Front(*front.servers.values(), generation="2") as changed:

@@ -58,10 +58,10 @@ class Core:
         for server in self.behind.servers.values():
             server.abandon(call_id)
 
-    def keep(self, principals: Container[str]) -> None:
+    def keep(self, holders: Container[str]) -> None:
         """Nobody else can come in any more, so nobody waits for them."""
         for server in self.behind.servers.values():
-            server.retain(principals)
+            server.retain(holders)
 
     def describe(self) -> list[Json]:
         """A row for each server that is enabled, also for those that lack a variable."""

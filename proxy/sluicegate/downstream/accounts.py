@@ -232,9 +232,9 @@ class AccountServers:
         for server in self._all():
             server.abandon(call_id)
 
-    def retain(self, principals: Container[str]) -> None:
+    def retain(self, holders: Container[str]) -> None:
         for server in self._all():
-            server.retain(principals)
+            server.retain(holders)
 
     def end_session(self, session: str) -> None:
         for server in self._all():

@@ -19,7 +19,7 @@ from sluicegate.downstream.session.connection import ServerConnection
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.methods import LISTS
-from sluicegate.protocol.model import Client, Era
+from sluicegate.protocol.model import Client, Era, holder
 
 
 class ConnectionKey(NamedTuple):
@@ -63,7 +63,8 @@ def key_for(client: Client, era: Era, settings: ServerSettings, scope: str, decl
         return SHARED
     if settings.sharing == "session" and client.session is not None:
         return ConnectionKey("legacy", ("session", client.principal, client.session), scope, declared)
-    return ConnectionKey("legacy", ("client", client.principal), scope, declared)
+    whose = (client.principal, client.credential) if client.credential else (client.principal,)
+    return ConnectionKey("legacy", ("client", *whose), scope, declared)
 
 
 def nobodys_key(settings: ServerSettings) -> ConnectionKey:
@@ -348,12 +349,12 @@ class ConnectionPool:
             self._remember(slot, "its connection ended")
             self._ended(self._clock() - slot.opened, slot.connection.why)
 
-    def _end(self, slot: PooledConnection, why: str) -> None:
+    def _end(self, slot: PooledConnection, why: str, all_lost: bool = True) -> None:
         slot.is_wanted = False
         if self._slots.get(slot.key) is slot:
             del self._slots[slot.key]
         if slot.connection is not None:
-            slot.connection.retire(why)
+            slot.connection.retire(why, all_lost)
         else:
             slot.error = Full(why, sent=False)
             slot.dial.cancel()
@@ -443,6 +444,14 @@ class ConnectionPool:
         if self.first.session == session:
             self.first = self._nobodys
         self._taken = {key: why for key, why in self._taken.items() if key.session != session}
+
+    def retain(self, holders: Container[str]) -> None:
+        """Ends what belongs to the key of a client that is not good any more, once the calls there have their answers.
+        Whoever comes with a token has another one soon."""
+        for slot in tuple(self._slots.values()):
+            kind, *whose = slot.key.owner or ("",)
+            if kind == "client" and len(whose) > 1 and holder(*whose) not in holders:
+                self._end(slot, "its client's key is over", all_lost=False)
 
     def sweep(self) -> None:
         """Closes what nobody has used for long; the last connection stays, as the next client's."""

@@ -25,7 +25,7 @@ from sluicegate.downstream.tasks import task_ids
 from sluicegate.protocol import input_requests_server
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.methods import ABOUT_A_TASK, ASKING, SEEN_BY_ALL
-from sluicegate.protocol.model import Call, Client, Era
+from sluicegate.protocol.model import Call, Client, Era, holder
 from sluicegate.protocol.modern_client import capability_key
 
 MAX_LANES: Final = 32
@@ -51,7 +51,7 @@ class ConnectionSelector:
         self._pool = pool
         self._connector = connector
         self._capability_keys: dict[tuple[str, str, Era, bool], str] = {}
-        self._selections: dict[tuple[str, str | None, str, str], _Selection] = {}
+        self._selections: dict[tuple[str, str, str | None, str, str], _Selection] = {}
         self._suspended = suspended
 
     # ------------------------------------------------------------ whose
@@ -74,7 +74,7 @@ class ConnectionSelector:
     def _scope(self, client: Client, era: Era) -> str:
         """Few for each principal, whatever it writes into its capabilities: each has lists of its own."""
         listing = self._declared(client, era, for_lists=True)
-        return f"{era} {client.principal} {listing}"
+        return f"{era} {holder(client.principal, client.credential)} {listing}"
 
     def capability_set(self, client: Client, era: Era) -> str:
         return input_requests_server.capability_set({} if self._settings.sharing == "shared" else _carried(client, era))
@@ -95,7 +95,7 @@ class ConnectionSelector:
         """None until it is known how to speak to the server. Remembered: every call asks twice, and finding it is a
         dozen calls of functions."""
         eras = self._connector.eras
-        about = (client.principal, client.session, client.capability_key, client.revision)
+        about = (client.principal, client.credential, client.session, client.capability_key, client.revision)
         selection = self._selections.get(about)
         if selection is not None and selection.eras is eras:
             return selection

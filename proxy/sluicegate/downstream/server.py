@@ -53,6 +53,7 @@ from sluicegate.protocol.model import (
     Result,
     Subscribed,
     Updated,
+    holder,
 )
 from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
@@ -172,9 +173,10 @@ class DownstreamServer:
     def abandon(self, call_id: str) -> None:
         self.suspended.abandon(call_id)  # nobody will answer what its server asked
 
-    def retain(self, principals: Container[str]) -> None:
-        """Nobody else can come in any more: nobody waits for their answers."""
-        self.suspended.retain(principals)
+    def retain(self, holders: Container[str]) -> None:
+        """Nobody else can come in any more: nobody waits for their answers, or uses what their keys have opened."""
+        self.suspended.retain(holders)
+        self._pool.retain(holders)
 
     def end_session(self, session: str) -> None:
         """A legacy client's session is over, and with it the connections that were its own."""
@@ -280,7 +282,7 @@ class DownstreamServer:
         return over(call, self.key)
 
     async def _resume(self, call: Call, state: str) -> Outcome:
-        parked = self.suspended.take(state, call.client.principal)
+        parked = self.suspended.take(state, holder(call.client.principal, call.client.credential))
         if parked is None:
             return over(call, self.key)
         self._resumed += 1

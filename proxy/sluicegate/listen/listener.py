@@ -106,7 +106,7 @@ class Listener:
         new_id: Callable[[], str] = _new_id,
         clock: Callable[[], float] = time.monotonic,
         on_abandoned: Callable[[str], None] = lambda id: None,
-        on_sweep: Callable[[frozenset[str]], None] = lambda current: None,
+        on_sweep: Callable[[frozenset[str]], None] = lambda holders: None,
         handover: WorkerHandoff | None = None,
         until_free: UntilFree = lambda principal: 0.0,
         pages: Sequence[Pages] = (),
@@ -173,7 +173,7 @@ class Listener:
         self.sessions.sweep(self._identity.is_known)
         self._context.streams.sweep(self._identity)
         self._context.large.unread.sweep()
-        self._on_sweep(self._identity.current())
+        self._on_sweep(self._identity.holders())
 
     @property
     def open_sessions(self) -> int:

@@ -72,6 +72,12 @@ class Client:
         return "modern" if self.revision >= MODERN else "legacy"
 
 
+def holder(principal: str, credential: str = "") -> str:
+    """Whose something is that outlives a call: a key that was replaced is another one, as its holder may be. All
+    tokens of one subject are one holder's."""
+    return f"{principal} {credential}" if credential else principal
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a call is about: one tool, prompt or resource of one server. `item` is the definition as that

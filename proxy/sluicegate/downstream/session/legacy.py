@@ -39,6 +39,7 @@ from sluicegate.protocol.model import (
     Outcome,
     Result,
     TaskStarted,
+    holder,
     session_scope,
 )
 from sluicegate.protocol.revisions import LOG_LEVELS
@@ -277,7 +278,8 @@ class LegacyConnection(ServerConnection):
         requests = {key: input_requests_server.entry(request, call.client) for key, request in asking.asks.items()}
         asking.park()
         resume, give_up = partial(self._resume, asking), partial(self._give_up, asking)
-        state = self._suspended.park(asking, call.client.principal, resume, give_up)
+        whose = holder(call.client.principal, call.client.credential)
+        state = self._suspended.park(asking, whose, resume, give_up)
         left = max(0.0, asking.ends - self._loop.time())
         return InputRequired(requests, state, is_held=True, takes_errors=True, remaining_seconds=left)
 

@@ -149,7 +149,7 @@ def is_state(state: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SuspendedCall:
-    principal: str
+    holder: str
     call_id: str
     resume: Callable[[Call], Awaitable[Outcome]]
     give_up: Callable[[str], None]
@@ -170,25 +170,25 @@ class SuspendedCalls:
         self._parked: dict[str, SuspendedCall] = {}
 
     def park(
-        self, asking: InteractiveExchange, principal: str, resume: Callable[[Call], Awaitable[Outcome]],
+        self, asking: InteractiveExchange, holder: str, resume: Callable[[Call], Awaitable[Outcome]],
         give_up: Callable[[str], None],
     ) -> OwnState:  # fmt: skip
         """The state with which the call is taken up again."""
-        mine = [key for key, parked in self._parked.items() if parked.principal == principal]
+        mine = [key for key, parked in self._parked.items() if parked.holder == holder]
         if len(mine) >= MAX_PARKED:
             self._end(mine[0], "too many calls wait for this client")
         loop = asyncio.get_running_loop()
         key = secrets.token_hex(16)
         wait = min(self.life, max(0.0, asking.ends - loop.time()))
         timer = loop.call_later(wait, self._end, key, "the client did not answer in time")
-        self._parked[key] = SuspendedCall(principal, asking.call_id, resume, give_up, timer)
+        self._parked[key] = SuspendedCall(holder, asking.call_id, resume, give_up, timer)
         return OwnState(f"{_STATE}{self._here} {key}")
 
-    def take(self, state: str, principal: str) -> SuspendedCall | None:
+    def take(self, state: str, holder: str) -> SuspendedCall | None:
         """The call that waits under `state`, once; None where none does."""
         here, _, key = state.removeprefix(_STATE).partition(" ")
         parked = self._parked.get(key) if here == self._here else None
-        if parked is None or parked.principal != principal:
+        if parked is None or parked.holder != holder:
             return None
         del self._parked[key]
         parked.timer.cancel()
@@ -199,9 +199,9 @@ class SuspendedCalls:
         for key in [key for key, parked in self._parked.items() if parked.call_id == call_id]:
             self._end(key, "the call was cancelled")
 
-    def retain(self, principals: Container[str]) -> None:
+    def retain(self, holders: Container[str]) -> None:
         """All others cannot come in any more."""
-        for key in [key for key, parked in self._parked.items() if parked.principal not in principals]:
+        for key in [key for key, parked in self._parked.items() if parked.holder not in holders]:
             self._end(key, "the client's credential is over")
 
     def free(self) -> None:

@@ -16,6 +16,7 @@ from sluicegate.listen.auth.issued import Issued
 from sluicegate.listen.auth.issuers import KeySets
 from sluicegate.listen.auth.principal import CredentialRefused, Principal, key_mark
 from sluicegate.listen.auth.tokens import Tokens, TokenSettings
+from sluicegate.protocol.model import holder
 
 __all__ = ["ClientKey", "CredentialRefused", "Identity", "IdentitySettings", "Principal", "key_mark"]
 
@@ -156,11 +157,19 @@ class Identity:
 
     def current(self) -> frozenset[str]:
         """The names of principals that still have a valid credential."""
+        return frozenset(self._without_key().union(found.name for found in self._good_keys()))
+
+    def holders(self) -> frozenset[str]:
+        """Who holds these (see `holder`)."""
+        return frozenset(self._without_key().union(holder(key.name, key.credential) for key in self._good_keys()))
+
+    def _good_keys(self) -> list[Principal]:
         now = self._clock()
-        names = {p.name for p in self._keys.values() if p.expires is None or now < p.expires}
-        if self._anonymous is not None:
-            names.add("anonymous")
-        return frozenset(names | self._tokens.current() | (self._issued.current() if self._issued else set()))
+        return [key for key in self._keys.values() if key.expires is None or now < key.expires]
+
+    def _without_key(self) -> set[str]:
+        names = self._tokens.current() | (self._issued.current() if self._issued else set())
+        return names if self._anonymous is None else names | {"anonymous"}
 
 
 def _bearer(authorization: bytes) -> bytes | None:
