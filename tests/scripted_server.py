@@ -101,9 +101,10 @@ class Scripted:
             self.told.append((uri, tell))
         return partial(self._unsubscribe, wanted, tell), {uri: self.refuses[uri] for uri in uris if uri in self.refuses}
 
-    def _unsubscribe(self, uris: list[str], tell: Updated) -> None:
-        for uri in uris:
-            self.told.remove((uri, tell))
+    def _unsubscribe(self, uris: list[str], tell: Updated, uri: str | None = None) -> None:
+        for gone in [each for each in uris if uri in (None, each)]:
+            uris.remove(gone)
+            self.told.remove((gone, tell))
 
     def update(self, of: str, **params: Any) -> None:
         """Says that something changed to whoever subscribed to `of`."""

@@ -313,3 +313,16 @@ async def test_of_many_small_lines_at_once_few_are_taken_in_a_step() -> None:
                     pass
     steps.stop()
     assert taken.total() > 6_000 and max(taken.values()) <= TURN
+
+
+async def test_the_work_of_a_stream_counts_for_the_client_that_asks_for_it() -> None:
+    requests = LargeRequests(ListenSettings().limits)
+    spends: list[object] = []
+
+    async def handler(call: Call) -> Outcome:
+        spends.append(call.trail.spend)
+        return Result({})
+
+    for method in ("subscriptions/listen", "tools/call"):
+        await requests.handle(handler, Call(Client("a"), method, {}, trail=Trail()))
+    assert spends == [requests.budget_of("a").spend, None]

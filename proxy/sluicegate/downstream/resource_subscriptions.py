@@ -217,10 +217,14 @@ class WatchBoard:
     def _unwatched(self) -> dict[str, None]:
         return {} if self.connection is None else self.connection.unwatched
 
-    def leave(self, want: ResourceWatch) -> None:
-        self._members.pop(want, None)
-        for uri in sorted(want.uris):  # in one order, so that the same are forgotten first each time
-            self._forget(uri, want)
+    def leave(self, want: ResourceWatch, uri: str | None = None) -> None:
+        """With all that it wants, or with one URI of it."""
+        # in one order, so that the same are forgotten first each time
+        for gone in sorted(want.uris) if uri is None else want.uris & {uri}:
+            want.uris.discard(gone)
+            self._forget(gone, want)
+        if not want.uris:
+            self._members.pop(want, None)
 
     def refuse(self, uri: str, failure: Failure) -> None:
         for want in tuple(self._wants.get(uri, ())):
@@ -318,8 +322,8 @@ class ResourceWatches:
             self._leave(board, want)
         return partial(self._leave, board, want), want.refused
 
-    def _leave(self, board: WatchBoard, want: ResourceWatch) -> None:
-        board.leave(want)
+    def _leave(self, board: WatchBoard, want: ResourceWatch, uri: str | None = None) -> None:
+        board.leave(want, uri)
         self._maintain(board)
 
     def renew(self) -> None:
@@ -335,7 +339,7 @@ class ResourceWatches:
         return board.asked == board.uris and board.connection is self._pool.find(board.key)
 
     def _maintain(self, board: WatchBoard) -> None:
-        if self._group is not None and not board.is_maintained and not self._is_done(board):
+        if self._group is not None and not board.is_maintained:
             board.is_maintained = True
             self._group.start_soon(self._catch_up, board)
 

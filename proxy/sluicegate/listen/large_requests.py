@@ -151,6 +151,8 @@ class LargeRequests:
         """Counts the work of a call that is refused before it reaches a server, or the disk. Its bytes are in flight,
         and its answer waits, until its records are composed: they hold its arguments."""
         since, trail = perf_counter(), call.trail
+        if call.method == "subscriptions/listen":
+            trail.spend = self.budget_of(call.client.principal).spend
         try:
             outcome = await handler(call)
             is_refused = isinstance(outcome, Failure) or (isinstance(outcome, Result) and outcome.reason is not None)

@@ -1,8 +1,9 @@
 """What a legacy session is told without asking: one internal `subscriptions/listen` call that follows its wishes.
 
 Modern clients say in one request what they want to hear; legacy ones get list changes unasked and add resources
-one by one (<= 2025-11-25 server/resources#subscriptions). The other way, what such a client tells without being
-asked becomes a call whose outcome nobody waits for. Knows calls, no transport.
+one by one (<= 2025-11-25 server/resources#subscriptions): each is a call that changes the stream. A stream that cannot
+be changed is replaced by another one, and one that was refused begins anew after a while. The other way, what such a
+client tells without being asked becomes a call whose outcome nobody waits for. Knows calls, no transport.
 """
 
 from collections.abc import Callable, Coroutine
@@ -10,15 +11,21 @@ from typing import Any, Final, Protocol
 
 import anyio
 
-from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Notification
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification
 from sluicegate.protocol.methods import LISTS, OF_A_SESSION
 from sluicegate.protocol.model import Call, Client, Emit, Failure, Handler, Outcome, Result, Trail, not_found
+from sluicegate.telemetry import DEFAULT_BACKOFF
 
 MAX_SUBSCRIPTIONS: Final = 1_000
+MAX_CHARS: Final = 256 * 1024
+"""Of their URIs together: with other roles all of them are judged again."""
+UPDATED: Final = "notifications/resources/updated"
 PROGRESS: Final = "notifications/progress"
 """Of a task: that of any other call comes on the call's own stream."""
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 REFUSED: Final = "dev.sluice/refused"
+STREAM: Final = "dev.sluice/stream"
+CHANGE: Final = "dev.sluice/change"
 
 
 class TaskStarter(Protocol):
@@ -29,15 +36,18 @@ class TaskStarter(Protocol):
 
 class _Listen:
     """One listen call: `settled` once it was acknowledged or has ended, `honoured` what it promised, `refused` why it
-    did not promise the rest."""
+    did not promise the rest, `stream` what it is changed by, `outcome` how it ended."""
 
-    __slots__ = ("honoured", "refused", "scope", "settled")
+    __slots__ = ("honoured", "is_acknowledged", "outcome", "refused", "scope", "settled", "stream")
 
     def __init__(self) -> None:
         self.scope = anyio.CancelScope()
         self.settled = anyio.Event()
         self.honoured: frozenset[str] = frozenset()
         self.refused: Json = {}
+        self.is_acknowledged = False
+        self.stream = ""
+        self.outcome: Outcome = Failure(INTERNAL_ERROR, "Nothing can be listened to now")
 
 
 class SessionNotifications:
@@ -90,8 +100,7 @@ class SessionNotifications:
             del self._telling[method]
 
     async def subscribe(self, uri: object, wanted: bool) -> Outcome:
-        """One resource more or less. The call with the new union takes the place of the old one when it is
-        acknowledged, so that nothing is missed in between."""
+        """One resource more or less."""
         if not isinstance(uri, str):
             return Failure(INVALID_PARAMS, "uri must be a string")
         async with self._lock:  # two at once would each lose the other's
@@ -100,15 +109,33 @@ class SessionNotifications:
                 return Result({})
             if len(union) > MAX_SUBSCRIPTIONS:
                 return Failure(INVALID_PARAMS, f"no more than {MAX_SUBSCRIPTIONS} subscriptions")
-            return await self._change(union, uri if wanted else None)
+            if wanted and sum(map(len, union)) > MAX_CHARS:
+                return Failure(INVALID_PARAMS, f"no more than {MAX_CHARS} characters of URIs in all subscriptions")
+            while (current := self._current) is not None:
+                await current.settled.wait()
+                if not current.stream:
+                    break
+                params: Json = {
+                    "notifications": {"resourceSubscriptions": [uri]},
+                    CHANGE: {"stream": current.stream, "wanted": wanted},
+                }
+                outcome = await self._handler(Call(self._client, "subscriptions/listen", params, trail=self._trail()))
+                # With other roles by now there is another stream, which knows nothing of that.
+                if current is self._current and current.stream:
+                    if isinstance(outcome, Result):
+                        self._uris = union
+                    return outcome
+            return await self._replace(union, uri if wanted else None)
 
-    async def _change(self, union: frozenset[str], added: str | None) -> Outcome:
+    async def _replace(self, union: frozenset[str], added: str | None) -> Outcome:
+        """The call with the new union takes the place of the old one when it is acknowledged, so that nothing is missed
+        in between."""
         while True:
             roles, new = self._client.roles, self._listen(union)
             is_kept = False
             try:
                 await new.settled.wait()
-                is_granted = added is None or added in new.honoured
+                is_granted = new.is_acknowledged and (added is None or added in new.honoured)
                 # What it may hear was judged when it began: with other roles by now, it is judged anew.
                 is_as_now = roles == self._client.roles
                 is_kept = is_granted and is_as_now and not self._is_over
@@ -117,6 +144,8 @@ class SessionNotifications:
                     new.scope.cancel()
             if is_as_now or self._is_over:
                 break
+        if not new.is_acknowledged:
+            return new.outcome
         if not is_granted:
             return _refusal(new.refused.get(added or ""), added)
         if is_kept:
@@ -133,23 +162,50 @@ class SessionNotifications:
     async def _run(self, listen: _Listen, uris: frozenset[str]) -> None:
         async def emit(note: Notification) -> None:
             if note.method == ACKNOWLEDGED:
+                meta = note.params.get("_meta", {})
                 listen.honoured = frozenset(note.params.get("notifications", {}).get("resourceSubscriptions", ()))
-                listen.refused = note.params.get("_meta", {}).get(REFUSED, {})
+                listen.refused, listen.stream = meta.get(REFUSED, {}), meta.get(STREAM, "")
+                is_again, listen.is_acknowledged = listen.settled.is_set(), True
                 listen.settled.set()
+                if is_again:
+                    await self._tell_all(note.params.get("notifications", {}))
             elif note.method in OF_A_SESSION and listen is not self._current:
                 pass  # two calls overlap for a moment; what is no state would be said twice
             elif not listen.scope.cancel_called:
                 await self._tell(note)
 
+        failures = 0
+        try:
+            with listen.scope:
+                while await self._ends_in_a_refusal(listen, uris, emit) and listen is self._current:
+                    failures = 1 if listen.is_acknowledged else failures + 1
+                    listen.is_acknowledged = False
+                    await anyio.sleep(DEFAULT_BACKOFF.pause(failures))
+                    uris = self._uris
+        finally:
+            listen.stream = ""
+            listen.settled.set()
+
+    async def _tell_all(self, promised: Json) -> None:
+        """Nobody heard what changed while the stream was refused."""
+        for entry in LISTS.values():
+            if promised.get(entry.filter):
+                await self._tell(Notification(entry.changed, {}))
+        for uri in promised.get("resourceSubscriptions", ()):
+            await self._tell(Notification(UPDATED, {"uri": uri}))
+
+    async def _ends_in_a_refusal(self, listen: _Listen, uris: frozenset[str], emit: Emit) -> bool:
+        """Runs the call to its end."""
         wanted: Json = {entry.filter: True for entry in LISTS.values()}
         if uris:
             wanted["resourceSubscriptions"] = sorted(uris)
-        params: Json = {"notifications": wanted}
-        try:
-            with listen.scope:
-                await self._handler(Call(self._client, "subscriptions/listen", params, emit=emit, trail=self._trail()))
-        finally:
-            listen.settled.set()
+        call = Call(
+            self._client, "subscriptions/listen", {"notifications": wanted}, emit=emit, trail=self._trail()
+        )
+        listen.outcome = await self._handler(call)
+        listen.stream = ""
+        listen.settled.set()
+        return not isinstance(listen.outcome, Result)
 
 
 def _refusal(why: Json | None, uri: str | None) -> Failure:

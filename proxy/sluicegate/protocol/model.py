@@ -146,12 +146,12 @@ class Trail:
     and for no other under the same key; None: for whichever has it. `is_sent` says that it may have reached it.
     `login` is whose account is used there. Of the call's seconds, `wait_seconds` went by at its server or before a
     person, `audit_seconds` until its intent was on the disk. `composing` is the newest of its audit records that is
-    composed in a thread: that took `compose_seconds`.
+    composed in a thread: that took `compose_seconds`. Work of many steps has `spend` count each, by when it began.
     """
 
     __slots__ = (
         "_decisions", "_round", "_target", "approval_ref", "approval_use", "audit_seconds", "awaits",
-        "compose_seconds", "composing", "id", "identity", "is_sent", "login", "wait_seconds",
+        "compose_seconds", "composing", "id", "identity", "is_sent", "login", "spend", "wait_seconds",
     )  # fmt: skip
 
     def __init__(self, id: str = "") -> None:
@@ -169,6 +169,7 @@ class Trail:
         self.audit_seconds = 0.0
         self.compose_seconds = 0.0
         self.composing: Future[Any] | None = None
+        self.spend: Callable[[float], Awaitable[None]] | None = None
 
     @property
     def target(self) -> Target | None:
@@ -306,7 +307,13 @@ Updated = Callable[[Json], None]
 """(params of `notifications/resources/updated`, in the server's own URIs). Never blocks."""
 
 
-Subscribed = tuple[Callable[[], None], Mapping[str, Failure]]
+class Release(Protocol):
+    """Ends subscriptions that were made together: all of them, or that to one resource."""
+
+    def __call__(self, uri: str | None = None) -> None: ...
+
+
+Subscribed = tuple[Release, Mapping[str, Failure]]
 """What ends it, and the resources that the server refused."""
 
 

@@ -10,9 +10,11 @@ policy counts at once; a resource that needs a human's yes cannot be subscribed 
 
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
+from time import perf_counter
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -23,7 +25,7 @@ from sluicegate.catalog import discover_merge
 from sluicegate.catalog.uris import is_clean
 from sluicegate.catalog_cache import RECONFIGURED, CatalogCache, Resolver
 from sluicegate.hub import Event, Hub, Subscription
-from sluicegate.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
 from sluicegate.protocol.methods import LISTS, OF_A_SESSION
 from sluicegate.protocol.model import (
     Call,
@@ -32,6 +34,7 @@ from sluicegate.protocol.model import (
     Failure,
     McpServer,
     Outcome,
+    Release,
     Result,
     Target,
     Verdict,
@@ -46,8 +49,11 @@ Decide = Callable[[Call, Target], Decision]
 
 UPDATED: Final = "notifications/resources/updated"
 STRIDE: Final = 4  # URIs that are judged in a row
+_STRIDE_SECONDS: Final = 0.002
+"""What counts at most of a row: the rest was spent waiting for a list."""
 
 _REFUSED: Final = "The server refused the subscription"
+_ENDED: Final = Failure(INTERNAL_ERROR, "This stream has ended")
 _NO_SUBSCRIPTIONS: Final = Failure(METHOD_NOT_FOUND, "The server of this resource has no subscriptions")
 
 log = logging.getLogger(__name__)
@@ -58,6 +64,10 @@ MaySee = Callable[[Call, str], bool]
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 REFUSED: Final = "dev.sluice/refused"
 """In `_meta` of the acknowledgement: why resources are not among those that are honoured, by URI."""
+STREAM: Final = "dev.sluice/stream"
+"""In `_meta` of the acknowledgement to a legacy session: by what its stream is changed. No client gets to see it."""
+CHANGE: Final = "dev.sluice/change"
+"""In the params of a call: the resource that it names is one more, or one less, of that stream."""
 ACKNOWLEDGE_WITHIN: Final = 0.5
 RETRY_FIRST: Final = 0.5
 RETRY_MOST: Final = 30.0
@@ -103,9 +113,11 @@ class Subscribing:
     async def begin(self, call: Call, uris: Sequence[str]) -> "Subscriptions":
         """Nothing is asked of a server yet."""
         made = Subscriptions(self, replace(call, method="resources/read", params={}))
-        for count, uri in enumerate(dict.fromkeys(uris), 1):
-            if count % STRIDE == 0:
-                await checkpoint()
+        spend, since = call.trail.spend, perf_counter()
+        for number, uri in enumerate(dict.fromkeys(uris), 1):
+            if number % STRIDE == 0:
+                await (checkpoint() if spend is None else spend(max(since, perf_counter() - _STRIDE_SECONDS)))
+                since = perf_counter()
             await made.add(uri)
         return made
 
@@ -115,12 +127,14 @@ class Subscriptions:
     is said, because what is denied looks like what does not exist. `is_promised` once the client was told what is
     honoured, so that it trusts in being told of updates."""
 
-    __slots__ = ("_as_read", "_by_server", "_shared", "is_promised", "refused")
+    __slots__ = ("_as_read", "_by_server", "_honoured", "_releases", "_shared", "is_promised", "refused")
 
     def __init__(self, shared: Subscribing, as_read: Call) -> None:
         self._shared = shared
         self._as_read = as_read
         self._by_server: dict[str, dict[str, list[str]]] = defaultdict(dict)  # server -> own URI -> as it was given
+        self._honoured: dict[str, tuple[str, str]] = {}  # as it was given -> server, own URI
+        self._releases: dict[tuple[str, str], Release] = {}  # server, own URI -> what ends that
         self.refused: dict[str, Failure] = {}
         self.is_promised = False
 
@@ -129,19 +143,42 @@ class Subscriptions:
         return tuple(self._by_server)
 
     @property
-    def honoured(self) -> list[str]:
-        return [uri for given in self._by_server.values() for uris in given.values() for uri in uris]
+    def honoured(self) -> Collection[str]:
+        return self._honoured.keys()
 
-    async def add(self, uri: str) -> None:
+    async def add(self, uri: str) -> Target | None:
+        """Returns the resource if it is one more to subscribe to at its server."""
         call = replace(self._as_read, params={"uri": uri})
         target = await self._shared.resolver.resolve(call)
         if target is None or not self._may_read(call, target):
-            return
+            return None
         snapshot = self._shared.lists.current(target.server, call.client)
         if snapshot is not None and not snapshot.subscribes:
             self.refused[uri] = _NO_SUBSCRIPTIONS
-        else:
-            self._by_server[target.server].setdefault(target.own, []).append(uri)
+            return None
+        given = self._by_server[target.server].setdefault(target.own, [])
+        if uri not in self._honoured:
+            given.append(uri)
+        self._honoured[uri] = target.server, target.own
+        return target if len(given) == 1 else None
+
+    def drop(self, uri: str) -> None:
+        if (place := self._honoured.pop(uri, None)) is None:
+            return
+        key, own = place
+        given = self._by_server[key][own]
+        given.remove(uri)
+        if not given:
+            del self._by_server[key][own]
+            self._release(key, own)
+
+    def _release(self, key: str, own: str) -> None:
+        if (release := self._releases.pop((key, own), None)) is not None:
+            release(own)
+
+    def end(self) -> None:
+        for key, own in tuple(self._releases):
+            self._release(key, own)
 
     def _may_read(self, call: Call, target: Target) -> bool:
         decision = self._shared.decide(call, target)
@@ -153,27 +190,34 @@ class Subscriptions:
     # ------------------------------------------------------------ at the servers
 
     async def pursue(
-        self, key: str, notify: Callable[[str, Json], None], releases: list[Callable[[], None]], settled: anyio.Event
+        self, key: str, notify: Callable[[str, Json], None], settled: anyio.Event, added: str | None = None
     ) -> None:
-        """Subscribes at one server as soon as it can be reached; `settled` when that is done or has to wait."""
-        server, own = self._shared.servers[key], self._by_server[key]
-        subscribe = partial(server.subscribe, self._as_read.client, tuple(own), partial(notify, key))
+        """Subscribes at one server as soon as it can be reached, to all or to the one that was added; `settled` when
+        that is done or has to wait."""
+        server, own = self._shared.servers[key], tuple(self._by_server[key]) if added is None else (added,)
+        subscribe = partial(server.subscribe, self._as_read.client, own, partial(notify, key))
         reached = await _when_reached(
             server, subscribe, settled, lambda: self._shared.servers.get(key) is server
         )
         if reached is None:
             return
         (release, refused), was_down = reached
-        releases.append(release)
+        is_late = self.is_promised if added is None else settled.is_set()
+        for uri in own:
+            self._release(key, uri)  # of a server whose place this one has taken
+            self._releases[key, uri] = release
+            if uri not in self._by_server[key]:  # it was dropped meanwhile
+                self._release(key, uri)
         for uri, failure in refused.items():
             self._refuse(key, uri, failure)
         settled.set()
-        if was_down or self.is_promised:
+        if was_down or is_late:
             for uri in own:
                 notify(key, {"uri": uri})  # it may have been updated meanwhile
 
     def _refuse(self, key: str, own: str, failure: Failure) -> None:
         for uri in self._by_server[key].pop(own, ()):
+            self._honoured.pop(uri, None)
             if failure == not_found("resources/read", {"uri": own}):
                 continue  # word for word what does not exist
             shown = self._shared.inspected(key, {"message": failure.message})
@@ -205,11 +249,14 @@ class _Stream:
     methods: frozenset[str]
     subscriptions: Subscriptions
     followed: FollowedTasks
+    events: Subscription
+    group: TaskGroup
     reached: dict[str, McpServer] = field(default_factory=dict)
     """Another server may have the key by now."""
     releases: list[Callable[[], None]] = field(default_factory=list)
 
     def release(self) -> None:
+        self.subscriptions.end()
         for release in self.releases:
             release()
 
@@ -226,9 +273,13 @@ class SubscriptionStreams:
         self._versions = ListVersions(servers, lists, views, may_see)
         self._subscribing = Subscribing(servers, lists, resolver, decide, inspected)
         self._task_subscriptions = task_subscriptions
+        self._changeable: dict[str, _Stream] = {}
+        self._numbers = count(1)
 
     async def listen(self, call: Call) -> Outcome:
         """Runs until the client cancels it or the hub closes."""
+        if call.client.era == "legacy" and CHANGE in call.params:
+            return await self._change(call, **call.params[CHANGE])
         wanted = _wanted(call.params.get("notifications"))
         if isinstance(wanted, Failure):
             return wanted
@@ -238,32 +289,63 @@ class SubscriptionStreams:
         methods = frozenset(_FILTERS[key][0] for key in kinds)
         subscriptions = await self._subscribing.begin(call, uris)
         followed = await self._task_subscriptions.begin(call, ids)
-        stream = _Stream(call, methods, subscriptions, followed)
-        try:
-            with self._hub.subscribe(partial(self._concerns, call, methods)) as events, self._lists.watch(call.client):
-                async with anyio.create_task_group() as group:
-                    await self._reach_servers(stream, events, group)
-                    await self._follow(stream, kinds, events, group)
+        with self._hub.subscribe(partial(self._concerns, call, methods)) as events, self._lists.watch(call.client):
+            group = anyio.create_task_group()
+            stream = _Stream(call, methods, subscriptions, followed, events, group)
+            name = f"{next(self._numbers)}"
+            try:
+                async with group:
+                    await self._reach_servers(stream)
+                    try:
+                        await self._follow(stream, kinds, name)
+                    finally:
+                        self._changeable.pop(name, None)
                     group.cancel_scope.cancel()
-        finally:
-            stream.release()
+            finally:
+                stream.release()
         return Result({})
 
-    async def _follow(self, stream: _Stream, kinds: list[str], events: Subscription, group: TaskGroup) -> None:
-        call = stream.call
+    async def _change(self, call: Call, stream: str, wanted: bool) -> Outcome:
+        """One resource more or less of a legacy session's stream: no other one of them is judged again."""
+        changed, (uri,) = self._changeable.get(stream), call.params["notifications"]["resourceSubscriptions"]
+        if changed is None or changed.call.client.session != call.client.session:
+            return _ENDED
+        subscriptions = changed.subscriptions
+        subscriptions.refused.pop(uri, None)
+        is_kept = False
+        try:
+            target = await subscriptions.add(uri) if wanted else None
+            if target is not None:
+                settled = self._pursue(changed, target.server, target.own)
+                await _all([settled], self._lists.settings.list_timeout)
+                settled.set()  # from now on its client trusts in being told
+            is_kept = wanted
+        finally:
+            if not is_kept:
+                subscriptions.drop(uri)
+        if not wanted or uri in subscriptions.honoured:
+            return Result({})
+        return subscriptions.refused.pop(uri, None) or not_found("resources/read", {"uri": uri})
+
+    async def _follow(self, stream: _Stream, kinds: list[str], name: str) -> None:
+        call, events, group = stream.call, stream.events, stream.group
         honoured = [key for key in kinds if self._may_promise(call, key)]
         announced = {_FILTERS[key][0] for key in honoured}
         await self._lists.recall(call.client)
         seen = await self._versions.look(call, announced)
         stream.subscriptions.is_promised = True
-        await call.emit(_acknowledgement(honoured, stream.subscriptions, stream.followed.ids))
+        acknowledgement = _acknowledgement(honoured, stream.subscriptions, stream.followed.ids)
+        if call.client.era == "legacy":
+            self._changeable[name] = stream
+            acknowledgement.params.setdefault("_meta", {})[STREAM] = name
+        await call.emit(acknowledgement)
         for id in stream.followed.ids:
             group.start_soon(stream.followed.follow, id)
         async for event in events:
             method = event.notification.method
-            self._reach_also(stream, event.server, group)
+            self._reach_also(stream, event.server)
             if method == RECONFIGURED:
-                self._pursue(stream, event.server, events, group)
+                self._pursue(stream, event.server)
             elif method in OF_A_SESSION:
                 await call.emit(event.notification)
             elif method == UPDATED:
@@ -293,41 +375,43 @@ class SubscriptionStreams:
 
     # ------------------------------------------------------------ servers
 
-    async def _reach_servers(self, stream: _Stream, events: Subscription, group: TaskGroup) -> None:
+    async def _reach_servers(self, stream: _Stream) -> None:
         """Returns when every server that is up is live, or in time for the acknowledgement. A legacy client waits for
         an answer to its subscription, as it would for that server's own."""
         live, subscribed = [], []
         for key, server in self._servers.items():
             if stream.methods and server.status != "disabled" and self._may_see(stream.call, key):
-                is_up, reached = server.status == "up", self._reach_soon(stream, server, group)
+                is_up, reached = server.status == "up", self._reach_soon(stream, server)
                 live += [reached] if is_up else []
         for key in stream.subscriptions.servers:
-            settled = self._pursue(stream, key, events, group)
+            settled = self._pursue(stream, key)
             subscribed += [settled] if self._servers[key].status == "up" else []
         await _all(live, ACKNOWLEDGE_WITHIN)
         is_patient = stream.call.client.era == "legacy"
         await _all(subscribed, self._lists.settings.list_timeout if is_patient else ACKNOWLEDGE_WITHIN)
 
-    def _pursue(self, stream: _Stream, key: str, events: Subscription, group: TaskGroup) -> anyio.Event:
-        """Subscribes to what the stream follows at this server, at its start and once the server is another one."""
+    def _pursue(self, stream: _Stream, key: str, added: str | None = None) -> anyio.Event:
+        """Subscribes to what the stream follows at this server, at its start and once the server is another one, or to
+        what was added."""
         settled = anyio.Event()
         if key in stream.subscriptions.servers:
-            group.start_soon(stream.subscriptions.pursue, key, partial(_put_update, events), stream.releases, settled)
+            notify = partial(_put_update, stream.events)
+            stream.group.start_soon(stream.subscriptions.pursue, key, notify, settled, added)
         return settled
 
-    def _reach_soon(self, stream: _Stream, server: McpServer, group: TaskGroup) -> anyio.Event:
+    def _reach_soon(self, stream: _Stream, server: McpServer) -> anyio.Event:
         live = anyio.Event()
         stream.reached[server.key] = server
-        group.start_soon(self._reach, stream, server, live)
+        stream.group.start_soon(self._reach, stream, server, live)
         return live
 
-    def _reach_also(self, stream: _Stream, key: str, group: TaskGroup) -> None:
+    def _reach_also(self, stream: _Stream, key: str) -> None:
         """A changed policy may show a client what it did not see before, and a server may be new."""
         server = self._servers[key]
         if self._servers.get(key) is not server or stream.reached.get(key) is server:
             return
         if stream.methods and server.status != "disabled" and self._may_see(stream.call, key):
-            self._reach_soon(stream, server, group)
+            self._reach_soon(stream, server)
 
     async def _reach(self, stream: _Stream, server: McpServer, live: anyio.Event) -> None:
         """Has the server's changes reach the hub, as soon as it can be reached, until they are released."""
@@ -368,7 +452,7 @@ def _in_turn(emit: Emit) -> Emit:
 
 def _acknowledgement(honoured: list[str], subscriptions: Subscriptions, ids: list[str]) -> Notification:
     promised: Json = dict.fromkeys(honoured, True)
-    if uris := subscriptions.honoured:
+    if uris := list(subscriptions.honoured):
         promised["resourceSubscriptions"] = uris
     if ids:
         promised["taskIds"] = ids
