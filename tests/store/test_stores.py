@@ -102,6 +102,17 @@ async def test_a_value_ends_with_its_time(store: Store, clock: Clock) -> None:
     assert await store.get("short") == b"again"
 
 
+async def test_several_values_are_read_at_once(store: Store, clock: Clock) -> None:
+    await store.put("a", b"1")
+    await store.put("b", b"2", 10)
+    await store.put("c", b"3")
+    await store.spend("d", None)
+    assert await store.get_all(["a", "b", "d", "none", "\x00", "\u00e4"]) == {"a": b"1", "b": b"2"}
+    clock.now += 10
+    assert await store.get_all(["a", "b", *(f"x{number}" for number in range(2_000))]) == {"a": b"1"}
+    assert await store.get_all([]) == {}
+
+
 async def test_a_key_is_spent_once(store: Store, clock: Clock) -> None:
     assert await store.spend("k", 10) is True
     assert await store.spend("k", 10) is False

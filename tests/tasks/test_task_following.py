@@ -1,6 +1,6 @@
 """What a client is told of its tasks on a stream of its own (SEP-2663, Task Status Notifications)."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,6 +14,8 @@ from sluicegate.downstream.tasks import polling
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Notification
 from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result, TaskStarted, not_found
 from sluicegate.router import task_subscriptions
+from sluicegate.router.task_registry import TaskRegistry
+from sluicegate.store.memory import MemoryStore
 
 DONE: Json = {"result": {"content": [], "resultType": "complete"}}
 
@@ -71,6 +73,38 @@ async def test_ids_of_another_shape_are_refused(ids: Any) -> None:
     async with Front(modern()) as front:
         outcome = await front.ask("subscriptions/listen", ANN, notifications={"taskIds": ids})
         assert isinstance(outcome, Failure) and outcome.code == INVALID_PARAMS
+
+
+class CountingStore(MemoryStore):
+    reads = 0
+
+    async def get(self, key: str) -> bytes | None:
+        self.reads += 1
+        return await super().get(key)
+
+    async def get_all(self, keys: Sequence[str]) -> dict[str, bytes]:
+        before = self.reads
+        found = await super().get_all(keys)
+        self.reads = before + 1
+        return found
+
+
+async def test_a_thousand_ids_are_one_read_of_the_store_also_of_tasks_from_before_a_restart() -> None:
+    server, store = modern(), CountingStore()
+    before = TaskRegistry({"a": server}, store)
+    records = [await before.add(Call(ANN, "tools/call", {"name": "t"}), TARGET, task(f":{n}")) for n in range(3)]
+    theirs = await before.add(Call(BOB, "tools/call", {"name": "t"}), TARGET, task(":b"))
+    ids = [record.id for record in records if record is not None]
+    assert theirs is not None
+    async with Front(server) as front:
+        front.router.tasks.book._store = store
+        asked = [f"{number:032}" for number in range(990)] + [f"one.17.{theirs.id}", theirs.id, "x" * 5_000, *ids]
+        async with listen(front, *asked) as stream:
+            assert await stream.acknowledged() == {"taskIds": ids}
+        assert store.reads == 1
+        async with listen(front, *ids) as stream:
+            assert await stream.acknowledged() == {"taskIds": ids}
+        assert store.reads == 1 and front.router.tasks.book.count == len(ids)
 
 
 def looks(server: Later, id: str) -> int:

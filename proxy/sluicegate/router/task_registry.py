@@ -8,7 +8,7 @@ Tasks of stateless servers outlive this process in the store; those of a connect
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -130,12 +130,22 @@ class TaskRegistry:
 
     async def find(self, owner: str, id: str) -> TaskRecord | None:
         record = self._mine.get(owner, {}).get(id)
-        if record is None and self._store is not None and _ID_CHARS <= len(id) <= _MAX_ID and id.isascii():
+        if record is None and self._store is not None and _is_possible(id):
             record = self._restore(owner, await self._store.get(_PREFIX + id))
         if record is not None and self._is_over(record):
             await self.forget(record)
             return None
         return record
+
+    async def find_all(self, owner: str, ids: Iterable[str]) -> list[TaskRecord]:
+        """Those of the ids that are tasks of this owner. However many are not known here, the store is read once."""
+        ids = dict.fromkeys(ids)
+        unknown = [id for id in ids.keys() - self._mine.get(owner, {}).keys() if _is_possible(id)]
+        if unknown and self._store is not None:
+            for data in (await self._store.get_all([_PREFIX + id for id in unknown])).values():
+                self._restore(owner, data)
+        mine = self._mine.get(owner, {})
+        return [mine[id] for id in ids if id in mine and not self._is_over(mine[id])]
 
     def find_own(self, server: str, own: str) -> TaskRecord | None:
         record = self._by_own.get((server, own))
@@ -166,6 +176,8 @@ class TaskRegistry:
         record = None if data is None else _unpack(data, self._order + 1, self._servers)
         if record is None or record.owner != owner:
             return None
+        if (known := self._mine.get(owner, {}).get(record.id)) is not None:  # two looked for it at once
+            return known
         self._order += 1
         self._keep(record)
         return record
@@ -198,6 +210,10 @@ class TaskRegistry:
 
 
 # ---------------------------------------------------------------- what is kept
+
+
+def _is_possible(id: str) -> bool:
+    return _ID_CHARS <= len(id) <= _MAX_ID and id.isascii()
 
 
 def _is_free(own: str) -> bool:

@@ -36,8 +36,7 @@ class TaskSubscriptions:
 
     async def begin(self, call: Call, ids: Sequence[str]) -> "FollowedTasks":
         """Those that this client has, and may know of: of others nothing is said."""
-        own = [id for id in dict.fromkeys(ids) if await self._tasks.may_follow(call, id)]
-        return FollowedTasks(self._tasks, self._about_task, call, own)
+        return FollowedTasks(self._tasks, self._about_task, call, await self._tasks.followed(call, ids))
 
 
 class FollowedTasks:

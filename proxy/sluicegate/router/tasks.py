@@ -5,7 +5,7 @@ it is judged as the call was; what a server says of one is believed as far as it
 that something which has ended goes on. 2025-11-25 basic/utilities/tasks, SEP-2663.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -217,11 +217,11 @@ class TaskRouter:
 
     # ------------------------------------------------------------ who follows one
 
-    async def may_follow(self, call: Call, id: str) -> bool:
-        """Whether that client is told of the task on a stream of its own. One that began in a legacy session has
-        another form, and is told of there."""
-        record = await self.book.find(tasks.owner(call.client), id)
-        return record is not None and record.session is None and self._is_listed(call, record)
+    async def followed(self, call: Call, ids: Sequence[str]) -> list[str]:
+        """The tasks of which that client is told on a stream of its own. One that began in a legacy session has another
+        form, and is told of there."""
+        found = await self.book.find_all(tasks.owner(call.client), ids)
+        return [record.id for record in found if record.session is None and self._is_listed(call, record)]
 
     async def news(self, call: Call, id: str) -> anyio.Event | None:
         """Is set when its server says that it has changed; None where there is no such task any more."""

@@ -36,6 +36,9 @@ class Store(Protocol):
     async def get(self, key: str) -> bytes | None:
         """The value, None if there is none or its time is over."""
 
+    async def get_all(self, keys: Sequence[str]) -> dict[str, bytes]:
+        """The values of those keys that have one, in one read."""
+
     async def put(self, key: str, value: bytes, ttl: float | None = None) -> None:
         """Keep the value, in place of an earlier one. On return it survives the death of the process."""
 

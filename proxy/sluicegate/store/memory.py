@@ -23,6 +23,9 @@ class MemoryStore:
         value, expires = self._values.get(key, (None, None))
         return None if expires is not None and expires <= self._clock() else value
 
+    async def get_all(self, keys: Sequence[str]) -> dict[str, bytes]:
+        return {key: value for key in keys if (value := await self.get(key)) is not None}
+
     async def put(self, key: str, value: bytes, ttl: float | None = None) -> None:
         self._purge()
         self._values[key] = (value, None if ttl is None else self._clock() + ttl)

@@ -51,6 +51,7 @@ SELECT pg_advisory_xact_lock(of.key) FROM
 _THERE: Final = "(expires IS NULL OR expires > clock_timestamp())"
 _ENDS: Final = "clock_timestamp() + make_interval(secs => %s)"  # NULL, and so never, of no time
 _GET: Final = f"SELECT value FROM sluice_item WHERE key = %s AND {_THERE}"
+_GET_ALL: Final = f"SELECT key, value FROM sluice_item WHERE key = ANY(%s) AND {_THERE}"
 _PUT: Final = f"""
 INSERT INTO sluice_item (key, value, expires) VALUES (%s, %s, {_ENDS})
 ON CONFLICT (key) DO UPDATE SET value = excluded.value, expires = excluded.expires
@@ -101,6 +102,13 @@ class PostgresStore:
     async def get(self, key: str) -> bytes | None:
         name = key.encode()
         return await self._do(lambda connection: _get(connection, name))
+
+    async def get_all(self, keys: Sequence[str]) -> dict[str, bytes]:
+        async def work(connection: Connection) -> dict[str, bytes]:
+            return _decoded(await (await connection.execute(_GET_ALL, (names,))).fetchall())
+
+        names = [key.encode() for key in keys]
+        return await self._do(work)
 
     async def put(self, key: str, value: bytes, ttl: float | None = None) -> None:
         await self._write([Write(key, value, ttl)])

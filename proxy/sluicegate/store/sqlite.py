@@ -95,6 +95,15 @@ class SqliteStore:
         value = await self._do(lambda connection: connection.execute(_GET, (key, now)).fetchone())
         return None if value is None else _blob(key, value[0])
 
+    async def get_all(self, keys: Sequence[str]) -> dict[str, bytes]:
+        now = self._clock()
+
+        def work(connection: sqlite3.Connection) -> dict[str, bytes]:
+            found = ((key, connection.execute(_GET, (key, now)).fetchone()) for key in keys)
+            return {key: _blob(key, row[0]) for key, row in found if row is not None}
+
+        return dict(await self._do(work))
+
     async def put(self, key: str, value: bytes, ttl: float | None = None) -> None:
         expires = None if ttl is None else self._clock() + ttl
         await self._do(lambda connection: connection.execute(_PUT, (key, value, expires)).rowcount)
