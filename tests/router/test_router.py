@@ -25,7 +25,9 @@ from sluicegate.protocol.model import (
     Outcome,
     Result,
     Target,
+    TaskNotification,
     not_found,
+    session_scope,
 )
 from sluicegate.router import subscription_stream as listening
 from sluicegate.router.subscription_stream import UPDATED
@@ -381,6 +383,23 @@ async def test_a_hold_that_fails_is_tried_again_and_then_the_lists_are_walked_an
         server.status = "up"
         assert (await stream.next()).method == TOOLS
         assert server.held == 1
+
+
+async def test_what_is_said_of_a_task_is_for_who_may_still_use_its_tool() -> None:
+    hidden = set[str]()
+    old = replace(CLIENT, revision="2025-11-25", session="s1")
+    async with Front(Scripted("a", tools=["x"]), hide=lambda key, own: own in hidden) as front:
+        async with listen(front, {"toolsListChanged": True}, client=old) as stream:
+            await acknowledged(stream)
+            methods = ["notifications/progress", "notifications/tasks/status"]
+            for number, may in enumerate((True, False, True)):
+                (hidden.discard if may else hidden.add)("x")
+                for method in methods:
+                    said = TaskNotification(method, {"number": number}, Target("a", "tool", "x", "a__x"))
+                    front.hub.publish(Event("a", session_scope("s1"), said))
+                await anyio.wait_all_tasks_blocked()
+            told = [await stream.next() for _ in range(4)]
+            assert [(note.params["number"], note.method) for note in told] == [(n, m) for n in (0, 2) for m in methods]
 
 
 async def test_closing_the_hub_ends_the_stream_gracefully() -> None:

@@ -12,6 +12,10 @@ import pytest
 from e2e.sluice_process import Sluice, sluice, stdio_command
 from e2e.test_stdio_shared import Desktop
 
+from sluicegate.downstream.session.legacy import Begun
+from sluicegate.protocol.jsonrpc import Notification
+from sluicegate.protocol.model import Call, Client, Target, TaskNotification
+
 Json = dict[str, Any]
 CHILD = [str(Path(__file__).parents[1] / "downstream" / "asking_child.py"), "tasks"]
 SERVERS: Json = {"later": {"command": sys.executable, "args": CHILD}}
@@ -66,3 +70,13 @@ def test_over_http_it_comes_on_the_stream_of_the_session_that_has_the_task(proce
                 if sum(map(is_progress, told)) == 2:
                     break
         assert [message["params"]["progressToken"] for message in told if is_progress(message)] == ["mine"] * 2
+
+
+def test_it_says_which_tool_it_is_about() -> None:
+    heard: list[tuple[str | None, Notification]] = []
+    begun, target = Begun(lambda *news: heard.append(news)), Target("later", "tool", "later", "later__later")
+    client = Client("key:ann", revision="2025-11-25", session="s1")
+    begun.add(7, Call(client, "tools/call", {}, {"progressToken": "mine"}, target))
+    begun.progressed(Notification("notifications/progress", {"progressToken": 7, "progress": 1}))
+    ((_, told),) = heard
+    assert isinstance(told, TaskNotification) and told.target == target and told.params["progressToken"] == "mine"

@@ -25,6 +25,7 @@ from sluicegate.protocol.model import (
     Outcome,
     Result,
     Target,
+    TaskNotification,
     TaskStarted,
     not_found,
 )
@@ -226,6 +227,7 @@ async def test_a_word_on_a_task_is_for_the_session_that_has_it() -> None:
         tasks = front.router.tasks
         told = tasks.heard("a", Notification("notifications/tasks/status", task("m:1", "input_required")))
         assert told is not None and told[0] == "s1" and told[1].params["taskId"] == id
+        assert isinstance(told[1], TaskNotification) and told[1].target == TARGET
         assert tasks.heard("a", Notification("notifications/tasks/status", task("m:2"))) is None
         assert tasks.heard("b", Notification("notifications/tasks/status", task("m:1"))) is None
         assert tasks.heard("a", Notification("notifications/tasks/status", task("m:1", "failed"))) is not None

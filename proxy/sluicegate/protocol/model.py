@@ -199,6 +199,14 @@ class Trail:
         self._decisions += (decision,)
 
 
+@dataclass(frozen=True, slots=True)
+class TaskNotification(Notification):
+    """What a server says of a task outside of any call: for who may use the tool that the task runs, as long as they
+    may. Without a target it is for nobody."""
+
+    target: Target | None
+
+
 Emit = Callable[[Notification], Awaitable[None]]
 """Takes a notification that belongs to this call (progress, log message, a listen stream's events)."""
 

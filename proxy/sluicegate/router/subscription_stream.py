@@ -37,6 +37,7 @@ from sluicegate.protocol.model import (
     Release,
     Result,
     Target,
+    TaskNotification,
     Verdict,
     not_found,
     session_scope,
@@ -347,7 +348,8 @@ class SubscriptionStreams:
             if method == RECONFIGURED:
                 self._pursue(stream, event.server)
             elif method in OF_A_SESSION:
-                await call.emit(event.notification)
+                if self._may_tell(call, event.notification):
+                    await call.emit(event.notification)
             elif method == UPDATED:
                 for shown in stream.subscriptions.shown(event.server, event.notification.params["uri"]):
                     await call.emit(shown)
@@ -365,6 +367,13 @@ class SubscriptionStreams:
         if event.notification.method not in methods:
             return False
         return event.scope is None or event.scope == self._servers[event.server].scope(call.client)
+
+    def _may_tell(self, call: Call, notification: Notification) -> bool:
+        """Whether `tasks/get` would say it."""
+        if not isinstance(notification, TaskNotification):
+            return True
+        asked, target = replace(call, method="tasks/get", params={}), notification.target
+        return target is not None and self._subscribing.decide(asked, target).verdict is Verdict.ALLOW
 
     def _may_promise(self, call: Call, key: str) -> bool:
         if not self._lists.settings.transparent:

@@ -23,6 +23,7 @@ from sluicegate.protocol.model import (
     Outcome,
     Result,
     Target,
+    TaskNotification,
     TaskStarted,
     not_found,
     refuse,
@@ -279,7 +280,7 @@ class TaskRouter:
         record.stir()
         if record.session is None:
             return None
-        return record.session, Notification(notification.method, self._shown(record))
+        return record.session, TaskNotification(notification.method, self._shown(record), record.target)
 
     def public_id(self, server: str, own: str, session: str) -> str | None:
         """Returns our id of a task that asks its client outside of any call."""

@@ -38,6 +38,8 @@ from sluicegate.protocol.model import (
     InputRequired,
     Outcome,
     Result,
+    Target,
+    TaskNotification,
     TaskStarted,
     holder,
     session_scope,
@@ -69,7 +71,7 @@ class Begun:
 
     def __init__(self, heard: Heard) -> None:
         self._heard = heard
-        self._tasks: dict[int, tuple[str | None, object, float]] = {}
+        self._tasks: dict[int, tuple[str | None, object, Target | None, float]] = {}
 
     def add(self, number: int, call: Call) -> None:
         """`number` is the token that the server was given."""
@@ -77,19 +79,19 @@ class Begun:
             return
         if len(self._tasks) >= MAX_BEGUN:
             del self._tasks[next(iter(self._tasks))]
-        self._tasks[number] = call.client.session, call.meta["progressToken"], -inf
+        self._tasks[number] = call.client.session, call.meta["progressToken"], call.target, -inf
 
     def progressed(self, notification: Notification) -> PendingRequest | None:
         """Gives the open request that it belongs to: none. Values increase (2025-11-25 basic/utilities/progress)."""
         number, value = notification.params.get("progressToken"), notification.params.get("progress")
         if type(number) is not int or number not in self._tasks:
             return None
-        session, token, reached = self._tasks[number]
+        session, token, target, reached = self._tasks[number]
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= reached:
             return None
-        self._tasks[number] = session, token, value
+        self._tasks[number] = session, token, target, value
         params: Json = {**notification.params, "progressToken": token}
-        send_to_session(self._heard, session, Notification(notification.method, params))
+        send_to_session(self._heard, session, TaskNotification(notification.method, params, target))
         return None
 
 
