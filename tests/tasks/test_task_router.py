@@ -173,6 +173,53 @@ async def test_an_answer_of_another_form_than_its_question_reaches_no_server() -
         assert server.count("tasks/update") == 2
 
 
+ASK: Json = {"method": "elicitation/create"}
+FIT, UNFIT, OTHER = {"action": "accept"}, {"roots": []}, {"role": "user"}
+LONG = "k" * 2 * task_registry.MAX_KEY
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_only_what_is_asked_reaches_the_server_whoever_looked_before(is_restarted: bool) -> None:
+    server, store = modern(), MemoryStore()
+    async with Front(server) as front:
+        book = front.router.tasks.book
+        book._store = store
+        id = await begin(front)
+        server.says[":1"] = Result(task(":1", "input_required", inputRequests={"who": ASK, LONG: ASK}))
+        if is_restarted:
+            front.router.tasks.book = TaskRegistry({"a": server}, store)
+        refused = await about(front, "update", id, inputResponses={"who": UNFIT})
+        assert refused == Failure(INVALID_PARAMS, "inputResponses['who'] is no answer to elicitation/create")
+        assert server.count("tasks/update") == 0 and server.count("tasks/get") == 1
+        for given, passed in (
+            ({"who": FIT, "other": OTHER}, {"who": FIT}), ({"other": OTHER}, {}), ({LONG: FIT}, {LONG: FIT}), ({}, {}),
+        ):  # fmt: skip
+            assert isinstance(await about(front, "update", id, inputResponses=given), Result)
+            assert server.asked[-1].params == {"taskId": ":1", "inputResponses": passed}
+        server.says[":1"] = Result(task(":1", "input_required", inputRequests={"next": ASK}))
+        await about(front, "update", id, inputResponses={"next": FIT, "who": FIT})
+        assert server.asked[-1].params["inputResponses"] == {"next": FIT}
+
+
+@pytest.mark.parametrize("what", ["get", "cancel"])
+async def test_answers_go_with_an_update_alone(what: str) -> None:
+    server = modern()
+    async with Front(server) as front:
+        id = await begin(front)
+        server.says[":1"] = Result(task(":1", "input_required", inputRequests={"who": ASK}))
+        await about(front, what, id, inputResponses={"who": UNFIT})
+        assert server.asked[-1].method == f"tasks/{what}" and "inputResponses" not in server.asked[-1].params
+
+
+async def test_an_answer_whose_question_cannot_be_looked_up_reaches_no_server() -> None:
+    server = modern()
+    async with Front(server) as front:
+        id = await begin(front)
+        server.says[":1"] = gone = Failure(INTERNAL_ERROR, "gone", reason="server_unavailable")
+        assert await about(front, "update", id, inputResponses={"who": FIT}) == gone
+        assert server.count("tasks/update") == 0
+
+
 async def test_a_task_that_its_server_has_forgotten_is_unknown() -> None:
     server = modern()
     async with Front(server) as front:

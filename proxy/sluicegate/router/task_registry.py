@@ -34,7 +34,8 @@ _MAX_ID: Final = 128  # with a mark
 class TaskRecord:
     """`own` is the id as its holder knows it, `task` what was last said of it. `holder` answers for it: the server,
     or whoever else made the task. `order` is when it was made, among those of its owner. `news` is set when it is
-    said to have changed. `asked` has the methods of its open questions, as far as this process was told of them."""
+    said to have changed. `asked` has the methods of its open questions, as far as this process was told of them and
+    their keys are short."""
 
     id: str
     owner: str

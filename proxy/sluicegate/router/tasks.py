@@ -179,11 +179,17 @@ class TaskRouter:
             return not_found(call.method, call.params)
         if record.is_lost:
             return _lost(call, record)
+        params = {**call.params, "taskId": record.own}
         if call.method == "tasks/update":
-            unfit = input_requests_server.unfit(record.asked, call.params.get("inputResponses") or {})
-            if unfit is not None:
+            asked = await self._asked(call, record, answers := params.get("inputResponses") or {})
+            if not isinstance(asked, dict):
+                return asked
+            if (unfit := input_requests_server.unfit(asked, answers)) is not None:
                 return unfit
-        outcome = await record.holder(replace(call, params={**call.params, "taskId": record.own}))
+            params["inputResponses"] = {key: value for key, value in answers.items() if key in asked}
+        elif call.method != "tasks/result":  # there Sluice itself asked, in rounds
+            params.pop("inputResponses", None)
+        outcome = await record.holder(replace(call, params=params))
         if isinstance(outcome, Failure):
             return await self._failed(call, record, outcome)
         if not isinstance(outcome, Result):
@@ -193,6 +199,20 @@ class TaskRouter:
         if "taskId" not in outcome.value:  # SEP-2663: nothing is said of the task
             return Result(tasks.related(outcome.value, None))
         return self._answered(record, tasks.related(outcome.value, None))
+
+    async def _asked(self, call: Call, record: TaskRecord, answers: Json) -> dict[str, str] | Outcome:
+        """The methods of the open questions, by their keys. The server is asked where an answer is to none known
+        here: another process may have been told of it, or its key is too long to be kept."""
+        if answers.keys() <= record.asked.keys():
+            return record.asked
+        looked = await record.holder(replace(call, method="tasks/get", params={"taskId": record.own}))
+        if isinstance(looked, Failure):
+            return await self._failed(call, record, looked)
+        requests = looked.value.get("inputRequests") if isinstance(looked, Result) else None
+        record.ask(requests)
+        if not isinstance(requests, dict) or len(requests) > input_requests_server.MAX_REQUESTS:
+            return {}
+        return input_requests_server.methods(requests)
 
     def _answered(self, record: TaskRecord, task: Json) -> Outcome:
         if not self._note(record, task):
