@@ -16,7 +16,7 @@ from sluicegate import telemetry
 from sluicegate.guards.approval_tasks import ApprovalTaskDeps, ApprovalTasks
 from sluicegate.guards.approve import approve
 from sluicegate.protocol.jsonrpc import Json, Notification
-from sluicegate.protocol.model import Call, Failure, Handler, Outcome, Result, Target, TaskStarted
+from sluicegate.protocol.model import Call, Failure, Handler, InputRequired, Outcome, Result, Target, TaskStarted
 
 
 class Place:
@@ -119,3 +119,35 @@ async def test_a_cancelled_task_says_not_executed_only_where_its_call_had_not_be
         group.cancel_scope.cancel()
     assert isinstance(ended, Result) and ended.reason == ("outcome_unknown" if is_late else "approval_denied")
     assert ended.value["content"][0]["text"].startswith("NOT EXECUTED") is not is_late
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+async def test_a_call_that_was_sent_without_its_approval_has_begun_too(rounds: int) -> None:
+    """The policy may need nobody by the time that somebody agrees: the approval is superseded, and the call runs."""
+    town = Town()
+    place, begun = Place(town, Result({})), anyio.Event()
+
+    async def again(call: Call) -> Outcome:
+        (approval, *_) = town.desk.open_ones() or [None]
+        if approval is not None:
+            await town.desk.end(approval.id, "superseded")
+            call.trail.is_sent = True
+        place.runs += 1
+        if place.runs <= rounds:
+            return InputRequired({})  # a state alone: the call is made again at once
+        begun.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    place.again = again  # type: ignore[method-assign]
+    async with anyio.create_task_group() as group:
+        holding = ApprovalTasks(town.desk, place.ways(group.start_soon))
+        await approve(town.desk, town.means(), holding)(town.call(amount=1), town.server)
+        with anyio.fail_after(20):
+            await begun.wait()
+        assert await place.ask("tasks/cancel") == Result({})
+        ended, told = await place.ask("tasks/result"), await place.ask("tasks/get")
+        group.cancel_scope.cancel()
+    assert isinstance(ended, Result) and ended.reason == "outcome_unknown"
+    assert "NOT EXECUTED" not in ended.value["content"][0]["text"]
+    assert isinstance(told, Result) and told.value["statusMessage"] == "cancelled after it had begun"

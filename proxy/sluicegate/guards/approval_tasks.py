@@ -131,6 +131,7 @@ class _Held:
         }  # fmt: skip
         self._outcome: Outcome | None = None
         self._is_theirs = False  # it goes on as the server's
+        self._trail, self._was_sent = Trail(), False  # of the round that runs, and of those before it
         self._asked: InputRequired | None = None
         self._answers: Json = {}
         self._scope = anyio.CancelScope()
@@ -144,6 +145,11 @@ class _Held:
     @property
     def _has_ended(self) -> bool:
         return self.task["status"] in tasks.TERMINAL
+
+    @property
+    def _has_begun(self) -> bool:
+        """Also a call that needed nobody by then, whose approval was not used."""
+        return self._was_sent or self._trail.is_sent
 
     @property
     def _is_over(self) -> bool:
@@ -189,6 +195,7 @@ class _Held:
             if client is None:
                 return refuse(call.method, "approval_denied", OVER if number else NEVER)
             trail = Trail(f"{self._first}-{number}" if number else self._first)
+            self._was_sent, self._trail = self._has_begun, trail
             outcome = await self._deps.again(replace(call, client=client, trail=trail))
             if not isinstance(outcome, InputRequired):
                 return outcome
@@ -288,7 +295,7 @@ class _Held:
             who, why = call.client.principal, "its task was cancelled"
             ended = await self._queue.end(self._approval.id, "cancelled", who, why)
             if not self._has_ended:  # while that was written, it may have
-                is_late = ended is not None and ended.state == "consumed"
+                is_late = self._has_begun or (ended is not None and ended.state == "consumed")
                 late = refuse("tools/call", "outcome_unknown", CANCELLED_LATE)
                 self._outcome = late if is_late else refuse("tools/call", "approval_denied", CANCELLED)
                 self._become("cancelled", "cancelled after it had begun" if is_late else "cancelled before it began")
