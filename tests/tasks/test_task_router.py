@@ -268,6 +268,43 @@ async def test_the_list_has_all_tasks_of_the_client_once_and_nobody_elses() -> N
         assert isinstance(other, Failure) and other.code == INVALID_PARAMS
 
 
+async def test_who_is_nobody_in_particular_has_the_tasks_of_its_own_session_alone() -> None:
+    """2025-11-25 basic/utilities/tasks#task-isolation-and-access-control"""
+    one = Client("anonymous", revision="2025-11-25", session="s1")
+    two, modern_one = replace(one, session="s2"), replace(ANN, principal="anonymous")
+    server = Later(LEGACY, "m")
+    async with Front(server) as front:
+        id = await begin(front, one, task={})
+        assert (await front.page("tasks/list", two))["tasks"] == []
+        for what in ("get", "result", "cancel"):
+            assert await about(front, what, id, two) == Failure(INVALID_PARAMS, "Task not found")
+        assert server.count("tasks/get") == server.count("tasks/cancel") == 0
+        assert isinstance(await about(front, "get", id, one), Result)
+        assert [entry["taskId"] for entry in (await front.page("tasks/list", one))["tasks"]] == [id]
+    async with Front(modern()) as front:
+        id = await begin(front, modern_one)
+        assert isinstance(await about(front, "get", id, modern_one), Result)
+
+
+async def test_a_list_looks_at_a_task_no_more_often_than_its_server_suggests() -> None:
+    server = Later(LEGACY, "m")
+    async with Front(server) as front:
+        for number in range(1, 4):
+            server.says[f"m:{number}"] = Result(task(f"m:{number}", pollIntervalMs=60_000))
+            await begin(front, OLD, task={})
+        server.says["m:3"] = Failure(INTERNAL_ERROR, "busy")
+        for _ in range(20):
+            assert len((await front.page("tasks/list", OLD))["tasks"]) == 3
+        assert server.count("tasks/get") == 3
+        word = Notification("notifications/tasks/status", task("m:2", statusMessage="half", pollIntervalMs=60_000))
+        front.router.tasks.heard("a", word)
+        assert [entry.get("statusMessage") for entry in (await front.page("tasks/list", OLD))["tasks"]][1] == "half"
+        (first, *_) = front.router.tasks.book.of(owner(OLD))
+        first.looked = float("-inf")
+        await front.page("tasks/list", OLD)
+        assert server.count("tasks/get") == 4
+
+
 async def test_a_word_on_a_task_is_for_the_session_that_has_it() -> None:
     async with Front(Later(LEGACY, "m")) as front:
         id = await begin(front, OLD, task={})

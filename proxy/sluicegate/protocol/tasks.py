@@ -53,6 +53,12 @@ def owner(client: Client) -> str:
     return holder(client.principal, client.credential)
 
 
+def is_nobody(client: Client) -> bool:
+    """Whether clients with that name may be anybody: each has the tasks of its own session alone (2025-11-25
+    basic/utilities/tasks#task-isolation-and-access-control)."""
+    return client.principal == "anonymous"
+
+
 def takes(client: Client) -> bool:
     """Whether this client can be answered with a task that it did not ask for (SEP-2663, Capability Negotiation).
     A legacy client asks for each (`params.task`), and the extension is not defined for its revisions."""

@@ -17,13 +17,14 @@ import anyio
 from sluicegate.protocol import tasks
 from sluicegate.protocol.input_requests_server import MAX_REQUESTS, methods
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
-from sluicegate.protocol.model import Call, Handler, Target
+from sluicegate.protocol.model import Call, Client, Handler, Target
 from sluicegate.store import Store
 
 MAX_TASKS: Final = 1_000  # of one owner
 MAX_ALL: Final = 20_000
 MAX_KEY: Final = 200  # characters of a question's key and method
 GRACE: Final = 60.0  # beyond a task's own time to live: its result may just be on its way
+_POLL: Final = 1000  # milliseconds, where the server suggests nothing
 _PREFIX: Final = "task:"
 _ID_BYTES: Final = 24
 _ID_CHARS: Final = 32
@@ -34,8 +35,8 @@ _MAX_ID: Final = 128  # with a mark
 class TaskRecord:
     """`own` is the id as its holder knows it, `task` what was last said of it. `holder` answers for it: the server,
     or whoever else made the task. `order` is when it was made, among those of its owner. `news` is set when it is
-    said to have changed. `asked` has the methods of its open questions, as far as this process was told of them and
-    their keys are short."""
+    said to have changed. `looked` is when its server was asked or said something last, by the monotonic clock. `asked`
+    has the methods of its open questions, as far as this process was told of them and their keys are short."""
 
     id: str
     owner: str
@@ -47,6 +48,7 @@ class TaskRecord:
     order: int
     holder: Handler
     is_lost: bool = False
+    looked: float = float("-inf")
     asked: dict[str, str] = field(default_factory=dict)
     news: anyio.Event = field(default_factory=anyio.Event)
 
@@ -54,6 +56,14 @@ class TaskRecord:
         """Wakes everybody who waits for a change of the task."""
         self.news.set()
         self.news = anyio.Event()
+
+    def is_for(self, client: Client) -> bool:
+        """Whether this client of its owner's name may know of it."""
+        return not tasks.is_nobody(client) or self.session == client.session
+
+    def is_due(self, now: float) -> bool:
+        """Whether a list of tasks may ask its server."""
+        return not self.has_ended and now - self.looked >= self.task.get("pollIntervalMs", _POLL) / 1000
 
     def ask(self, requests: object) -> None:
         """Notes what its server asks, within bounds: the record lives as long as the task."""

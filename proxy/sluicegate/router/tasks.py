@@ -7,6 +7,7 @@ that something which has ended goes on. 2025-11-25 basic/utilities/tasks, SEP-26
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from time import monotonic
 from typing import Final
 
 import anyio
@@ -163,7 +164,8 @@ class TaskRouter:
 
     async def _record(self, call: Call) -> TaskRecord | None:
         id = call.params.get("taskId")
-        return await self.book.find(tasks.owner(call.client), id) if isinstance(id, str) else None
+        record = await self.book.find(tasks.owner(call.client), id) if isinstance(id, str) else None
+        return record if record is not None and record.is_for(call.client) else None
 
     def _target(self, call: Call, record: TaskRecord) -> Target:
         """With the definition as it was when the call was made, where that is still known."""
@@ -224,7 +226,7 @@ class TaskRouter:
         """Records the state that a server sent of its task; False where that state is impossible."""
         if not tasks.is_lawful(record.status, task["status"]):
             return False
-        record.task = tasks.state(task)
+        record.task, record.looked = tasks.state(task), monotonic()
         return True
 
     async def _failed(self, call: Call, record: TaskRecord, failure: Failure) -> Outcome:
@@ -253,20 +255,22 @@ class TaskRouter:
 
     async def listed(self, call: Call) -> Outcome:
         """2025-11-25 basic/utilities/tasks#task-listing: whatever `tasks/get` would find. What still runs is looked
-        at; where that fails, the last that was known is told."""
+        at in the rhythm that its server suggests; until then, and where that fails, the last that was known is told."""
         if "list" not in (await self.offered(call) or {}):
             return _NO_SUCH_METHOD
         start = self._start(call)
         if start is None:
             return Failure(INVALID_PARAMS, "Invalid cursor")
-        seen = (record for record in self.book.of(tasks.owner(call.client), start) if self._is_listed(call, record))
+        own = (record for record in self.book.of(tasks.owner(call.client), start) if record.is_for(call.client))
+        seen = (record for record in own if self._is_listed(call, record))
         found = [record for record, _ in zip(seen, range(PAGE + 1), strict=False)]
         more = len(found) > PAGE
         found = found[:PAGE]
         limit = anyio.CapacityLimiter(MAX_LOOKS)
         async with anyio.create_task_group() as group:
             for record in found:
-                if not record.has_ended:
+                if record.is_due(now := monotonic()):
+                    record.looked = now
                     group.start_soon(self._look, call, record, limit)
         next_: Json = {"nextCursor": self._cursors.close(call, Position(_PLACE, None, found[-1].order))} if more else {}
         return Result({"tasks": [self._shown(record) for record in found], **next_})
