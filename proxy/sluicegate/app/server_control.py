@@ -79,14 +79,16 @@ class ServerTables:
 
 
 class ServerControl:
-    """`make` makes a server of its section; `run` is their life. `on_switch` is called when other servers run,
-    `on_end` with the keys of those whose section has changed, or that do not run any more."""
+    """`make` makes a server of its section; `run` is their life. `may_see` says on which servers a client has a right.
+    `on_switch` is called when other servers run, `on_end` with the keys of those whose section has changed, or that do
+    not run any more."""
 
     def __init__(
         self, config: Config, transport: str, make: Callable[[str, AnyServer, Config], AnyDownstream],
         tables: ServerTables, switched_off: Iterable[str] = (),
+        may_see: Callable[[Client, str], bool] = lambda client, server: True,
     ) -> None:  # fmt: skip
-        self._started, self._transport, self._make = config, transport, make
+        self._started, self._transport, self._make, self._may_see = config, transport, make, may_see
         self._config = config
         self._switched_off = set(switched_off)
         self._first_client: Client | None = None
@@ -218,8 +220,7 @@ class ServerControl:
             if self._group is not None:
                 self._group.start_soon(self._leave, server)
         for key in changed.keys() & servers.keys():
-            if self._first_client is not None:
-                servers[key].expect(self._first_client)
+            self._expect(key)
             self._start(servers[key])
         for key in changed:
             word = "server removed" if key not in servers else "server replaced" if changed[key] else "server added"
@@ -252,8 +253,13 @@ class ServerControl:
     def expect(self, client: Client) -> None:
         """This client comes first, for servers that are added later, too, while its session lasts."""
         self._first_client = client
-        for server in self.servers.values():
-            server.expect(client)
+        for key in self.servers:
+            self._expect(key)
+
+    def _expect(self, key: str) -> None:
+        """A server on which that client has no right learns nothing of it."""
+        if self._first_client is not None and self._may_see(self._first_client, key):
+            self.servers[key].expect(self._first_client)
 
     def end_session(self, session: str) -> None:
         if self._first_client is not None and self._first_client.session == session:

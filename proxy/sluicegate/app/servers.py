@@ -29,10 +29,22 @@ from sluicegate.guards.approval_tasks import ApprovalTaskDeps, ApprovalTasks, Jo
 from sluicegate.guards.inspect import InspectParams, inspect_params
 from sluicegate.guards.name import signed
 from sluicegate.hub import Event, Hub
-from sluicegate.protocol import reserved_keys, tasks
+from sluicegate.protocol import input_requests_server, reserved_keys, tasks
 from sluicegate.protocol.jsonrpc import Json, Notification, Response
 from sluicegate.protocol.methods import ABOUT_A_TASK
-from sluicegate.protocol.model import Ask, Call, Client, Handler, Outcome, Publish, Target, Verdict, session_scope
+from sluicegate.protocol.model import (
+    Ask,
+    Asker,
+    Call,
+    Client,
+    Failure,
+    Handler,
+    Outcome,
+    Publish,
+    Target,
+    Verdict,
+    session_scope,
+)
 from sluicegate.router.tasks import TaskRouter
 
 log = logging.getLogger(__name__)
@@ -95,7 +107,7 @@ ME: Final[Json] = {"name": "sluice", "title": "Sluice", "version": __version__}
 class ClientSessions(Protocol):
     """The sessions of the clients, as the HTTP listener or the streams on stdin and stdout have them."""
 
-    async def ask(self, session: str, method: str, params: Json) -> Response | None: ...
+    async def ask(self, session: str, method: str, params: Json, asker: Asker) -> Response | None: ...
 
     def is_idle(self, session: str) -> bool:
         """Whether a session has no open stream and no open call."""
@@ -103,12 +115,27 @@ class ClientSessions(Protocol):
 
 
 async def _ask_client(
-    sessions: Late[ClientSessions | None], server: str, session: str, method: str, params: Json
+    sessions: Late[ClientSessions | None], asker: Asker, session: str, method: str, params: Json
 ) -> Response | None:
-    """Asks a client outside of a call; its user sees the name of the server."""
-    if (there := sessions()) is None:
+    """Asks a client outside of a call."""
+    return None if (there := sessions()) is None else await there.ask(session, method, params, asker)
+
+
+def _allowed(services: Services, server: str, client: Client, ask: Json) -> Json | None:
+    """A question outside of calls, by the rules of those in calls; its user sees the name of the server. None where it
+    may not be asked, or not by a server on which this client has no right by now."""
+    if not _may_see(services.judging, client, server):
+        log.info("a question of a server without a right is not passed on", extra={"server": server})
         return None
-    return await there.ask(session, method, signed({"method": method, "params": params}, server)["params"])
+    judged = input_requests_server.judged({"": ask}, client, services.own_pages)
+    shown: Json | None = None if isinstance(judged, Failure) else signed(judged[""], server)
+    return shown
+
+
+def _may_see(judges: PolicyService, client: Client, server: str) -> bool:
+    """Whether a client has any right on a server by the rules of now."""
+    now = current(judges, client)
+    return now is not None and judges.judge.may_see(Call(now, "tools/list", {}), server)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +164,8 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
 
     def one_server(about: ServerSettings, publish: Publish, client_wait: float) -> DownstreamServer:
         http = http_client(about, services.egress)
-        ask = tasking.ask(about.key, partial(_ask_client, sessions, about.key))
+        asker = Asker(about.key, partial(_allowed, services, about.key))
+        ask = tasking.ask(about.key, partial(_ask_client, sessions, asker))
         return DownstreamServer(
             about, http=http, publish=publish, client_info=ME, ask=ask, store=services.store,
             moved=lambda server: cache().moved(server), is_idle=is_idle, client_wait=client_wait,
@@ -168,7 +196,8 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
         for key, why in config.disabled.items():
             log.warning("server is disabled", extra={"server": key, "why": why})
         control = ServerControl(
-            services.config.keeping_servers_of(config), transport, server, tables, services.partition.switched_off
+            services.config.keeping_servers_of(config), transport, server, tables, services.partition.switched_off,
+            partial(_may_see, judges),
         )
         servers = control.servers
         services.logins.on_change.set(control.take_logins)
@@ -178,7 +207,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
         stack.push_async_callback(pins.flush)
         lists = CatalogCache(
             settings.lists(control.config, servers, transport), servers, hub, services.store, pins,
-            services.logins.lends,
+            services.logins.lends, lambda client, server: judges.judge.may_see(Call(client, "tools/list", {}), server),
         )  # fmt: skip
         stack.callback(lists.close)
         cache.set(lists)

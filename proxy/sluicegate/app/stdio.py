@@ -27,7 +27,7 @@ from sluicegate.config import Config, Limits, load
 from sluicegate.listen import line_streams, stdio
 from sluicegate.listen.stdio_bridge import BridgeStreams, Line, SessionTranscript, pump, relay
 from sluicegate.protocol.jsonrpc import Json, Response
-from sluicegate.protocol.model import Ask, Call, Client, Outcome
+from sluicegate.protocol.model import SLUICE, Asker, AskSession, Call, Client, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -229,13 +229,13 @@ class _Everybody:
     """All clients of this process: a question outside of calls is for the one whose session it names."""
 
     def __init__(self) -> None:
-        self._asks: set[Ask] = set()
+        self._asks: set[AskSession] = set()
 
     @contextmanager
-    def one(self) -> Iterator[Callable[[Ask], None]]:
-        offered: list[Ask] = []
+    def one(self) -> Iterator[Callable[[AskSession], None]]:
+        offered: list[AskSession] = []
 
-        def offer(ask: Ask) -> None:
+        def offer(ask: AskSession) -> None:
             offered.append(ask)
             self._asks.add(ask)
 
@@ -248,8 +248,8 @@ class _Everybody:
         """A session on stdin and stdout is open while it lasts."""
         return False
 
-    async def ask(self, session: str, method: str, params: Json) -> Response | None:
+    async def ask(self, session: str, method: str, params: Json, asker: Asker = SLUICE) -> Response | None:
         for ask in tuple(self._asks):
-            if (answer := await ask(session, method, params)) is not None:
+            if (answer := await ask(session, method, params, asker)) is not None:
                 return answer
         return None

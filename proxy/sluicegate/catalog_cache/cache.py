@@ -78,8 +78,10 @@ class CatalogCache:
     def __init__(
         self, settings: ListSettings, servers: Mapping[str, McpServer], hub: Hub, store: Store | None = None,
         pins: DefinitionPins | None = None, lends: Callable[[str, Client], bool] = lambda server, client: False,
+        may_see: Callable[[Client, str], bool] = lambda client, server: True,
     ) -> None:  # fmt: skip
-        """`lends`: whether a client, which has no login to a server, is shown what people have accepted of it."""
+        """`lends`: whether a client, which has no login to a server, is shown what people have accepted of it.
+        `may_see`: whether a client has any right on a server: no other one is asked for lists in its name."""
         self.settings = settings
         self.servers = servers
         self._hub = hub
@@ -87,6 +89,7 @@ class CatalogCache:
         self.starts = HangingStarts(self._stored)
         self._pins = pins or DefinitionPins({}, MemoryStore())
         self._pins.on_moved(self.serve_anew)
+        self._may_see = may_see
         self._lends, self._lent = lends, LentLists(self._stored, self._pins)
         self.namings = {key: self._naming(key) for key in servers}
         self._catalogs: dict[str, dict[str, ServerCatalog]] = {key: {} for key in servers}
@@ -212,10 +215,10 @@ class CatalogCache:
         return catalog is not None and LIST_OF[kind] in catalog.recalled
 
     async def all(self, client: Client, use: Use = "call") -> list[tuple[str, Snapshot | None]]:
-        """Every server's snapshot in the order configured; None for those of which nothing is known (yet). `use` is
-        what they are for. A client on stdio waits for servers to start with its lists, which are whole then, and with
-        its first words for none."""
-        catalogs = await self.recall(client)
+        """The snapshot of every server on which this client has a right, in the order configured; None for those of
+        which nothing is known (yet). `use` is what they are for. A client on stdio waits for servers to start with its
+        lists, which are whole then, and with its first words for none."""
+        catalogs = [one for one in await self.recall(client) if self._may_see(client, one.server.key)]
         due = {walk: catalog for catalog in catalogs if (walk := self._due(catalog, client))}  # starts all of them
         walks = {walk: catalog for walk, catalog in due.items() if self._is_awaited(catalog)}
         for_starts, timeout = self.settings.for_starts, self.settings.list_timeout
@@ -264,7 +267,8 @@ class CatalogCache:
         """What to wait for if something is stale: the walk under way, or a new one if the last failure is long ago."""
         if not catalog.stale or self.servers.get(catalog.server.key) is not catalog.server:
             return None
-        if catalog.walk is None and asyncio.get_running_loop().time() >= catalog.retry_at:
+        is_time = catalog.walk is None and asyncio.get_running_loop().time() >= catalog.retry_at
+        if is_time and self._may_see(client, catalog.server.key):
             self._start(catalog, client, catalog.stale)
         return catalog.walk
 
@@ -514,7 +518,7 @@ class CatalogCache:
             catalog = self.catalog(server_key, client)
             if catalog.snapshot is None:
                 catalog.changed |= news.get(None, set()) | news.get(catalog.scope, set())
-            if catalog.walk is None and catalog.changed:
+            if catalog.walk is None and catalog.changed and self._may_see(client, server_key):
                 self._start(catalog, client, catalog.stale or catalog.changed)
 
     def _tell(self, server_key: str, scope: str | None, method: str) -> None:

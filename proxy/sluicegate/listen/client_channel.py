@@ -22,7 +22,7 @@ from sluicegate.protocol.input_forms import ELICIT
 from sluicegate.protocol.input_requests_client import Question, Settled, Unanswered
 from sluicegate.protocol.jsonrpc import Json, Message, Notification, Request, Response, is_id
 from sluicegate.protocol.legacy_client import ELICITATION_COMPLETE
-from sluicegate.protocol.model import ANSWER_WITHIN, Call, Client, Handler, InputRequired, Outcome, Trail, refuse
+from sluicegate.protocol.model import ANSWER_WITHIN, Asker, Call, Client, Handler, InputRequired, Outcome, Trail, refuse
 
 log = logging.getLogger(__name__)
 
@@ -260,11 +260,17 @@ def withdrawal(id: int) -> Notification:
 # ---------------------------------------------------------------- outside of any call
 
 
-async def ask_aside(asks: Asks, client: Client, method: str, params: Json, send: Send) -> Response | None:
+async def ask_aside(
+    asks: Asks, client: Callable[[], Client], method: str, params: Json, send: Send, asker: Asker
+) -> Response | None:
     """One question that belongs to no call, on the session's own stream: its response as the client gave it. None
-    when this client cannot be asked that, or says nothing in time."""
+    when this client cannot be asked that, or not any more by then, or says nothing in time."""
     task = tasks.relation(params)  # ours, or none: it was put there on the way here
-    question = input_requests_client.render({"method": method, "params": params}, client, new_elicitation, task)
+    ask: Json = {"method": method, "params": params}
+    allowed = asker.allowed(client(), ask)
+    if allowed is None:
+        return None
+    question = input_requests_client.render(allowed, client(), new_elicitation, task)
     if isinstance(question, Settled):
         return Response(None, question.answer)
     if isinstance(question, Unanswered):
@@ -275,7 +281,9 @@ async def ask_aside(asks: Asks, client: Client, method: str, params: Json, send:
         return None
     try:
         with anyio.move_on_after(ASIDE_WITHIN):
-            return await answer if await send(Request(id, question.method, question.params)) else None
+            if await send(Request(id, question.method, question.params)):
+                response = await answer
+                return None if asker.allowed(client(), ask) is None else response
         return None
     finally:
         if asks.withdraw(id):

@@ -18,7 +18,7 @@ from sluicegate.listen.resumable_response import ResumableResponse
 from sluicegate.listen.session_notifications import PROGRESS, TaskStarter
 from sluicegate.protocol import legacy_client
 from sluicegate.protocol.jsonrpc import Json, Message, Notification, Request, RequestId, Response, encode
-from sluicegate.protocol.model import Client
+from sluicegate.protocol.model import SLUICE, Asker, Client
 
 # Servers ask for roots right after the handshake, and clients open their stream right after it: no race between them.
 STREAM_WITHIN: Final = 5.0
@@ -157,15 +157,15 @@ class HttpSession(LegacySession):
 
     # ------------------------------------------------------------ questions outside of calls
 
-    async def ask(self, method: str, params: Json) -> Response | None:
+    async def ask(self, method: str, params: Json, asker: Asker = SLUICE) -> Response | None:
         """A question on the GET stream, which can be resumed with it."""
         sent: list[Request] = []
+        with anyio.move_on_after(STREAM_WITHIN):  # before it is judged: rights may end meanwhile
+            await self._attached.wait()
 
         async def send(message: Message) -> bool:
             if isinstance(message, Request):
                 sent.append(message)
-                with anyio.move_on_after(STREAM_WITHIN):
-                    await self._attached.wait()
             if self.push is None:
                 return False
             self.outbox.put(message)
@@ -173,7 +173,7 @@ class HttpSession(LegacySession):
             return True
 
         try:
-            return await ask_aside(self.asks, self.client, method, params, send)
+            return await ask_aside(self.asks, lambda: self.client, method, params, send, asker)
         finally:
             for request in sent:
                 self.outbox.forget(request)

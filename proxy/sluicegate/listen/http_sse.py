@@ -23,7 +23,7 @@ from sluicegate.listen.large_requests import LARGE, LargeRequests
 from sluicegate.listen.line_streams import Output, Put
 from sluicegate.listen.streamable_http import EndpointContext, accepts
 from sluicegate.protocol.jsonrpc import Json, Response
-from sluicegate.protocol.model import Client
+from sluicegate.protocol.model import SLUICE, Asker, Client
 
 SSE: Final = "/sse"
 MESSAGES: Final = "/messages"
@@ -126,10 +126,10 @@ class HttpSse:
     def __contains__(self, id: object) -> bool:
         return self._of(id) is not None
 
-    async def ask(self, id: str, method: str, params: Json) -> Response | None:
+    async def ask(self, id: str, method: str, params: Json, asker: Asker = SLUICE) -> Response | None:
         """Asks the client of that session something that belongs to no call; None where it cannot be asked."""
         session = self._of(id)
-        return None if session is None else await session.ask(id, method, params)
+        return None if session is None else await session.ask(id, method, params, asker)
 
     def _of(self, id: object) -> JsonRpcSession | None:
         sessions = (stream.session for stream in self._streams.values())

@@ -35,7 +35,18 @@ from sluicegate.protocol.jsonrpc import (
     read,
 )
 from sluicegate.protocol.methods import OF_A_CALL
-from sluicegate.protocol.model import Call, Client, Emit, Failure, InputRequired, Outcome, Result, refuse
+from sluicegate.protocol.model import (
+    SLUICE,
+    Asker,
+    Call,
+    Client,
+    Emit,
+    Failure,
+    InputRequired,
+    Outcome,
+    Result,
+    refuse,
+)
 from sluicegate.protocol.revisions import NEWEST_LEGACY
 
 log = logging.getLogger(__name__)
@@ -97,7 +108,7 @@ class DuplexSession(LegacySession):
         self.is_initialized = True
         self._ready.set()
 
-    async def ask(self, id: str, method: str, params: Json, send: Send) -> Response | None:
+    async def ask(self, id: str, method: str, params: Json, send: Send, asker: Asker) -> Response | None:
         """A question outside of any call; None where this is another session, or its client is never ready. A server
         that was started for this session may ask before the client has said that it is initialized."""
         if self.client.session != id:
@@ -106,7 +117,7 @@ class DuplexSession(LegacySession):
             await self._ready.wait()
         if not self.is_initialized:
             return None
-        return await ask_aside(self.asks, self.client, method, params, send)
+        return await ask_aside(self.asks, lambda: self.client, method, params, send, asker)
 
     def end(self) -> None:
         self.is_initialized = False
@@ -322,9 +333,9 @@ class JsonRpcSession:
         await self._output.send(message)
         return not self._output.broken
 
-    async def ask(self, id: str, method: str, params: Json) -> Response | None:
+    async def ask(self, id: str, method: str, params: Json, asker: Asker = SLUICE) -> Response | None:
         """Asks the client of that session something that belongs to no call; None where it cannot be asked."""
-        return None if self.session is None else await self.session.ask(id, method, params, self._put)
+        return None if self.session is None else await self.session.ask(id, method, params, self._put, asker)
 
     async def _tell(self, running: OpenRequest | None, show: Show, note: Notification) -> None:
         """Sends a notification that belongs to a request in flight, or to the session."""

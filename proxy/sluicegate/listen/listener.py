@@ -50,7 +50,7 @@ from sluicegate.protocol.jsonrpc import (
     encode,
     read,
 )
-from sluicegate.protocol.model import MODERN, Handler, Trail
+from sluicegate.protocol.model import MODERN, SLUICE, Asker, Handler, Trail
 from sluicegate.protocol.modern_client import is_modern
 
 log = logging.getLogger(__name__)
@@ -183,11 +183,11 @@ class Listener:
     def open_streams(self) -> int:
         return len(self._context.streams)
 
-    async def ask(self, session: str, method: str, params: Json) -> Response | None:
+    async def ask(self, session: str, method: str, params: Json, asker: Asker = SLUICE) -> Response | None:
         """Asks the client of that session something that belongs to no call; None where it cannot be asked."""
         if session in self._event_streams:
-            return await self._event_streams.ask(session, method, params)
-        return await self.sessions.ask(session, method, params)
+            return await self._event_streams.ask(session, method, params, asker)
+        return await self.sessions.ask(session, method, params, asker)
 
     def is_idle(self, session: str) -> bool:
         """Whether that session has no open stream and no open call. One over HTTP+SSE is its stream."""

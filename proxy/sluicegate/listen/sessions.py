@@ -18,6 +18,7 @@ from sluicegate.listen.resumable_response import ResumableResponse
 from sluicegate.listen.settings import SessionLimits
 from sluicegate.protocol import legacy_client
 from sluicegate.protocol.jsonrpc import Json, Response
+from sluicegate.protocol.model import SLUICE, Asker
 
 _TRIED: Final = 10  # principals, of whom one may have no session that is idle
 
@@ -72,10 +73,10 @@ class Sessions:
         self._owned[principal.name].move_to_end(id)
         return session
 
-    async def ask(self, id: str, method: str, params: Json) -> Response | None:
+    async def ask(self, id: str, method: str, params: Json, asker: Asker = SLUICE) -> Response | None:
         """Asks the client of that session something that belongs to no call; None where it cannot be asked."""
         session = self._all.get(id)
-        return None if session is None else await session.ask(method, params)
+        return None if session is None else await session.ask(method, params, asker)
 
     def is_idle(self, id: str) -> bool:
         session = self._all.get(id)

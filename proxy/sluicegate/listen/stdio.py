@@ -18,7 +18,7 @@ from sluicegate.listen.line_streams import LineReader, LineWriter, Output, line_
 from sluicegate.listen.settings import RequestLimits
 from sluicegate.protocol import reserved_keys
 from sluicegate.protocol.jsonrpc import INVALID_REQUEST, MAX_NODES, Json, Malformed, Response, decode, id_unread
-from sluicegate.protocol.model import Ask, Client, Handler, Trail
+from sluicegate.protocol.model import AskSession, Client, Handler, Trail
 
 MAX_LINE: Final = 4 * 1024 * 1024
 GRACE: Final = 2.0  # seconds that open calls have after EOF
@@ -43,7 +43,7 @@ async def serve(
     max_batch: int = 50,
     grace: float = GRACE,
     on_abandoned: Callable[[str], None] = lambda id: None,
-    offer_ask: Callable[[Ask], None] = lambda ask: None,
+    offer_ask: Callable[[AskSession], None] = lambda ask: None,
     until_free: UntilFree = lambda principal: 0.0,
 ) -> None:
     """Serve one client until its stream ends or it no longer takes what is written. Of `client` principal, roles

@@ -336,6 +336,26 @@ Ask = Callable[[str, str, Json], Awaitable[Response | None]]
 it cannot be asked or does not answer in time; else its response, whose id says nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks outside of any call: a server by its key, or Sluice, which has none. `allowed` gives the question as
+    that client may be asked it by now; None where it may not."""
+
+    server: str = ""
+    allowed: Callable[[Client, Json], Json | None] = lambda client, ask: ask
+
+
+SLUICE: Final = Asker()
+
+
+class AskSession(Protocol):
+    """Asks as `Ask` does, on behalf of `asker`."""
+
+    def __call__(
+        self, session: str, method: str, params: Json, asker: Asker = SLUICE, /
+    ) -> Awaitable[Response | None]: ...
+
+
 class McpServer(Protocol):
     """One configured server as the middle sees it: a Handler that also says how it is doing."""
 

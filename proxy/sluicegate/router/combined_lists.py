@@ -9,7 +9,7 @@ left out before pages are cut, so that neither their number nor their length tel
 import asyncio
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final
@@ -17,7 +17,7 @@ from typing import Any, Final
 from sluicegate.catalog import uri_fields
 from sluicegate.catalog.cursor import Generations, Position, Seal, Unseal, open_cursor, seal_cursor
 from sluicegate.catalog.snapshot import KINDS, Snapshot
-from sluicegate.catalog_cache import CatalogCache, MayList, Resolver
+from sluicegate.catalog_cache import CatalogCache, MayList, Resolver, ServerSnapshots
 from sluicegate.catalog_cache.list_walk import ask, next_cursor, page_of, ttl_of
 from sluicegate.policy.memo import Memo
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Malformed, SharedList, decode_fast, dump
@@ -165,7 +165,7 @@ class CombinedLists:
             return start
         list_page, parts, rest = _Page(self._lists.settings.page), list[_Part](), None
         room = list_page.size
-        for key, snapshot in _from(await self._lists.all(call.client, "list"), start.server):
+        for key, snapshot in self._from(await self._lists.all(call.client, "list"), start.server):
             self._note_ttl(list_page, key, snapshot, call)
             if snapshot is None or not self._servers[key].shows(call.client):
                 continue
@@ -191,6 +191,12 @@ class CombinedLists:
             self._pages.keep(parts, shared)
         return shared
 
+    def _from(self, snapshots: ServerSnapshots, server: str) -> ServerSnapshots:
+        """Those from that server on, which this client may not see any more, maybe."""
+        keys = list(self._servers)
+        rest = frozenset(keys[keys.index(server) :] if server in keys else ())
+        return [one for one in snapshots if one[0] in rest]
+
     def _note_ttl(self, list_page: _Page, key: str, snapshot: Snapshot | None, call: Call) -> None:
         """What a server that is away will list cannot be known, so the page is stale at once."""
         method, client = call.method, call.client
@@ -208,7 +214,7 @@ class CombinedLists:
         if isinstance(start, Failure) or isinstance(trace, Failure):
             return _STALE
         list_page = _Page(self._lists.settings.page)
-        snapshots = list(_from(await self._lists.all(call.client, "list"), start.server))
+        snapshots = list(self._from(await self._lists.all(call.client, "list"), start.server))
         keys = [key for key, snapshot in snapshots if not self._is_skipped(call, key, snapshot)]
         started = await asyncio.gather(*(self._lists.has_started(key, call.client) for key in keys))
         keys = [key for key, has_started in zip(keys, started, strict=True) if has_started]
@@ -308,14 +314,6 @@ class CombinedLists:
         more = {} if rest is None else {"nextCursor": self._cursors.close(call, rest)}
         ttl_ms = min(list_page.ttls, default=0)
         return Result({LISTS[call.method].key: list_page.items, **more, "ttlMs": ttl_ms, "cacheScope": "private"})
-
-
-def _from(snapshots: list[tuple[str, Snapshot | None]], server: str) -> Iterator[tuple[str, Snapshot | None]]:
-    reached = False
-    for one in snapshots:
-        reached = reached or one[0] == server
-        if reached:
-            yield one
 
 
 def _is_refused(outcome: Outcome | None, trace: Trace) -> bool:

@@ -1,0 +1,206 @@
+"""What servers ask outside of any call: of whom, and in which form."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from e2e.desktop_clients import Desktop
+from e2e.sluice_process import stdio_command
+from policy_bed import bearer, bed, client_keys
+from waiting import until_so
+
+Json = dict[str, Any]
+PESTERING = str(Path(__file__).parent / "pestering_server.py")
+ME: Json = {"name": "c", "version": "1"}
+EVERYTHING: Json = {"sampling": {}, "elicitation": {"form": {}}, "roots": {"listChanged": True}}
+HELLO: Json = {"protocolVersion": "2025-11-25", "capabilities": EVERYTHING, "clientInfo": ME}
+ANSWERS: Json = {
+    "sampling/createMessage": {"role": "assistant", "model": "m", "content": {"type": "text", "text": "SECRET"}},
+    "elicitation/create": {"action": "accept", "content": {"name": "SECRET"}},
+    "roots/list": {"roots": [{"uri": "file:///SECRET"}]},
+}
+
+
+def pestering(folder: Path, key: str, pause: float = 0.1) -> Json:
+    return {"command": sys.executable, "args": [PESTERING, str(folder / key), str(pause)], "era": "legacy"}
+
+
+def heard(folder: Path, key: str) -> list[Json]:
+    file = folder / key
+    return [json.loads(line) for line in file.read_text().split("\n")[:-1]] if file.exists() else []
+
+
+def secrets(folder: Path, key: str) -> int:
+    """How many answers that server has got of the client."""
+    return json.dumps(heard(folder, key)).count("SECRET")
+
+
+class Sink:
+    """What a client was asked. It answers everything unless it is `mute`."""
+
+    def __init__(self, send: Any, mute: bool = False) -> None:
+        self.asked: list[Json] = []
+        self._send, self._mute = send, mute
+
+    def take(self, message: Json) -> None:
+        if message.get("method") in ANSWERS:
+            self.asked.append(message)
+            if not self._mute:
+                self._send(id=message["id"], result=ANSWERS[message["method"]])
+
+    def of(self, method: str) -> list[Json]:
+        return [message["params"] for message in self.asked if message["method"] == method]
+
+
+class PipePeer(Desktop):
+    """A legacy client on a pipe that hands what it is asked to its sink, whatever it waits for."""
+
+    def __init__(self, command: list[str], mute: bool) -> None:
+        super().__init__(command, "c")
+        self.sink = Sink(self.send, mute)
+
+    def hear(self) -> Json:
+        message = super().hear()
+        self.sink.take(message)
+        return message
+
+    def hear_until(self, condition: Callable[[], bool]) -> None:
+        until_so(lambda: self.hear() and condition(), 30, self.said)
+
+
+@contextmanager
+def desktop(folder: Path, rows: str, servers: Json, mute: bool = False, **config: Any) -> Iterator[PipePeer]:
+    (folder / "policy.csv").write_text(rows)
+    settings = {"servers": servers, "policy": {"files": ["policy.csv"]}, "clients": {"local": {"roles": []}}, **config}
+    client = PipePeer(stdio_command(settings, folder), mute)
+    try:
+        assert "result" in client.ask("initialize", **HELLO)
+        client.send(method="notifications/initialized")
+        yield client
+    finally:
+        client.close()
+
+
+class HttpPeer:
+    """A legacy client over Streamable HTTP or over HTTP+SSE, whose stream is read by a thread."""
+
+    def __init__(self, url: str, transport: str) -> None:
+        self._headers = {"Accept": "application/json, text/event-stream", **bearer("ann")}
+        self._url, self._http, self._ids = url, httpx.Client(timeout=60), iter(range(1, 1000))
+        self._heard: dict[int, Json] = {}
+        self._is_sse, self._endpoint = transport == "sse", threading.Event()
+        self.sink, self.methods = Sink(self.tell), list[str]()
+        if self._is_sse:
+            self.listen(url.removesuffix("/mcp") + "/sse")
+            assert self._endpoint.wait(20)
+        self.ask("initialize", **HELLO)
+        self.tell(method="notifications/initialized")
+
+    def listen(self, url: str = "") -> None:
+        threading.Thread(target=self._follow, args=(url or self._url,), daemon=True).start()
+
+    def _follow(self, url: str) -> None:
+        headers = self._headers | {"Accept": "text/event-stream"}
+        with suppress(httpx.HTTPError), httpx.stream("GET", url, headers=headers, timeout=60) as stream:
+            for line in stream.iter_lines():
+                data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
+                if data.startswith("{"):
+                    message = json.loads(data)
+                    self._heard[message.get("id")] = message
+                    self.methods.append(message.get("method"))
+                    self.sink.take(message)
+                elif data:
+                    self._url = str(httpx.URL(self._url).join(data))
+                    self._endpoint.set()
+
+    def tell(self, **message: Any) -> httpx.Response:
+        answer = self._http.post(self._url, json={"jsonrpc": "2.0", **message}, headers=self._headers)
+        if "mcp-session-id" in answer.headers:
+            self._headers["Mcp-Session-Id"] = answer.headers["mcp-session-id"]
+        return answer
+
+    def ask(self, method: str, **params: Any) -> Json:
+        id = next(self._ids) + 10_000_000
+        answer = self.tell(id=id, method=method, params=params)
+        if self._is_sse:
+            until_so(lambda: id in self._heard)
+            return self._heard[id]
+        message: Json = answer.json()
+        return message
+
+    def call(self, name: str) -> str:
+        return json.dumps(self.ask("tools/call", name=name, arguments={}))
+
+
+# ---------------------------------------------------------------- whom
+
+
+def test_a_server_without_a_right_asks_no_client_on_a_pipe_and_learns_nothing_of_it(tmp_path: Path) -> None:
+    servers = {"evil": pestering(tmp_path, "evil"), "good": pestering(tmp_path, "good")}
+    with desktop(tmp_path, "p, local, good, *, *, allow\n", servers) as client:
+        sink = client.sink
+        assert client.tools() == {"good__t"}
+        client.hear_until(lambda: len(sink.asked) >= 30 and len(heard(tmp_path, "evil")) >= 10)
+    assert not [params for params in sink.of("elicitation/create") if "[evil]" in params["message"]]
+    assert secrets(tmp_path, "good") and not secrets(tmp_path, "evil")
+    assert {"declared": {}} in heard(tmp_path, "evil")
+    assert all(not message.get("declared") for message in heard(tmp_path, "evil"))
+
+
+@pytest.mark.parametrize("transport", ["streamable", "sse"])
+def test_a_server_asks_no_more_once_its_client_has_lost_the_right(tmp_path: Path, transport: str) -> None:
+    servers = {"evil": pestering(tmp_path, "evil"), "good": pestering(tmp_path, "good")}
+    keys = {"keys": client_keys(ann=[])}
+    with bed(tmp_path, "p, key:ann, *, *, *, allow\n", servers, clients=keys) as made:
+        peer = HttpPeer(made.process.url, transport)
+        if transport == "streamable":
+            peer.listen()
+        for key in servers:
+            assert "done" in peer.call(f"{key}__t")
+        made.until(lambda: secrets(tmp_path, "evil") > 5 and secrets(tmp_path, "good") > 5)
+        made.write("p, key:ann, good, *, *, allow\n")
+        made.until(lambda: "done" not in peer.call("evil__t"))
+        time.sleep(1)  # what was answered before is on its way
+        before, asked = secrets(tmp_path, "evil"), len(peer.sink.asked)
+        lines, good = len(heard(tmp_path, "evil")), secrets(tmp_path, "good")
+        made.until(lambda: len(heard(tmp_path, "evil")) > lines + 10 and secrets(tmp_path, "good") > good + 10)
+        assert not [one for one in peer.sink.asked[asked:] if "[evil]" in one["params"].get("message", "")]
+        told = [one.get("result", {}).get("roots") for one in heard(tmp_path, "evil")[lines:]]
+        assert secrets(tmp_path, "evil") - before == sum(1 for roots in told if roots), "but roots that it had before"
+
+
+def test_an_answer_that_comes_after_the_right_is_lost_does_not_go_down(tmp_path: Path) -> None:
+    servers = {"evil": pestering(tmp_path, "evil")}
+    with bed(tmp_path, "p, key:ann, *, *, *, allow\n", servers, clients={"keys": client_keys(ann=[])}) as made:
+        peer = HttpPeer(made.process.url, "streamable")
+        peer.sink = Sink(peer.tell, mute=True)
+        peer.listen()
+        assert "done" in peer.call("evil__t")
+        made.until(lambda: len(peer.sink.asked) >= 3)
+        made.write("p, key:ann, other, *, *, allow\n")
+        made.until(lambda: "done" not in peer.call("evil__t"))
+        lines = len(heard(tmp_path, "evil"))
+        for message in peer.sink.asked:
+            peer.tell(id=message["id"], result=ANSWERS[message["method"]])
+        made.until(lambda: len(heard(tmp_path, "evil")) > lines + 3)
+        assert not secrets(tmp_path, "evil")
+
+
+# ---------------------------------------------------------------- in which form
+
+
+def test_what_is_asked_has_the_members_of_its_own_kind_alone(tmp_path: Path) -> None:
+    with desktop(tmp_path, "p, local, *, *, *, allow\n", {"odd": pestering(tmp_path, "odd")}) as client:
+        sink = client.sink
+        assert client.tools() == {"odd__t"}
+        client.hear_until(lambda: bool(sink.of("elicitation/create") and sink.of("sampling/createMessage")))
+    assert all(params.keys() == {"message", "requestedSchema"} for params in sink.of("elicitation/create"))
+    messages = [message for params in sink.of("sampling/createMessage") for message in params["messages"]]
+    assert all(message["content"] == {"type": "text", "text": "?"} for message in messages)
