@@ -1,4 +1,4 @@
-"""What servers ask outside of any call: of whom, and in which form."""
+"""What servers ask outside of any call: of whom, in which form, and how many at once."""
 
 import json
 import sys
@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-from e2e.desktop_clients import Desktop
+from e2e.desktop_clients import SERVER, Desktop
 from e2e.sluice_process import stdio_command
-from policy_bed import bearer, bed, client_keys
+from policy_bed import bearer, bed, client_keys, recorder
 from waiting import until_so
 
 Json = dict[str, Any]
@@ -72,7 +72,7 @@ class PipePeer(Desktop):
         return message
 
     def hear_until(self, condition: Callable[[], bool]) -> None:
-        until_so(lambda: self.hear() and condition(), 30, self.said)
+        until_so(lambda: condition() or (self.hear() and condition()), 30, self.said)
 
 
 @contextmanager
@@ -204,3 +204,37 @@ def test_what_is_asked_has_the_members_of_its_own_kind_alone(tmp_path: Path) -> 
     assert all(params.keys() == {"message", "requestedSchema"} for params in sink.of("elicitation/create"))
     messages = [message for params in sink.of("sampling/createMessage") for message in params["messages"]]
     assert all(message["content"] == {"type": "text", "text": "?"} for message in messages)
+
+
+# ---------------------------------------------------------------- how many
+
+
+ROWS = "p, local, *, *, *, allow\np2, local, bank, *, *, confirm\n"
+HOLD: Json = {"hold_for": "1s"}
+MANY: Json = {"pending_approvals": 30}
+
+
+def test_servers_that_ask_without_end_leave_room_for_others_and_for_sluice(tmp_path: Path) -> None:
+    servers = {key: pestering(tmp_path, key, 0.02) for key in ("loud1", "loud2")}
+    servers |= {"bank": recorder(tmp_path, "bank", tools=["pay"]) | {"sharing": "session"}, "asking": SERVER}
+    with desktop(tmp_path, ROWS, servers, mute=True) as client:
+        assert {"bank__pay", "asking__name", "loud1__t", "loud2__t"} <= client.tools()
+        sink = client.sink
+        client.hear_until(lambda: len(sink.asked) >= 10)
+        time.sleep(1)  # they fill what they can
+        client.begin("tools/call", name="bank__pay", arguments={})
+        client.begin("tools/call", name="asking__name", arguments={})
+        client.hear_until(lambda: "Who are you?" in json.dumps(sink.asked) and "Sluice asks" in json.dumps(sink.asked))
+
+
+def test_a_call_whose_approval_cannot_be_asked_for_is_pending(tmp_path: Path) -> None:
+    """With an approval's id, as for a client that cannot be asked."""
+    servers = {"bank": recorder(tmp_path, "bank", tools=["pay"]) | {"sharing": "session"}}
+    with desktop(tmp_path, ROWS, servers, mute=True, approvals=HOLD, limits=MANY) as client:
+        assert client.tools() == {"bank__pay"}
+        for number in range(20):
+            client.begin("tools/call", name="bank__pay", arguments={"number": number})
+            assert client.hear()["method"] == "elicitation/create"
+        end = client.ask("tools/call", name="bank__pay", arguments={"number": 20})["result"]
+    assert end["_meta"]["dev.sluice/reason"] == "approval_pending" and "NOT EXECUTED" in end["content"][0]["text"]
+    assert end["_meta"]["dev.sluice/approval"]["id"]

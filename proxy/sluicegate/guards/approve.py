@@ -25,6 +25,7 @@ from sluicegate.guards.approval_tasks import ApprovalTasks
 from sluicegate.guards.enforce import CheckArguments, refused_arguments
 from sluicegate.policy.profiles import ApprovalProfile
 from sluicegate.policy.rules import Ruling
+from sluicegate.protocol.input_forms import InputRefusal
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import (
     ApprovalRef,
@@ -198,6 +199,8 @@ class _ApprovalFlow:
         if asked is None or answer is None:
             return await self._put(approval, how)
         self.answers = {}
+        if isinstance(answer, InputRefusal):  # it could not be put: others may decide, as where nobody can be asked
+            return None
         if how == "url":
             return None if _is_accepted(answer) else await self._closed(approval)
         vote = messages.read_vote(approval, answer)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from sluicegate.guards.name import GONE
+from sluicegate.protocol.input_forms import InputRefusal
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.legacy_server import URL_ELICITATION_REQUIRED
 from sluicegate.protocol.methods import ASKING
@@ -85,6 +86,8 @@ async def _ask(deps: LoginDeps, call: Call, target: Target, asked: ApprovalRef |
         answer = (call.params.get("inputResponses") or {}).get(asked.key)
         if not isinstance(answer, dict) or answer.get("action") != "accept":
             why = deps.account(server, call.client)
+            if isinstance(answer, InputRefusal) and isinstance(why, str):  # it could not be put
+                return _refused(call, why)
             return _refused(call, f"{DECLINED} {why}" if isinstance(why, str) else DECLINED)
         call = replace(call, params={name: one for name, one in call.params.items() if name != "inputResponses"})
     # What another process has done is known when it is looked for.

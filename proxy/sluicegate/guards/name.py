@@ -150,7 +150,8 @@ def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewr
     if isinstance(outcome, InputRequired):
         if outcome.is_ours:  # says itself who asks, and names no URI that could be followed
             return outcome
-        return replace(outcome, requests=_signed(uri_fields.asks(outcome.requests, change), target.server))
+        requests = _signed(uri_fields.asks(outcome.requests, change), target.server)
+        return replace(outcome, requests=requests, server=target.server)
     data = uri_fields.error_data(outcome.data, change)
     if outcome.code == URL_ELICITATION_REQUIRED:  # whoever says so otherwise was judged before
         data = {**data, "elicitations": [_shown(entry, target.server) for entry in data["elicitations"]]}

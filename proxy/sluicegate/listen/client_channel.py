@@ -18,7 +18,7 @@ from typing import Any, Final
 import anyio
 
 from sluicegate.protocol import input_requests_client, tasks
-from sluicegate.protocol.input_forms import ELICIT
+from sluicegate.protocol.input_forms import ELICIT, refusal
 from sluicegate.protocol.input_requests_client import Question, Settled, Unanswered
 from sluicegate.protocol.jsonrpc import Json, Message, Notification, Request, Response, is_id
 from sluicegate.protocol.legacy_client import ELICITATION_COMPLETE
@@ -27,6 +27,7 @@ from sluicegate.protocol.model import ANSWER_WITHIN, Asker, Call, Client, Handle
 log = logging.getLogger(__name__)
 
 MAX_ASKS: Final = 20  # open ones of one session
+_OWN_ASKS: Final = 4  # of these, for Sluice's own
 MAX_ROUNDS: Final = 10
 ASIDE_WITHIN: Final = 60.0  # what is asked outside of a call
 _PAUSE_FIRST, _PAUSE_MOST = 0.05, 0.25
@@ -51,30 +52,35 @@ class Asks:
 
     def __init__(self, first: int = 1) -> None:
         self._ids = count(first)
-        self._open: dict[object, Take] = {}
+        self._open: dict[object, tuple[Take, str]] = {}
         self._closed = False
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def put(self, take: Take) -> int | None:
-        """Returns the id of a new question; None where too many are open."""
-        if self._closed or len(self._open) >= MAX_ASKS:
+    def put(self, take: Take, server: str = "") -> int | None:
+        """Returns the id of a new question; None where too many are open. Without a server it is Sluice's own."""
+        if self._closed or len(self._open) >= MAX_ASKS or (server and not self._has_room(server)):
             return None
         id = next(self._ids)
-        self._open[id] = take
+        self._open[id] = take, server
         return id
+
+    def _has_room(self, server: str) -> bool:
+        """A server has at most as many open as are left for others: half of all, half of the rest, and so on."""
+        askers = [asker for _, asker in self._open.values() if asker]
+        return askers.count(server) < MAX_ASKS - _OWN_ASKS - len(askers)
 
     def withdraw(self, id: int) -> bool:
         """Removes the question; returns whether it was still open."""
         return self._open.pop(id, None) is not None
 
     def answer(self, response: Response) -> None:
-        take = self._open.pop(response.id, None)
-        if take is None:
+        found = self._open.pop(response.id, None)
+        if found is None:
             log.debug("an answer to a question that nobody asked")
         else:
-            take(response)
+            found[0](response)
 
     def spoil(self, value: object) -> bool:
         """Whether this, which is no message, was meant as a response: then its question is answered, badly."""
@@ -94,7 +100,7 @@ class Asks:
         """Ends all waits for answers: the session is over."""
         self._closed = True
         while self._open:
-            self._open.popitem()[1](None)
+            self._open.popitem()[1][0](None)
 
 
 # ---------------------------------------------------------------- the rounds of a call
@@ -132,6 +138,8 @@ async def run_input_rounds(handler: Handler, call: Call, outcome: Outcome, chann
         except asyncio.CancelledError:
             channel.abandon(call.trail.id)
             raise
+        if isinstance(answers, Unanswered) and outcome.is_ours and not answers.is_put:
+            answers = dict.fromkeys(outcome.requests, refusal({"message": answers.why}))  # nobody will see it
         if isinstance(answers, Unanswered):
             channel.abandon(call.trail.id)
             if answers.is_late:
@@ -209,7 +217,7 @@ async def _ask_all(call: Call, asked: InputRequired, channel: ClientChannel, vis
     round = _Round(settled, {key: question.method for key, question in questions.items()}, asked.takes_errors)
     ids: list[int] = []
     try:
-        problem = await _send_all(questions, round, ids, channel)
+        problem = await _send_all(questions, round, ids, channel, "" if asked.is_ours else asked.server)
         if problem is None:
             problem = await _wait(round, asked.remaining_seconds)
     finally:
@@ -221,15 +229,17 @@ async def _ask_all(call: Call, asked: InputRequired, channel: ClientChannel, vis
 
 
 async def _send_all(
-    questions: dict[str, Question], round: _Round, ids: list[int], channel: ClientChannel
+    questions: dict[str, Question], round: _Round, ids: list[int], channel: ClientChannel, server: str
 ) -> Unanswered | None:
     for key, question in questions.items():
-        id = channel.asks.put(partial(round.take, key))
+        id = channel.asks.put(partial(round.take, key), server)
         if id is None:
-            return Unanswered("The client has too many unanswered questions for the server to ask another.")
+            why = "The client has too many unanswered questions for the server to ask another."
+            return Unanswered(why, is_put=False)
         ids.append(id)
         if not await channel.send(Request(id, question.method, question.params)):
-            return Unanswered("The server's question cannot reach the client: its stream is closed.")
+            why = "The server's question cannot reach the client: its stream is closed."
+            return Unanswered(why, is_put=False)
     return None
 
 
@@ -276,7 +286,7 @@ async def ask_aside(
     if isinstance(question, Unanswered):
         return None
     answer: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
-    id = asks.put(lambda response: None if answer.done() else answer.set_result(response))
+    id = asks.put(lambda response: None if answer.done() else answer.set_result(response), asker.server)
     if id is None:
         return None
     try:

@@ -36,10 +36,11 @@ class Settled:
 @dataclass(frozen=True, slots=True)
 class Unanswered:
     """There is no answer and there will be none: `why` as a sentence for whoever called. `is_late`: for want of
-    time."""
+    time. Without `is_put` the client has not seen the question."""
 
     why: str
     is_late: bool = False
+    is_put: bool = True
 
 
 # An ask that no user will see ends like one that its user closed.

@@ -264,7 +264,7 @@ class InputRequired:
     (2026-07-28 basic/patterns/mrtr). None is "no state", the empty string is a state. `is_held`: the call is still
     open at its server, so that its own time bounds the rounds, not their number; `remaining_seconds` are left of it.
     `takes_errors`: that server asked with requests of its own, which may be answered with an error. With an
-    `approval_ref` that has a key it is Sluice that asks."""
+    `approval_ref` that has a key it is Sluice that asks. `server` is the key of the one that does."""
 
     requests: Json
     state: str | None = None
@@ -272,6 +272,7 @@ class InputRequired:
     takes_errors: bool = False
     approval_ref: ApprovalRef | None = None
     remaining_seconds: float | None = None
+    server: str = ""
 
     @property
     def is_ours(self) -> bool:
