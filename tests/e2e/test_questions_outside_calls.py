@@ -238,3 +238,54 @@ def test_a_call_whose_approval_cannot_be_asked_for_is_pending(tmp_path: Path) ->
         end = client.ask("tools/call", name="bank__pay", arguments={"number": 20})["result"]
     assert end["_meta"]["dev.sluice/reason"] == "approval_pending" and "NOT EXECUTED" in end["content"][0]["text"]
     assert end["_meta"]["dev.sluice/approval"]["id"]
+
+
+# ---------------------------------------------------------------- what waits for a stream
+
+QUEUEING = '''
+import json, sys, threading
+tools, lock = ["go"], threading.Lock()
+def send(**message):
+    with lock:
+        print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+def visited(id):
+    send(method="notifications/elicitation/complete", params={"elicitationId": id})
+def later():
+    if sys.argv[1] == "good":
+        tools.append("new")
+        send(method="notifications/tools/list_changed")
+    else:
+        for number in range(400):
+            visited(f"{number}" + "x" * int(sys.argv[2]))
+        visited("last")
+for line in sys.stdin:
+    message, result = json.loads(line), {}
+    if "id" not in message or "method" not in message:
+        continue
+    if message["method"] == "initialize":
+        about = {"serverInfo": {"name": "s", "version": "1"}, "capabilities": {"tools": {"listChanged": True}}}
+        result = {"protocolVersion": "2025-11-25", **about}
+    elif message["method"] == "tools/list":
+        result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in tools]}
+    elif message["method"] == "tools/call":
+        result = {"content": [{"type": "text", "text": "ok"}]}
+    send(id=message["id"], result=result)
+    if message["method"] == "tools/call":
+        threading.Timer(0.3, later).start()
+'''
+
+
+@pytest.mark.parametrize("size", [1_000, 100_000])
+def test_what_a_server_says_pushes_out_nothing_that_has_changed(tmp_path: Path, size: int) -> None:
+    (tmp_path / "server.py").write_text(QUEUEING)
+    start, more = [str(tmp_path / "server.py")], {"command": sys.executable, "era": "legacy", "pin": "off"}
+    servers = {key: {**more, "args": [*start, key, str(size)]} for key in ("good", "evil")}
+    with bed(tmp_path, "p, key:ann, *, *, *, allow\n", servers, clients={"keys": client_keys(ann=[])}) as made:
+        peer = HttpPeer(made.process.url, "streamable")
+        assert "ok" in peer.call("good__go")
+        made.until(lambda: "good__new" in json.dumps(peer.ask("tools/list")))
+        assert "ok" in peer.call("evil__go")
+        time.sleep(2)  # all of it waits for the stream, and nobody sees that
+        peer.listen()
+        until_so(lambda: "notifications/elicitation/complete" in peer.methods)
+        until_so(lambda: "notifications/tools/list_changed" in peer.methods, 5)

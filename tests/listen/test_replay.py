@@ -70,3 +70,33 @@ def test_an_outbox_is_bounded_in_bytes_but_the_newest_stays(is_sent: bool) -> No
     assert box.take() is not None
     box.rewind(0)
     assert box.take() is not None and box.take() is None
+
+
+def test_talk_goes_before_changes_and_first_that_of_whoever_has_most() -> None:
+    box, changed = PushQueue(), Notification("notifications/tools/list_changed", {})
+    box.put(changed)
+    box.put(Notification("done", {"elicitationId": "mine"}), "good")
+    for n in range(3000):
+        box.put(Notification("updated", {"uri": f"a:{n}"}), "evil")
+        box.put(Notification("done", {"elicitationId": f"{n}" + "x" * 1000}), "evil")
+    found = []
+    while (entry := box.take()) is not None:
+        found.append(entry[1])
+    assert b"list_changed" in found[0] and len(found) <= 1000 and sum(map(len, found)) <= 256 * 1024
+
+
+def test_a_server_that_says_much_loses_its_own_words_first() -> None:
+    box = PushQueue()
+    box.put(Notification("done", {"elicitationId": "mine"}), "good")
+    for n in range(3000):
+        box.put(Notification("done", {"elicitationId": f"{n}" + "x" * 1000}), "evil")
+    entry = box.take()
+    assert entry is not None and b"mine" in entry[1]
+
+
+def test_the_same_words_of_two_servers_are_two() -> None:
+    box = PushQueue()
+    for server in ("a", "b"):
+        box.put(Notification("done", {"elicitationId": "1"}), server)
+    box.forget(Notification("done", {"elicitationId": "1"}), "a")
+    assert box.take() is not None and box.take() is None

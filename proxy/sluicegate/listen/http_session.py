@@ -152,7 +152,7 @@ class HttpSession(LegacySession):
             if self.push is not None:
                 await self.push.write(event(encode(shown)))
             return
-        self.outbox.put(shown)
+        self.outbox.put(shown, shown.source)
         await self.flush()
 
     # ------------------------------------------------------------ questions outside of calls
@@ -168,7 +168,7 @@ class HttpSession(LegacySession):
                 sent.append(message)
             if self.push is None:
                 return False
-            self.outbox.put(message)
+            self.outbox.put(message, asker.server)
             await self.flush()
             return True
 
@@ -176,4 +176,4 @@ class HttpSession(LegacySession):
             return await ask_aside(self.asks, lambda: self.client, method, params, send, asker)
         finally:
             for request in sent:
-                self.outbox.forget(request)
+                self.outbox.forget(request, asker.server)

@@ -5,11 +5,11 @@ only that stream's later messages are sent again. Every memory here is bounded i
 """
 
 import re
-from collections import OrderedDict, deque
-from typing import Final
+from collections import Counter, OrderedDict, deque
+from typing import Final, NamedTuple
 
 from sluicegate.listen.http_exchange import event
-from sluicegate.protocol.jsonrpc import Message, Notification, Request, encode
+from sluicegate.protocol.jsonrpc import Message, Notification, Request, RequestId, encode
 
 PUSH: Final = 0  # the stream number of the session's own GET stream
 _MAX_SUBJECTS: Final = 1_000
@@ -62,23 +62,40 @@ class ReplayBuffer:
         return self._number
 
 
+class _Subject(NamedTuple):
+    """What a message is about. Of lower `rank` goes first: what is said, then what was updated, then changed lists."""
+
+    rank: int
+    server: str
+    method: str
+    about: RequestId | None = None
+
+
 class _Entries:
-    """The newest message of each subject, encoded, with its number. The oldest go first where there are too many, or
-    too many bytes; the newest stays, whatever its size."""
+    """The newest message of each subject, encoded, with its number. Where there are too many, or too many bytes, what
+    was said goes before what has changed: the oldest of the server that has most. The last one stays, whatever its
+    size."""
 
     __slots__ = ("all", "bytes")
 
     def __init__(self) -> None:
-        self.all: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
+        self.all: OrderedDict[_Subject, tuple[int, bytes]] = OrderedDict()
         self.bytes = 0
 
-    def put(self, subject: str, number: int, data: bytes) -> None:
+    def put(self, subject: _Subject, number: int, data: bytes) -> None:
         self.bytes += len(data) - len(self.all.get(subject, (0, b""))[1])
         self.all[subject] = (number, data)
         while len(self.all) > 1 and (len(self.all) > _MAX_SUBJECTS or self.bytes > _MAX_BYTES):
-            self.drop(next(iter(self.all)))
+            self.drop(self._first_to_go())
 
-    def drop(self, subject: str) -> None:
+    def _first_to_go(self) -> _Subject:
+        rank, sizes = min(subject.rank for subject in self.all), Counter[str]()
+        for subject, (_, data) in self.all.items():
+            sizes[subject.server] += len(data) if subject.rank == rank else 0
+        most = max(sizes, key=lambda server: sizes[server])
+        return next(subject for subject in self.all if (subject.rank, subject.server) == (rank, most))
+
+    def drop(self, subject: _Subject) -> None:
         self.bytes -= len(self.all.pop(subject, (0, b""))[1])
 
 
@@ -92,12 +109,13 @@ class PushQueue:
         self._due, self._sent = _Entries(), _Entries()
         self._number = 0
 
-    def put(self, message: Message) -> None:
-        self._due.put(_subject(message), 0, encode(message))
+    def put(self, message: Message, server: str = "") -> None:
+        """`server` is the one that says it."""
+        self._due.put(_subject(message, server), 0, encode(message))
 
-    def forget(self, message: Message) -> None:
+    def forget(self, message: Message, server: str = "") -> None:
         """Drops an event that is not to be sent, or not again."""
-        subject = _subject(message)
+        subject = _subject(message, server)
         self._due.drop(subject)
         self._sent.drop(subject)
 
@@ -123,10 +141,12 @@ class PushQueue:
         return self._number
 
 
-def _subject(message: Message) -> str:
+def _subject(message: Message, server: str) -> _Subject:
     """A question and its withdrawal are told one by one; of what changed, only the last time counts."""
     if isinstance(message, Request):
-        return f"request {message.id}"
+        return _Subject(0, server, "request", message.id)
     assert isinstance(message, Notification)
-    about = next((message.params[key] for key in _ABOUT if key in message.params), None)
-    return message.method if about is None else f"{message.method} {about}"
+    key = next((key for key in _ABOUT if key in message.params), None)
+    if key is None:
+        return _Subject(2, server, message.method)
+    return _Subject(int(key == "uri"), server, message.method, str(message.params[key]))

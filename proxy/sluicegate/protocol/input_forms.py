@@ -14,6 +14,7 @@ from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json
 ELICIT: Final = "elicitation/create"
 SAMPLE: Final = "sampling/createMessage"
 ROOTS: Final = "roots/list"
+MAX_ELICITATION_ID: Final = 1024
 
 _TOOL_BLOCKS: Final = frozenset({"tool_use", "tool_result"})
 _UNKNOWN: Final = "for input in a form that is not known"
@@ -33,10 +34,17 @@ def _elicitation(params: Json) -> str:
     if not isinstance(params.get("message"), str):
         return "its user something without saying what"
     if mode == "url":
+        if not is_short(params.get("elicitationId")):
+            return "its user to open a page under a name that is too long"
         return "" if address(params.get("url")) is not None else "its user to open something that is no web page"
     if mode != "form":
         return "for input from its user in a mode that is not known"
     return "" if isinstance(params.get("requestedSchema"), dict) else "its user for a form without fields"
+
+
+def is_short(id: Any) -> bool:
+    """Whether an elicitation may be called so: by its id it is remembered what its client has to be told."""
+    return not isinstance(id, str) or len(id) <= MAX_ELICITATION_ID
 
 
 def _sampling(params: Json) -> str:

@@ -49,8 +49,11 @@ def light(cls: type[T]) -> type[T]:
 @light
 @dataclass(frozen=True, slots=True)
 class Notification:
+    """`source` is who says it, where that is told apart; it is not part of the message."""
+
     method: str
     params: Json
+    source: str = field(default="", compare=False)
 
 
 @light

@@ -5,7 +5,7 @@ not have is left out or said in words. What servers ask it stands in `input_requ
 state (level, in-flight requests) is the listener's; this file is pure.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Final
 
@@ -192,7 +192,7 @@ def notification(note: Notification, revision: str, level: str | None = None) ->
     if note.method == "notifications/message":
         return note if _severity(note.params.get("level")) >= _severity(level or DEFAULT_LEVEL) else None
     if note.method == tasks.STATUS:
-        return Notification(note.method, tasks.to_legacy(note.params)) if rules.tasks else None
+        return replace(note, params=tasks.to_legacy(note.params)) if rules.tasks else None
     if note.method in _RELAYED or (note.method == ELICITATION_COMPLETE and rules.url_elicitation):
         return note
     return None

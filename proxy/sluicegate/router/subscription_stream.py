@@ -349,10 +349,10 @@ class SubscriptionStreams:
                 self._pursue(stream, event.server)
             elif method in OF_A_SESSION:
                 if self._may_tell(call, event.notification):
-                    await call.emit(event.notification)
+                    await call.emit(replace(event.notification, source=event.server))
             elif method == UPDATED:
                 for shown in stream.subscriptions.shown(event.server, event.notification.params["uri"]):
-                    await call.emit(shown)
+                    await call.emit(replace(shown, source=event.server))
             elif method in announced:
                 if await self._versions.look_again(call, event.server, method, seen):
                     await call.emit(Notification(method, {}))

@@ -25,7 +25,7 @@ from sluicegate.downstream.session.suspended import InteractiveExchange, Suspend
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.downstream.tasks import polling, task_ids
 from sluicegate.downstream.tasks.polling import LegacyTask
-from sluicegate.protocol import input_requests_server, tasks
+from sluicegate.protocol import input_forms, input_requests_server, tasks
 from sluicegate.protocol import legacy_server as dialect
 from sluicegate.protocol.input_forms import ROOTS
 from sluicegate.protocol.jsonrpc import Json, Notification, Request, RequestId, Response, dump, encode
@@ -449,6 +449,9 @@ class LegacyConnection(ServerConnection):
         if notification.method == "notifications/cancelled":
             self._withdraw(notification.params.get("requestId"))
         elif notification.method == _PAGE_VISITED:
+            id = notification.params.get("elicitationId")
+            if not isinstance(id, str) or not input_forms.is_short(id):
+                return None
             owner = exchange if exchange is not None else self._call_of_all()
             if owner is None or (isinstance(owner, InteractiveExchange) and owner.is_parked):
                 send_to_session(self._heard, self.session, notification)
