@@ -19,7 +19,7 @@ from e2e.sluice_process import ROOT
 from e2e.wire import LEGACY
 from peers.debian import provide
 from peers.fleet import free_port, running, wait_for_port
-from peers.postgres import Cluster, postgres
+from peers.postgres import postgres
 from policy_bed import Bed, bearer, bed, client_keys, key_of
 
 NAMES = ("r0", "r1", "r2")
@@ -61,11 +61,11 @@ class Replica:
 
 
 @contextmanager
-def staged(folder: Path, cluster: Cluster, clients: int = 8, **config: object) -> Iterator[tuple[list[Replica], str]]:
+def staged(folder: Path, database: str, clients: int = 8, **config: object) -> Iterator[tuple[list[Replica], str]]:
     """The replicas, and the URL of the balancer. Its clients are `c0` to `cN`, and `lea`, who approves."""
     keys = client_keys(**{f"c{number}": [] for number in range(clients)}, lea=["role:lead"])
     whole = {"clients": {"keys": keys, "local": {"roles": ["role:lead"]}}, "drain_delay": "2s", **config}
-    replicas = [Replica(name, machine(folder, name), cluster.url, whole) for name in NAMES]
+    replicas = [Replica(name, machine(folder, name), database, whole) for name in NAMES]
     with ExitStack() as stack:
         for one in replicas:
             stack.callback(one.close)
@@ -135,7 +135,7 @@ def forwarded(at: Bed) -> dict[str, float]:
 
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sluice-fleet-") as place, postgres() as cluster:
-        with staged(Path(place), cluster) as (replicas, url):
+        with staged(Path(place), cluster.url) as (replicas, url):
             print(f"balancer   {url}   (key: {key_of('c0')}; approver: {key_of('lea')})")
             for one in replicas:
                 assert one.bed is not None

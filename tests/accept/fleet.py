@@ -1,4 +1,5 @@
-"""Replicas behind the nginx that is shipped: a rolling restart under load, and a replica that is killed.
+"""Replicas behind the nginx that is shipped: a rolling restart under load, a replica that is killed, and a database
+that fails over.
 
 Calls are counted where they are made and where they are executed. Run it with: make accept ARGS=--fleet.
 """
@@ -17,12 +18,15 @@ from typing import Any, Final
 import httpx
 from e2e.wire import LEGACY, META, MODERN
 from fleet_stage import Replica, staged
-from peers.postgres import postgres
-from policy_bed import bearer
+from peers.postgres import Cluster, pair, postgres
+from policy_bed import Bed, bearer
+from waiting import until
 
 CALLS: Final = 10_000
 AT_ONCE: Final = 16
 SESSIONS: Final = 50
+APPROVALS: Final = 1_000
+APPROVERS: Final = 16
 ACCEPT: Final = {"Accept": "application/json, text/event-stream"}
 Json = dict[str, Any]
 
@@ -30,8 +34,13 @@ Json = dict[str, Any]
 def main(words: list[str]) -> int:
     """The exit code: 0 if every bar is held."""
     with tempfile.TemporaryDirectory(prefix="sluice-fleet-") as place, postgres() as cluster:
-        with staged(Path(place), cluster, drain_delay="5s") as (replicas, url):
+        with staged(Path(place), cluster.url, drain_delay="5s") as (replicas, url):
             good = [asyncio.run(rolling(replicas, url, Path(place))), asyncio.run(killed(replicas, url, Path(place)))]
+    with tempfile.TemporaryDirectory(prefix="sluice-fleet-") as place, pair() as (primary, standby):
+        both = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+        url = f"postgresql://postgres@{both}/postgres?target_session_attrs=read-write"
+        with staged(Path(place), url) as (replicas, _):
+            good.append(asyncio.run(failover(replicas, primary, standby, Path(place))))
     return 0 if all(good) else 1
 
 
@@ -87,6 +96,82 @@ async def killed(replicas: list[Replica], url: str, folder: Path) -> bool:
     return failed <= AT_ONCE and twice == 0 and load.told["legacy recovered"] > 0 and load.slowest_404 < 1
 
 
+async def failover(replicas: list[Replica], primary: Cluster, standby: Cluster, folder: Path) -> bool:
+    """The primary dies while approvals are asked for, given and used, and its standby takes over. Each approval is used
+    at all replicas at once, again and again."""
+    beds = [one.bed for one in replicas if one.bed is not None]
+    load = Load(beds[0].process.url)
+    used: list[tuple[float, str]] = []
+    over = asyncio.Event()
+
+    async def approvals(number: int) -> None:
+        async with httpx.AsyncClient(timeout=30) as client:
+            while not over.is_set():
+                call = f"wire-{next(Load.numbers)}"
+                if await _approved(client, beds, number, call):
+                    told = await asyncio.gather(*(_wire(client, at, number, call) for at in beds * 2))
+                    used.extend((time.monotonic(), call) for one in told if one == "done")
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(APPROVERS):
+            group.create_task(approvals(number))
+        for number in range(4):
+            group.create_task(load.modern(number, over.is_set))
+        await until(lambda: len({call for _, call in used}) >= APPROVALS // 2, 600)
+        before = load.told["modern failed"]
+        await asyncio.to_thread(primary.stop, signal.SIGKILL)
+        await asyncio.to_thread(standby.ask, "ALTER SYSTEM SET synchronous_standby_names = ''; ")
+        await asyncio.to_thread(standby.ask, "SELECT pg_promote()")
+        promoted = time.monotonic()
+        await until(lambda: len({call for _, call in used}) >= APPROVALS, 600)
+        over.set()
+    executed = _executed(folder)
+    twice = [call for call, count in executed.items() if call.startswith("wire-") and count > 1]
+    again = min(at for at, _ in used if at > promoted) - promoted
+    failed = load.told["modern failed"] - before
+    print(f"kill -9 of the primary, with promotion: {len({call for _, call in used})} approvals used, "
+          f"{len(twice)} used twice (bar 0); plain calls that failed {failed} of {load.told['modern ok']} (bar 0); "
+          f"the next one was used {again:.1f} s after the promotion (bar 5)")  # fmt: skip
+    for why, count in load.why.most_common(4):
+        print(f"  {count} x {why}")
+    return not twice and failed == 0 and again < 5
+
+
+async def _approved(client: httpx.AsyncClient, beds: list[Bed], number: int, call: str) -> bool:
+    """Asks at one replica, and approves at another; whether that took place."""
+    asked, told = beds[number % len(beds)], beds[(number + 1) % len(beds)]
+    found = await _wire(client, asked, number, call)
+    if not found.startswith("apr_"):
+        return False
+    where = f"{told.process.admin}/api/v1/approvals/{found}"
+    try:
+        shown = await client.get(where, headers=bearer("lea"))
+        if shown.status_code != 200:
+            return False
+        decision = {"decision": "approve", "seen_digest": shown.json()["digest"]}
+        return (await client.post(f"{where}/decisions", json=decision, headers=bearer("lea"))).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+async def _wire(client: httpx.AsyncClient, at: Bed, number: int, call: str) -> str:
+    """`done`, the id of the approval that it waits for, or nothing."""
+    head = {**ACCEPT, "MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "bank__wire",
+            **bearer(f"c{number % 8}")}  # fmt: skip
+    params = {"name": "bank__wire", "arguments": {"call": call}, "_meta": META}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    try:
+        answer = await client.post(at.process.url, json=body, headers=head)
+    except httpx.HTTPError:
+        return ""
+    if answer.status_code != 200:
+        return ""
+    result: Json = json.loads(answer.text.rpartition("data: ")[2]).get("result", {"isError": True})
+    if not result.get("isError"):
+        return "done"
+    return str(result.get("_meta", {}).get("dev.sluice/approval", {}).get("id", ""))
+
+
 def _executed(folder: Path) -> Counter[str]:
     """How often each call reached the server."""
     found = Counter[str]()
@@ -100,7 +185,7 @@ def _executed(folder: Path) -> Counter[str]:
 class Load:
     """Clients that count what they are told."""
 
-    _numbers = itertools.count()
+    numbers = itertools.count()
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -115,7 +200,7 @@ class Load:
                 **bearer(f"c{number % 8}")}  # fmt: skip
         async with httpx.AsyncClient(headers=head, timeout=30) as client:
             while not is_over():
-                call = str(next(self._numbers))
+                call = str(next(self.numbers))
                 params = {"name": "bank__look", "arguments": {"call": call}, "_meta": META}
                 body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
                 self._count("modern", call, await self._post(client, body, {}))
@@ -125,7 +210,7 @@ class Load:
             session = await self._session(client, number)
             while not is_over():
                 await asyncio.sleep(0.2)
-                call = str(next(self._numbers))
+                call = str(next(self.numbers))
                 params = {"name": "bank__look", "arguments": {"call": call}}
                 body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
                 began = time.monotonic()

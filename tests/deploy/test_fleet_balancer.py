@@ -9,7 +9,7 @@ from peers.postgres import postgres
 
 
 def test_the_balancer_keeps_sessions_where_they_are_and_hides_what_is_no_clients(tmp_path: Path) -> None:
-    with postgres("fsync=off") as cluster, staged(tmp_path, cluster) as (replicas, url):
+    with postgres("fsync=off") as cluster, staged(tmp_path, cluster.url) as (replicas, url):
         beds = [one.bed for one in replicas if one.bed is not None]
         sessions = [Session(url, f"c{number}") for number in range(6)]
         for session in sessions * 2:

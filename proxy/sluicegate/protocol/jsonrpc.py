@@ -53,7 +53,7 @@ class Notification:
 
     method: str
     params: Json
-    source: str = field(default="", compare=False)
+    source: str = field(default="", compare=False, kw_only=True)
 
 
 @light
