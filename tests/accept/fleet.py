@@ -111,6 +111,8 @@ async def failover(replicas: list[Replica], primary: Cluster, standby: Cluster, 
                 if await _approved(client, beds, number, call):
                     told = await asyncio.gather(*(_wire(client, at, number, call) for at in beds * 2))
                     used.extend((time.monotonic(), call) for one in told if one == "done")
+                    for id in {one for one in told if one.startswith("apr_")}:  # what came too late asks anew
+                        await _decide(client, beds[0], id, "deny")
 
     async with asyncio.TaskGroup() as group:
         for number in range(APPROVERS):
@@ -143,12 +145,16 @@ async def _approved(client: httpx.AsyncClient, beds: list[Bed], number: int, cal
     found = await _wire(client, asked, number, call)
     if not found.startswith("apr_"):
         return False
-    where = f"{told.process.admin}/api/v1/approvals/{found}"
+    return await _decide(client, told, found, "approve")
+
+
+async def _decide(client: httpx.AsyncClient, at: Bed, id: str, how: str) -> bool:
+    where = f"{at.process.admin}/api/v1/approvals/{id}"
     try:
         shown = await client.get(where, headers=bearer("lea"))
         if shown.status_code != 200:
             return False
-        decision = {"decision": "approve", "seen_digest": shown.json()["digest"]}
+        decision = {"decision": how, "seen_digest": shown.json()["digest"]}
         return (await client.post(f"{where}/decisions", json=decision, headers=bearer("lea"))).status_code == 200
     except httpx.HTTPError:
         return False

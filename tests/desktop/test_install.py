@@ -396,6 +396,18 @@ def test_uninstall_shows_what_becomes_of_each_file_before_it_asks(home: Path) ->
 # ---------------------------------------------------------------- classes of tools
 
 
+def test_an_open_policy_in_the_folder_is_said_to_ask_for_nothing(home: Path) -> None:
+    CLIENTS["cursor"].file().parent.mkdir(parents=True)
+    CLIENTS["cursor"].file().write_text(json.dumps({"mcpServers": {"git": {"command": "/bin/false"}}}))
+    (home / "sluice.yaml").write_text("version: 1\npolicy: {use: open}\nservers: {}\nclients: {local: {}}\n")
+    done = run(home, "install", "cursor", "--dry-run")
+    assert f"the servers go into {home / 'sluice.yaml'}, which this folder has" in done.stderr
+    assert "its policy is open: no call asks" in done.stderr
+    (home / "sluice.yaml").unlink()
+    done = run(home, "install", "cursor", "--dry-run")
+    assert "which this folder has" not in done.stderr and "policy is open" not in done.stderr
+
+
 def test_classes_are_proposed_shown_and_written_so_that_reading_asks_nobody(home: Path) -> None:
     file = CLIENTS["cursor"].file()
     git = {"command": sys.executable, "args": [listing_server.__file__], "env": {"A_TOKEN": SECRET}}
@@ -403,8 +415,9 @@ def test_classes_are_proposed_shown_and_written_so_that_reading_asks_nobody(home
     file.write_text(json.dumps({"mcpServers": {"git": git, "gone": {"command": "/bin/false"}}}))
     done = run(home, "install", "cursor", "--yes")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("  git  read: get_issue, whoami\n  git  destroy: delete_repo\n")
-    assert re.search(r"note  gone lists no tools now: .*ended with status 1; a call of one will ask", done.stderr)
+    shown = "  git  read: get_issue, whoami\n  git  destroy: delete_repo\n  git  write: create_issue\n"
+    assert done.stdout.endswith(shown)
+    assert re.search(r"note  gone lists no tools now: .*ended with status 1; each will count as `write`", done.stderr)
     config = home / ".config" / "sluice" / "sluice.yaml"
     assert "tools:\n      classes: {get_issue: read, whoami: read, delete_repo: destroy}\n" in config.read_text()
     verdicts = {name: run(home, "explain", "tools/call", f"git/{name}", "--as", "local", "--offline").returncode

@@ -47,12 +47,15 @@ class Replicas:
         """`stale`: the seconds after which a replica serves nothing that has no word from the store."""
         self.name, self.url, self.stale = name, url, stale
         self.start = token_hex(4)
-        self.knows = 0
-        """How many revoked keys we know from the store."""
+        self._knows = 0
         self._heard = time.monotonic()
         self.mark = f"{name}.{self.start}."
         self._urls: dict[str, str] = {}
         self._count = 1
+
+    def learned(self, revoked: int) -> None:
+        """So many revoked keys of the store are refused here from now on."""
+        self._knows = revoked
 
     def take(self, rows: Mapping[str, bytes]) -> None:
         """What the store has of all of them, by now."""
@@ -70,7 +73,7 @@ class Replicas:
         return f"the database has not answered for {self.stale:g} s: keys may be revoked, and nothing is served"
 
     def row(self) -> Json:
-        return {"name": self.name, "start": self.start, "url": self.url, "knows": self.knows}
+        return {"name": self.name, "start": self.start, "url": self.url, "knows": self._knows}
 
     def url_of(self, id: str) -> str | None:
         """Where the requests of another replica's session go; None where it is ours, or its replica has ended."""

@@ -130,7 +130,7 @@ class PolicyService:
             self._take(self.reload.config)
             self.later.on_change()(None)
         if among is not None:
-            among.knows = len(found)
+            among.learned(len(found))
 
     async def follow_revoked(self, store: Store, among: Replicas | None) -> None:
         while True:

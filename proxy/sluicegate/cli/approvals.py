@@ -111,7 +111,9 @@ def _about(row: Row) -> Iterator[str]:
         yield "  aims at    " + ", ".join(f"{name}={value}" for name, value in row["aims_at"].items())
     yield from _arguments(row)
     for call in row["last_calls"]:
-        target = f"{call.get('server', '-')}/{call.get('own', '-')}"
+        if "own" not in call:  # a list, or the handshake
+            continue
+        target = f"{call.get('server', '-')}/{call['own']}"
         yield f"  before     {call.get('time', '')[:19]} {target} {call.get('outcome', '')}"
     yield f"  digest     {row['digest']}" + (f"  trace {row['trace']}" if row["trace"] else "")
 

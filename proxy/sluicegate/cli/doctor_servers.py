@@ -88,6 +88,8 @@ def _hint(loaded: config.Config, key: str, one: ReachedServer) -> str:
         return f"login needed: put a valid token into headers of {key}, such as Authorization: Bearer ${{env:TOKEN}}"
     if isinstance(section, config.HttpServer):
         return "check its url, and that it runs"
+    if "was not found" in one.error:
+        return f"write its path into servers.{key}.command: sluice doctor --fix does"
     if "within" in one.error:
         return "run its command by hand and wait; a first start may download packages"
     return "run its command by hand, and read what it says"
@@ -198,7 +200,9 @@ def _stored(loaded: config.Config) -> dict[str, list[dict[str, Any]]]:
 
 def console(examined: Examined, get: Callable[[str], int] | None) -> Iterable[Diagnosis]:
     """Whether the console of the Sluice that runs can be opened. `get` returns the HTTP status of a path there."""
-    if examined.config is None or not examined.config.console.enabled:
+    if examined.config is None:
+        return [Diagnosis("console", "skipped", "there is no config to look at")]
+    if not examined.config.console.enabled:
         return [Diagnosis("console", "skipped", "it is off: console.enabled")]
     if get is None:
         hint = "your desktop client starts it, or `sluice serve`"

@@ -1,13 +1,16 @@
 """`install`, `uninstall` and `status`: Sluice in the files of desktop clients, and out of them again."""
 
 import json
+import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from sluicegate import config
 from sluicegate.cli.config_file import (
     checked,
     config_path,
@@ -91,7 +94,8 @@ def install(
     if added and server_keys(written) != taken.keys():
         stop(Code.NEGATIVE, f"Sluice cannot add servers to {path}: write `servers:` with one server below another")
     problems = [one for one in checked(path, written) if not any(_is_about(one, name) for name in moved.texts)]
-    _show(plans, path, added, as_json, moved, [str(one) for one in problems], classes)
+    notes = [*map(str, problems), *_about_config(path, config_file, written)]
+    _show(plans, path, added, as_json, moved, notes, classes)
     if dry_run or not (any(plan.change for plan in plans) or added):
         return
     _ask(yes)
@@ -107,6 +111,15 @@ def install(
             _apply(plan, Journal(state_folder(path), plan.client))
     if not as_json:
         info(f"next: restart {', '.join(plan.client for plan in plans if plan.change)}; then sluice servers")
+
+
+def _about_config(path: Path, named: Path | None, written: str) -> Iterator[str]:
+    """What a person may not expect of a file that was not written for desktop clients."""
+    if named is None and path != config.places()[-1].absolute():
+        yield f"the servers go into {path}, which this folder has; -c FILE names another config"
+    loaded = config.check_text(written.removeprefix("\ufeff"), str(path), path.parent, os.environ).config
+    if loaded is not None and loaded.policy.use == "open":
+        yield "its policy is open: no call asks, not even one that destroys. `policy: {use: personal}` does"
 
 
 def _is_about(finding: ConfigFinding, reference: str) -> bool:

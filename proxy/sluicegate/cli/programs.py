@@ -81,7 +81,7 @@ def write_absolute(path: Path, key: str) -> str:
 
 def _missing(server: StdioServer) -> tuple[str, str]:
     is_path = os.path.dirname(server.command) != ""
-    message = "there is no such program" if is_path else "no program of this name is on PATH"
+    message = "there is no such program" if is_path else f"no program {printable(server.command)} is on PATH"
     if " " in server.command:
         return message, "arguments go into args: command: npx, args: [-y, PACKAGE]"
     return message, "" if is_path else "install it, or write its path"

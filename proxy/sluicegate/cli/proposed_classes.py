@@ -48,10 +48,12 @@ _WRITES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Classes of a server's tools by their own names, or why there are none."""
+    """Classes of a server's tools by their own names, or why there are none. `others` are names without a class, which
+    count as `write`."""
 
     classes: dict[str, str] | None
     why: str = ""
+    others: tuple[str, ...] = ()
 
 
 Proposals = Mapping[str, Proposal]
@@ -76,7 +78,12 @@ def _proposal(key: str, server: ReachedServer) -> Proposal:
         return Proposal(None, f"it wants a login first, with `sluice login {key}`")
     if server.tools is None:
         return Proposal(None, server.error or "it is down")
-    return Proposal(proposed(server.tools)) if server.tools else Proposal(None, "it has none")
+    if not server.tools:
+        return Proposal(None, "it has none")
+    classes = proposed(server.tools)
+    names = (tool.get("name") for tool in server.tools)
+    others = [name for name in names if isinstance(name, str) and name not in classes]
+    return Proposal(classes, others=tuple(others[:_MOST]))
 
 
 def set_classes(servers: dict[str, Any], proposals: Proposals) -> None:
@@ -88,11 +95,14 @@ def set_classes(servers: dict[str, Any], proposals: Proposals) -> None:
 def show_classes(proposals: Proposals) -> None:
     for key, found in proposals.items():
         if found.classes is None:
-            info(f"note  {key} lists no tools now: {printable(found.why)}; a call of one will ask. See `sluice doctor`")
+            info(f"note  {key} lists no tools now: {printable(found.why)}; each will count as `write`.")
+            info(f"      See `sluice doctor`. For classes, `sluice remove {key}` and add it again once it runs")
             continue
         for class_ in ("read", "destroy"):
             if names := [printable(name) for name, own in found.classes.items() if own == class_]:
                 print_out(f"  {key}  {class_}: {', '.join(names)}")
+        if found.others:
+            print_out(f"  {key}  write: {', '.join(map(printable, found.others))}")
 
 
 def proposed(tools: Iterable[dict[str, Any]]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from sluicegate.cli.output import Code, give, info, print_json, print_out, print
 WIDTH: Final = 60  # of a column on a terminal
 LOOK_EVERY: Final = 1.0
 MAX_ROWS: Final = 10_000
+_FIRST: Final = frozenset({"key", "name", "uri", "uriTemplate"})
 _TRIES: Final = 60  # to find the successor of a Sluice that ended
 _SERVER_KEY: Final = re.compile(r"[a-z][a-z0-9-]{0,19}")
 
@@ -178,6 +179,7 @@ def _show(body: Any, what: str, as_json: bool) -> None:
         return
     rows: list[dict[str, Any]] = body.get(what, [])
     columns = list(dict.fromkeys(name for row in rows for name, cell in row.items() if _is_short(cell)))
+    columns.sort(key=lambda name: name not in _FIRST)  # what tells the rows apart
     if rows:
         cells = [[_cell(row.get(name), name) for name in columns] for row in rows]
         print_out(table([[name.upper() for name in columns], *cells], state="STATUS"))

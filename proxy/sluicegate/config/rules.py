@@ -346,7 +346,8 @@ def _sessions_let_go_of_processes(config: Config) -> Iterator[Problem]:
 
 def _something_is_behind(config: Config) -> Iterator[Problem]:
     if not any(server.enabled for server in config.servers.values()):
-        yield Problem(("servers",), "no-servers", "no server is enabled", severity="warning", at_key=True)
+        hint = "`sluice add NAME -- COMMAND` adds one"
+        yield Problem(("servers",), "no-servers", "no server is enabled", hint, severity="warning", at_key=True)
 
 
 def _the_extra_is_installed(config: Config) -> Iterator[Problem]:
