@@ -15,6 +15,7 @@ REST = {"policy": "policy: {use: open}", "clients": "clients: {anonymous: {}}", 
 _RINGS = f"{{seal: {'A' * 43}, digest: {'A' * 43}, sign: {'A' * 43}}}"
 A_DATABASE = f"state: {{url: 'postgresql://db/sluice', keys: {_RINGS}}}"
 A_FLEET = f"{A_DATABASE}\nfleet:\n  name: a\n"
+A_TEAM = "clients: {local: {}}\npolicy: {use: team}"
 A_PEER = "{listen: '127.0.0.1:7413', url: 'http://127.0.0.1:7413'}"
 
 MISTAKES = {
@@ -98,7 +99,7 @@ MISTAKES = {
     "replicas without a database": ("§fleet: {name: a}\nclients: {local: {}}", ["no-database"]),
     "a replica with a dot in its name": (f"{A_DATABASE}\nfleet: {{name: §a.b}}", ["bad-name letters"]),
     "peers in plain text": (
-        f"{A_FLEET}  peer: {{§listen: '0.0.0.0:7413', url: 'http://10.0.0.1:7413'}}\nclients: {{local: {{}}}}",
+        f"{A_FLEET}  peer: {{§listen: '0.0.0.0:7413', url: 'http://10.0.0.1:7413'}}\n{A_TEAM}",
         ["no-tls plain text"],
     ),
     "peers that say https and show nothing": (

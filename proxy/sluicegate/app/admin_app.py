@@ -169,7 +169,9 @@ def bearer(token: str) -> bytes:
 def _notes(inner: Core) -> list[str]:
     services = inner.services
     doubt = services.store.warning if not services.config.state.replicated else ""
-    return services.judging.notes() + [doubt] * (doubt != "")
+    # All replicas lose a database at once: they serve on, and `replicas.problem` ends that.
+    down = services.store.problem if services.replicas is not None else ""
+    return services.judging.notes() + [one for one in (doubt, down and f"the database cannot be used: {down}") if one]
 
 
 def _unready(inner: Core, is_stopping: Callable[[], bool]) -> list[str]:
@@ -182,7 +184,7 @@ def _unready(inner: Core, is_stopping: Callable[[], bool]) -> list[str]:
     reasons += [f"the audit log cannot be written: {unwritable}"] * (unwritable is not None)
     if inner.services.replicas is not None and (stale := inner.services.replicas.problem):
         reasons.append(stale)
-    if problem := inner.services.store.problem:
+    if inner.services.replicas is None and (problem := inner.services.store.problem):
         where = "state.dir" if inner.services.config.state.url is None else "PostgreSQL"
         reasons.append(f"the store in {where} cannot be used: {problem}")
     control = inner.behind.control

@@ -90,7 +90,9 @@ class Core:
             await server.ready()
 
     async def listed(self, client: Client, method: str) -> list[Json]:
-        """A merged list as that client sees it, all pages."""
+        """A merged list as that client sees it, all pages, after each server has said what it has: pins are made of
+        that, also of what this client may not see."""
+        await self.behind.lists.look(client)
         found: list[Json] = []
         params: Json = {}
         while True:

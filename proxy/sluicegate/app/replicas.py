@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from secrets import token_hex
 from typing import Any, Final
@@ -48,22 +48,25 @@ class Replicas:
         self.name, self.url, self.stale = name, url, stale
         self.start = token_hex(4)
         self._knows = 0
+        self.on_change: list[Callable[[Collection[str]], None]] = []
+        """Told the marks of the others that live, again and again."""
         self._heard = time.monotonic()
         self.mark = f"{name}.{self.start}."
         self._urls: dict[str, str] = {}
         self._count = 1
 
-    def learned(self, revoked: int) -> None:
-        """So many revoked keys of the store are refused here from now on."""
-        self._knows = revoked
+    def learned(self, revoked: int, since: float) -> None:
+        """All keys are refused here from now on that were revoked before that moment of the monotonic clock."""
+        self._knows, self._heard = revoked, since
 
     def take(self, rows: Mapping[str, bytes]) -> None:
         """What the store has of all of them, by now."""
-        self._heard = time.monotonic()
         found = {f"{row['name']}.{row['start']}.": row["url"] for row in _read(rows.values())}
         found.pop(self.mark, None)
         self._urls = {mark: url for mark, url in found.items() if isinstance(url, str)}
         self._count = len(found) + 1
+        for tell in self.on_change:
+            tell(self._urls.keys())
 
     @property
     def problem(self) -> str:
@@ -75,10 +78,11 @@ class Replicas:
     def row(self) -> Json:
         return {"name": self.name, "start": self.start, "url": self.url, "knows": self._knows}
 
-    def url_of(self, id: str) -> str | None:
-        """Where the requests of another replica's session go; None where it is ours, or its replica has ended."""
-        end = id.find(".", id.find(".") + 1) + 1
-        return self._urls.get(id[:end]) if end else None
+    def owner(self, id: str) -> tuple[str, str] | None:
+        """Mark and URL of another replica that gave out this id; None where it is ours, or that one has ended."""
+        mark = id[: id.find(".", id.find(".") + 1) + 1]
+        url = self._urls.get(mark)
+        return None if url is None else (mark, url)
 
     def marking(self, sealer: Sealer) -> "MarkingSealer":
         return MarkingSealer(self.mark, sealer)
@@ -153,7 +157,7 @@ async def unconfirmed(store: Store) -> list[str]:
     with anyio.move_on_after(CONFIRM_WITHIN):
         while await late(REPLICA):  # noqa: ASYNC110 - other machines tell nothing
             await anyio.sleep(BEAT / 2)
-    return sorted(await late(SEEN))
+    return sorted(set(await late(SEEN)))
 
 
 class _Lease:
@@ -162,7 +166,8 @@ class _Lease:
     def __init__(self, store: Store, ours: Replicas | None) -> None:
         self._store, self._ours = store, ours
         self._key = LEASE if ours is None else REPLICA + ours.name
-        self._about = {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__, "id": token_hex(8)}
+        self._id = token_hex(8)
+        self._about: Json = {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__, "id": self._id}
         self._perhaps: list[bytes] = []
         """What may be stored there: the last row, and those since of which nobody knows whether they were written."""
 
@@ -204,7 +209,7 @@ class _Lease:
                     self._ours.take(await self._store.scan(REPLICA))
 
     async def end(self) -> None:
-        seen = [] if self._ours is None else [Write(SEEN + self._ours.name)]
+        seen = [] if self._ours is None else [Write(SEEN + self._ours.mark)]
         for row in self._perhaps:
             await self._store.swap(self._key, row, [Write(self._key), *seen])
 
@@ -213,14 +218,21 @@ class _Lease:
         row = dump({**self._about, **({} if self._ours is None else self._ours.row())})
         writes = [Write(self._key, row, LASTS)]
         if self._ours is not None:
-            writes.append(Write(SEEN + self._ours.name, row, self._ours.stale or _SEEN_FOR))
+            stale = self._ours.stale
+            writes.append(Write(SEEN + self._ours.mark, row, _SEEN_FOR if stale is None else stale + LASTS))
         expected = [*self._perhaps, None]
         self._perhaps = list(dict.fromkeys([*self._perhaps, row]))
         for one in expected:
             if await self._store.swap(self._key, one, writes):
                 self._perhaps = [row]
                 return True
-        return False
+        found = await self._store.get(self._key)  # a database that failed over may have an earlier one
+        if found is None or self._id.encode() not in found or not await self._store.swap(
+            self._key, found, writes
+        ):
+            return False
+        self._perhaps = [row]
+        return True
 
 
 def _named(lease: bytes) -> str:

@@ -60,16 +60,19 @@ class RunningServer:
     endpoint: str
     admin: str
     core: Core
-    port: Port
+    ports: tuple[Port, ...]
 
     async def retire(self, delay: float) -> None:
         """Serves for so long yet, and says that it will stop."""
         if delay:
-            await self.port.retire(delay)
+            async with anyio.create_task_group() as group:
+                for port in self.ports:
+                    group.start_soon(port.retire, delay)
 
     def stop(self) -> None:
         """Ends it at once. Leaving the context lets open calls end first, within the drain time."""
-        self.port.stop(now=True)
+        for port in self.ports:
+            port.stop(now=True)
 
     def servers(self) -> list[Json]:
         return self.core.describe()
@@ -130,9 +133,7 @@ async def running(
                     tls=_own_tls(config))  # fmt: skip
         application = admin_application(config, inner, identities.operators, token, lambda: port.is_retiring)
         port.bind()
-        if peers is not None:
-            beside = peer_port(config, listener, wire)
-            beside.bind()
+        ports = (port,) if peers is None else (port, peer_port(config, listener, wire))
         if placement is None:
             note = note_in(inner.services.audit)
             served = with_console(config, application, note, inner.services.store, token)
@@ -157,15 +158,15 @@ async def running(
             group.start_soon(telemetry.supervise, "connections of others", partial(handover.run, port.adopt))
         # Left, not cancelled: this group ends when the last open call has, or the drain time is over.
         calls = await stack.enter_async_context(anyio.create_task_group())
-        await calls.start(port.run)
-        if peers is not None:
-            await calls.start(beside.run)
-            stack.callback(beside.stop)
+        for one in ports:
+            await calls.start(one.run)
+        for one in ports[1:]:
+            stack.callback(one.stop)
         # The other way round: not ready, and nothing is accepted any more; then streams end, and who waits is answered.
         stack.callback(inner.queue.release)
         stack.callback(listener.close)
         stack.callback(port.stop)
-        yield RunningServer(url(config.listen.mcp, port.port, scheme) + "/mcp", admin_url, inner, port)
+        yield RunningServer(url(config.listen.mcp, port.port, scheme) + "/mcp", admin_url, inner, ports)
 
 
 def _pages(config: Config, inner: Core) -> Iterator[Pages]:
@@ -233,6 +234,7 @@ async def _peers(config: Config, services: Services) -> AsyncIterator[Any]:
     tls = _tls(peer.tls)
     client = HttpClient(ssl_context=tls.to_peers() if tls is not None else None)
     peers = import_module(FORWARDING).PeerForwarding(services.replicas, client)
+    services.replicas.on_change.append(peers.keep)
     services.metrics.watch(lambda: (("sluice_forwarded", (result,), n) for result, n in peers.results.items()))
     try:
         yield peers

@@ -125,12 +125,12 @@ class PolicyService:
 
     async def find_revoked(self, store: Store, among: Replicas | None = None) -> None:
         """Takes what the store has of revoked keys. Raises `StoreFailed`."""
-        found = await store.scan(state.REVOKED)
+        since, found = time.monotonic(), await store.scan(state.REVOKED)
         if self._revoked.take(found.values()):
             self._take(self.reload.config)
             self.later.on_change()(None)
         if among is not None:
-            among.learned(len(found))
+            among.learned(len(found), since)
 
     async def follow_revoked(self, store: Store, among: Replicas | None) -> None:
         while True:

@@ -228,6 +228,14 @@ class CatalogCache:
             self._revalidate(catalog, client)
         return [(catalog.server.key, catalog.snapshot) for catalog in catalogs]
 
+    async def look(self, client: Client) -> None:
+        """Has each server say what it has, for an operator who looks with this client's eyes. It has no session and no
+        capabilities, so servers learn nothing of a client that may not see them."""
+        catalogs = await self.recall(client)
+        due = {walk: one for one in catalogs if (walk := self._due(one, client, for_operator=True))}
+        if walks := {walk: one for walk, one in due.items() if self._is_awaited(one)}:
+            await list_waits.wait(walks, catalogs, self.settings.list_timeout, self.settings.for_starts, True)
+
     async def has_started(self, server_key: str, client: Client) -> bool:
         """Whether the server can be asked for its resources, of which nothing is stored, after a wait for its start.
         A client that got its list without them is told when they can be had."""
@@ -263,12 +271,14 @@ class CatalogCache:
 
     # ------------------------------------------------------------ walking
 
-    def _due(self, catalog: ServerCatalog, client: Client) -> asyncio.Task[None] | None:
+    def _due(
+        self, catalog: ServerCatalog, client: Client, for_operator: bool = False
+    ) -> asyncio.Task[None] | None:
         """What to wait for if something is stale: the walk under way, or a new one if the last failure is long ago."""
         if not catalog.stale or self.servers.get(catalog.server.key) is not catalog.server:
             return None
         is_time = catalog.walk is None and asyncio.get_running_loop().time() >= catalog.retry_at
-        if is_time and self._may_see(client, catalog.server.key):
+        if is_time and (for_operator or self._may_see(client, catalog.server.key)):
             self._start(catalog, client, catalog.stale)
         return catalog.walk
 

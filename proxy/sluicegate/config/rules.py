@@ -14,6 +14,7 @@ from sluicegate.config.finding import Path as TreePath
 from sluicegate.config.finding import Problem
 from sluicegate.config.login import ServerLogin
 from sluicegate.config.models import Config, HttpServer, StdioServer
+from sluicegate.config.units import Address
 
 OTEL: Final = "opentelemetry.exporter.otlp.proto.http"
 PSYCOPG: Final = "psycopg"
@@ -93,15 +94,26 @@ def _notified_profiles_exist(config: Config) -> Iterator[Problem]:
 def _open_policy_stays_at_home(config: Config) -> Iterator[Problem]:
     if config.policy.use != "open":
         return
-    for name, address in (("mcp", config.listen.mcp), ("admin", config.listen.admin)):
+    for where, address in _listeners(config).items():
         if not address.is_loopback:
             message = "the open policy lets everybody do everything and is refused on an address that is not loopback"
-            yield Problem(("listen", name), "open-policy", message, "listen on 127.0.0.1")
+            yield Problem(where, "open-policy", message, "listen on 127.0.0.1")
+
+
+def _listeners(config: Config) -> dict[TreePath, Address]:
+    found: dict[TreePath, Address] = {("listen", "mcp"): config.listen.mcp, ("listen", "admin"): config.listen.admin}
+    if config.fleet is not None and config.fleet.peer is not None:
+        found["fleet", "peer", "listen"] = config.fleet.peer.listen
+    return found
 
 
 def _two_listeners_have_two_addresses(config: Config) -> Iterator[Problem]:
-    if config.listen.mcp == config.listen.admin and config.listen.mcp.port:
-        yield Problem(("listen", "admin"), "same-address", "mcp and admin need an address each")
+    seen: dict[Address, TreePath] = {}
+    for where, address in _listeners(config).items():
+        first = seen.setdefault(address, where)
+        if first != where and address.port:
+            names = f"{'.'.join(map(str, first[1:]))} and {'.'.join(map(str, where[1:]))}"
+            yield Problem(where, "same-address", f"{names} need an address each")
 
 
 def _the_console_needs_https(config: Config) -> Iterator[Problem]:

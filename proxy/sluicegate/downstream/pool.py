@@ -445,13 +445,13 @@ class ConnectionPool:
             self.first = self._nobodys
         self._taken = {key: why for key, why in self._taken.items() if key.session != session}
 
-    def retain(self, holders: Container[str]) -> None:
+    def retain(self, holders: Container[str]) -> bool:
         """Ends what belongs to the key of a client that is not good any more, once the calls there have their answers.
-        Whoever comes with a token has another one soon."""
-        for slot in tuple(self._slots.values()):
-            kind, *whose = slot.key.owner or ("",)
-            if kind == "client" and len(whose) > 1 and holder(*whose) not in holders:
-                self._end(slot, "its client's key is over", all_lost=False)
+        Whoever comes with a token has another one soon. Returns whether there was something."""
+        over = [slot for slot in self._slots.values() if _is_over(slot.key, holders)]
+        for slot in over:
+            self._end(slot, "its client's key is over", all_lost=False)
+        return bool(over)
 
     def sweep(self) -> None:
         """Closes what nobody has used for long; the last connection stays, as the next client's."""
@@ -480,3 +480,8 @@ class ConnectionPool:
 
     def __len__(self) -> int:
         return len(self._slots)
+
+
+def _is_over(key: ConnectionKey, holders: Container[str]) -> bool:
+    kind, *whose = key.owner or ("",)
+    return kind == "client" and len(whose) > 1 and holder(*whose) not in holders

@@ -176,7 +176,8 @@ class DownstreamServer:
     def retain(self, holders: Container[str]) -> None:
         """Nobody else can come in any more: nobody waits for their answers, or uses what their keys have opened."""
         self.suspended.retain(holders)
-        self._pool.retain(holders)
+        if self._pool.retain(holders):
+            self._changed.set()
 
     def end_session(self, session: str) -> None:
         """A legacy client's session is over, and with it the connections that were its own."""

@@ -27,7 +27,7 @@ from sluicegate.listen.large_requests import RequestRefused as TooMuch
 from sluicegate.listen.legacy_http import LegacyHttp
 from sluicegate.listen.protected_resource_metadata import ProtectedResource
 from sluicegate.listen.sessions import Sessions
-from sluicegate.listen.settings import ListenSettings
+from sluicegate.listen.settings import ListenSettings, RequestLimits
 from sluicegate.listen.streamable_http import (
     EndpointContext,
     StreamSlots,
@@ -85,11 +85,12 @@ class Pages(Protocol):
 class Forwarding(Protocol):
     """The way to other replicas."""
 
-    def owner(self, head: RequestHead) -> str | None: ...
-    def holder(self, params: Json) -> str | None: ...
+    def owner(self, head: RequestHead) -> tuple[str, str] | None: ...
+    def holder(self, params: Json) -> tuple[str, str] | None: ...
     async def forward(
-        self, exchange: HttpExchange, url: str, body: bytes, lost: Callable[[], tuple[int, bytes]]
-    ) -> None: ...
+        self, exchange: HttpExchange, owner: tuple[str, str], body: bytes, lost: Callable[[], tuple[int, bytes]]
+    ) -> bool: ...
+    def stop(self) -> None: ...
 
 
 class Listener:
@@ -197,6 +198,8 @@ class Listener:
         """Ends in good order what would never end by itself: streams, and listening. Calls may finish."""
         self._context.streams.stop()
         self.sessions.close()
+        if self._peers is not None:
+            self._peers.stop()
 
     # ------------------------------------------------------------ the order of checks
 
@@ -238,15 +241,25 @@ class Listener:
         """Has it served by the worker that has this principal, the replica that has the session, or here."""
         if self._handover is not None and not self._handover.is_ours(principal.name):
             return self._pass_on(exchange, self._handover, principal)
-        if self._peers is not None and not exchange.is_from_peer:
-            url = self._peers.owner(exchange.head)
-            if url is not None:
-                return self._forward(exchange, principal, self._peers, url)
+        if self._peers is not None and not exchange.is_from_peer and version(exchange) != _MODERN:
+            owner = self._peers.owner(exchange.head)
+            if owner is not None:
+                return self._forward(exchange, principal, self._peers, owner)
         return serve(exchange, principal)
 
-    async def _forward(self, exchange: HttpExchange, principal: Principal, peers: Forwarding, url: str) -> None:
+    async def _forward(
+        self, exchange: HttpExchange, principal: Principal, peers: Forwarding, owner: tuple[str, str]
+    ) -> None:
         async with unread(exchange, principal, self._context) as body:
-            await peers.forward(exchange, url, body, partial(_unread_lost, body, self._settings.limits.max_depth))
+            if not await peers.forward(exchange, owner, body, partial(_unread_lost, body, self._settings.limits)):
+                await exchange.error(404, "Session not found")  # it has ended: the client begins anew
+
+    async def _go_on(
+        self, exchange: HttpExchange, principal: Principal, request: Request, peers: Forwarding, owner: tuple[str, str]
+    ) -> None:
+        """Passes on what goes on with another replica's answer. Where that one has ended, it may be good here, too."""
+        if not await peers.forward(exchange, owner, encode(request), partial(_lost, request)):
+            await serve_modern(self._context, exchange, request, principal)
 
     async def _pass_on(self, exchange: HttpExchange, handover: WorkerHandoff, principal: Principal) -> None:
         if not await exchange.peer.hand_over(partial(handover.give, principal.name)):
@@ -335,10 +348,9 @@ class Listener:
         elif by_header or is_modern(message):
             if isinstance(message, Request):
                 if self._peers is not None and not exchange.is_from_peer:
-                    url = self._peers.holder(message.params)
-                    if url is not None:
-                        lost = partial(_lost, message)
-                        return self._peers.forward(exchange, url, encode(message), lost)
+                    owner = self._peers.holder(message.params)
+                    if owner is not None:
+                        return self._go_on(exchange, principal, message, self._peers, owner)
                 return serve_modern(self._context, exchange, message, principal)
             return exchange.empty(202)
         return self._legacy.post(exchange, message, principal)
@@ -363,9 +375,9 @@ class Listener:
             await self._take_later(exchange, principal, self._event_streams.post)
 
 
-def _unread_lost(body: bytes, max_depth: int) -> tuple[int, bytes]:
+def _unread_lost(body: bytes, limits: RequestLimits) -> tuple[int, bytes]:
     try:
-        return _lost(read(decode(body, max_depth, LARGE)))
+        return _lost(read(decode(body, limits.max_depth, limits.nodes)))
     except Malformed:
         return 502, error_body(_GONE)
 

@@ -106,7 +106,8 @@ class AddressServer:
     async def adopt(self, connection: socket.socket, first: bytes) -> None:
         """Serves a connection that another process accepted, and of which it has read `first`."""
         factory = partial(self._connection, self._server.server_state, first)
-        _, protocol = await asyncio.get_running_loop().connect_accepted_socket(factory, connection)
+        tls = getattr(self._server.config, "ssl", None)
+        _, protocol = await asyncio.get_running_loop().connect_accepted_socket(factory, connection, ssl=tls)
         if self.is_stopping:
             protocol.shutdown()
 

@@ -40,7 +40,10 @@ def light(cls: type[T]) -> type[T]:
     1.7 us for eight of them instead of 0.3, and a call makes ten such objects. mypy goes on refusing to write to them;
     that nobody does is checked there, not while it runs."""
     declared: Any = cls
-    parts = [(f.name, f.type, field(default=f.default, default_factory=f.default_factory)) for f in fields(declared)]
+    parts = [
+        (f.name, f.type, field(default=f.default, default_factory=f.default_factory, kw_only=f.kw_only))
+        for f in fields(declared)
+    ]
     declared.__init__ = make_dataclass(cls.__name__, parts).__init__  # type: ignore[misc]  # of the class just made
     del cls.__setattr__, cls.__delattr__
     return cls

@@ -66,7 +66,7 @@ class Router:
         self.tasks = TaskRouter(servers, lists, self._book, may_list, may_see, cursors, inspected)
         self.task_subscriptions = TaskSubscriptions(self.tasks, about_task)
         self._listener = SubscriptionStreams(
-            servers, lists, resolver, hub, views, may_see, decide, self.task_subscriptions, inspected
+            servers, lists, resolver, hub, views, may_see, decide, self.task_subscriptions, inspected, current
         )
         self._handlers: Mapping[str, Handler] = {
             **dict.fromkeys(JUDGED_BY_NAME, self._relay),

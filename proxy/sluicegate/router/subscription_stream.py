@@ -29,6 +29,7 @@ from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_N
 from sluicegate.protocol.methods import LISTS, OF_A_SESSION
 from sluicegate.protocol.model import (
     Call,
+    Client,
     Decision,
     Emit,
     Failure,
@@ -110,6 +111,12 @@ class Subscribing:
     resolver: Resolver
     decide: Decide
     inspected: InspectState
+    current: Callable[[Client], Client | None]
+
+    def now(self, call: Call) -> Call | None:
+        """The same with the rights that its client has by now; None where it has none any more."""
+        client = self.current(call.client)
+        return None if client is None else replace(call, client=client)
 
     async def begin(self, call: Call, uris: Sequence[str]) -> "Subscriptions":
         """Nothing is asked of a server yet."""
@@ -200,7 +207,8 @@ class Subscriptions:
         reached = await _when_reached(
             server, subscribe, settled, lambda: self._shared.servers.get(key) is server
         )
-        if reached is None:
+        if reached is None:  # it was removed: nobody waits for it
+            settled.set()
             return
         (release, refused), was_down = reached
         is_late = self.is_promised if added is None else settled.is_set()
@@ -233,8 +241,9 @@ class Subscriptions:
         given = self._by_server[key].get(own)
         if given is None and not is_clean(own):
             return []
-        call = replace(self._as_read, params={"uri": public})
-        if self._shared.decide(call, Target(key, "res", own, public)).verdict is not Verdict.ALLOW:
+        call = self._shared.now(replace(self._as_read, params={"uri": public}))
+        target = Target(key, "res", own, public)
+        if call is None or self._shared.decide(call, target).verdict is not Verdict.ALLOW:
             return []
         return [Notification(UPDATED, {"uri": uri}) for uri in given or (public,)]
 
@@ -266,13 +275,14 @@ class SubscriptionStreams:
     def __init__(
         self, servers: Mapping[str, McpServer], lists: CatalogCache, resolver: Resolver, hub: Hub, views: VisibleLists,
         may_see: MaySee, decide: Decide, task_subscriptions: TaskSubscriptions, inspected: InspectState,
+        current: Callable[[Client], Client | None],
     ) -> None:  # fmt: skip
         self._servers = servers
         self._lists = lists
         self._hub = hub
         self._may_see = may_see
         self._versions = ListVersions(servers, lists, views, may_see)
-        self._subscribing = Subscribing(servers, lists, resolver, decide, inspected)
+        self._subscribing = Subscribing(servers, lists, resolver, decide, inspected, current)
         self._task_subscriptions = task_subscriptions
         self._changeable: dict[str, _Stream] = {}
         self._numbers = count(1)
@@ -316,9 +326,12 @@ class SubscriptionStreams:
         is_kept = False
         try:
             target = await subscriptions.add(uri) if wanted else None
+            if self._changeable.get(stream) is not changed:  # it ended meanwhile, as for a client with other roles
+                return _ENDED
             if target is not None:
-                settled = self._pursue(changed, target.server, target.own)
+                settled, since = self._pursue(changed, target.server, target.own), perf_counter()
                 await _all([settled], self._lists.settings.list_timeout)
+                call.trail.wait_seconds += perf_counter() - since
                 settled.set()  # from now on its client trusts in being told
             is_kept = wanted
         finally:
@@ -361,7 +374,10 @@ class SubscriptionStreams:
         """Scopes are asked anew each time: a server's era, and so its scope, may be known only after it is up."""
         if event.notification.method in OF_A_SESSION:
             session = call.client.session
-            return session is not None and event.scope == session_scope(session) and self._may_see(call, event.server)
+            if session is None or event.scope != session_scope(session):
+                return False
+            now = self._subscribing.now(call)
+            return now is not None and self._may_see(now, event.server)
         if event.notification.method == RECONFIGURED:
             return True
         if event.notification.method not in methods:
@@ -372,8 +388,10 @@ class SubscriptionStreams:
         """Whether `tasks/get` would say it."""
         if not isinstance(notification, TaskNotification):
             return True
-        asked, target = replace(call, method="tasks/get", params={}), notification.target
-        return target is not None and self._subscribing.decide(asked, target).verdict is Verdict.ALLOW
+        asked, target = self._subscribing.now(replace(call, method="tasks/get", params={})), notification.target
+        if asked is None or target is None:
+            return False
+        return self._subscribing.decide(asked, target).verdict is Verdict.ALLOW
 
     def _may_promise(self, call: Call, key: str) -> bool:
         if not self._lists.settings.transparent:
