@@ -298,3 +298,28 @@ def test_a_replica_without_a_word_from_the_database_stops_serving(tmp_path: Path
             assert ready.status_code == 503 and "the database has not answered for 1 s" in ready.text
             own.resume()
             at.until(lambda: reason(at.call("ann", "bank__look")) == "")
+
+
+def test_a_request_that_was_passed_on_ends_with_the_lease_of_a_machine_that_vanished(fleet: list[Bed]) -> None:
+    """It closes no connection: SIGSTOP is as near to that as a test can come."""
+    home, other, _ = fleet
+    session = Session(home)
+    os.kill(home.process.process.pid, signal.SIGSTOP)
+    try:
+        answer = session.call(other, "bank__look")
+        assert answer.json()["error"]["data"] == {"reason": "outcome_unknown"}
+        assert session.call(other, "bank__look").status_code == 404, "its lease is over"
+    finally:
+        os.kill(home.process.process.pid, signal.SIGCONT)
+
+
+def test_a_short_outage_of_the_database_makes_no_replica_unready(tmp_path: Path) -> None:
+    with postgres("fsync=off") as own, replica(tmp_path, "a", own.url) as at:
+        assert at.call("ann", "bank__look").status_code == 200
+        own.pause()
+        try:
+            at.until(lambda: "the database cannot be used" in httpx.get(f"{at.process.admin}/readyz", timeout=20).text)
+            assert httpx.get(f"{at.process.admin}/readyz", timeout=20).status_code == 200
+            assert at.call("ann", "bank__look").status_code == 200 and seen(at) == ["look"] * 2
+        finally:
+            own.resume()

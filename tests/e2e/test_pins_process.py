@@ -320,3 +320,15 @@ async def test_pins_of_the_first_version_stay_accepted_and_bring_no_second_first
         assert run("pins", "accept", "math", "--all").returncode == 0
         async with Client(process.url, modern=True) as client:
             await until(client, {"math__add", "math__sub", "math__mul"})
+
+
+def test_an_operator_who_may_use_nothing_has_the_definitions_recorded(folder: Path) -> None:
+    """As in a pipeline: `sluice tools`, then `sluice pins export --check`."""
+    (folder / "policy.csv").write_text("p, local, sluice, admin:*, *, allow\n")
+    made = config(folder) | {"policy": {"files": ["policy.csv"]}, "clients": {"local": {"roles": []}}}
+    with sluice(made, folder):
+        run = command(folder)
+        listed = run("tools", "--json")
+        assert listed.returncode == 0 and json.loads(listed.stdout)["tools"] == [], listed.stderr
+        exported = run("pins", "export")
+        assert "add" in exported.stdout and "sub" in exported.stdout, exported.stdout + exported.stderr
