@@ -31,23 +31,24 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
         era: {"command": sys.executable, "args": [LISTER, era, str(folder / era)], "era": era}
         for era in ("modern", "legacy")
     }
-    with bed(folder, "p, role:user, *, *, *, allow\n", servers, clients={"keys": client_keys(poor=[])}) as made:
+    keys = {"keys": client_keys(poor=[], rich=["role:user"])}
+    with bed(folder, "p, role:user, *, *, *, allow\n", servers, clients=keys) as made:
         yield made
 
 
-def modern(place: Bed, capabilities: Json) -> None:
+def modern(place: Bed, capabilities: Json, who: str = "poor") -> None:
     meta = {**META, "io.modelcontextprotocol/clientCapabilities": capabilities}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
-    assert place.post("poor", body, {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/list"}).status_code == 200
+    assert place.post(who, body, {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/list"}).status_code == 200
 
 
-def legacy(place: Bed, capabilities: Json) -> None:
+def legacy(place: Bed, capabilities: Json, who: str = "poor") -> None:
     hello = {"protocolVersion": LEGACY, "capabilities": capabilities, "clientInfo": {"name": "t", "version": "1"}}
-    answer = place.post("poor", {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}, {})
+    answer = place.post(who, {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}, {})
     head = {"MCP-Protocol-Version": LEGACY, "Mcp-Session-Id": answer.headers["mcp-session-id"]}
-    place.post("poor", {"jsonrpc": "2.0", "method": "notifications/initialized"}, head)
+    place.post(who, {"jsonrpc": "2.0", "method": "notifications/initialized"}, head)
     body = {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}
-    assert place.post("poor", body, head).status_code == 200
+    assert place.post(who, body, head).status_code == 200
 
 
 def stored(place: Bed) -> list[str]:
@@ -61,9 +62,9 @@ def walks(place: Bed, era: str) -> int:
 
 @pytest.mark.parametrize("ask", [modern, legacy])
 def test_a_client_without_rights_that_writes_new_capabilities_causes_no_walk_and_no_row(
-    place: Bed, ask: Callable[[Bed, Json], None]
+    place: Bed, ask: Callable[..., None]
 ) -> None:
-    ask(place, claims(0))
+    ask(place, claims(0), "rich")
     place.until(lambda: len(stored(place)) >= 4)
     rows, walked = stored(place), {era: walks(place, era) for era in ("modern", "legacy")}
     for number in range(1, ASKED):

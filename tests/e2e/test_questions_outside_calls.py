@@ -88,6 +88,17 @@ def desktop(folder: Path, rows: str, servers: Json, mute: bool = False, **config
         client.close()
 
 
+_PEERS: "list[HttpPeer]" = []
+
+
+@pytest.fixture(autouse=True)
+def closed_peers() -> Iterator[None]:
+    """Their streams end with the Sluice of the test."""
+    yield
+    while _PEERS:
+        _PEERS.pop().close()
+
+
 class HttpPeer:
     """A legacy client over Streamable HTTP or over HTTP+SSE, whose stream is read by a thread."""
 
@@ -95,6 +106,8 @@ class HttpPeer:
         self._headers = {"Accept": "application/json, text/event-stream", **bearer("ann")}
         self._url, self._http, self._ids = url, httpx.Client(timeout=60), iter(range(1, 1000))
         self._heard: dict[int, Json] = {}
+        self._threads: list[threading.Thread] = []
+        _PEERS.append(self)
         self._is_sse, self._endpoint = transport == "sse", threading.Event()
         self.sink, self.methods = Sink(self.tell), list[str]()
         if self._is_sse:
@@ -104,7 +117,8 @@ class HttpPeer:
         self.tell(method="notifications/initialized")
 
     def listen(self, url: str = "") -> None:
-        threading.Thread(target=self._follow, args=(url or self._url,), daemon=True).start()
+        self._threads.append(threading.Thread(target=self._follow, args=(url or self._url,), daemon=True))
+        self._threads[-1].start()
 
     def _follow(self, url: str) -> None:
         headers = self._headers | {"Accept": "text/event-stream"}
@@ -134,6 +148,11 @@ class HttpPeer:
             return self._heard[id]
         message: Json = answer.json()
         return message
+
+    def close(self) -> None:
+        self._http.close()
+        for thread in self._threads:
+            thread.join(60)
 
     def call(self, name: str) -> str:
         return json.dumps(self.ask("tools/call", name=name, arguments={}))
