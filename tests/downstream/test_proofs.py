@@ -1,6 +1,7 @@
 """What proves that a call was not executed: the table, row by row, in both eras and on every transport; and everything
 else, which proves nothing."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,6 +26,7 @@ from scripted_servers import (
 )
 
 from sluicegate.downstream.failures import PROOFS, Lost, as_lost
+from sluicegate.downstream.session import modern
 from sluicegate.downstream.transport import http_base
 from sluicegate.protocol.model import Call, Client, Failure, InputRequired, Result, Target
 
@@ -298,6 +300,43 @@ async def made_again(code: int, begins: bool, note: str = "") -> None:
         outcome = await rig.request("tools/call", {"name": "t"}, MODERN, progressToken="p")
         assert isinstance(outcome, Failure)
         assert len(calls) == (2 if code in (-32021, -32022) and not begins else 1)
+
+
+async def test_a_task_whose_call_is_cancelled_in_the_moment_of_its_answer_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cancelled, loop = anyio.Event(), asyncio.get_running_loop()
+    original = modern.ModernConnection._send
+    calling: list[asyncio.Task[Any]] = []
+
+    async def send(self: Any, call: Any, *rest: Any, **options: Any) -> Any:
+        response = await original(self, call, *rest, **options)
+        if options.get("with_tasks"):
+            loop.call_soon(calling[0].cancel)  # behind what is told of the answer, and before who waits for it
+        return response
+
+    async def script(asked: Asked) -> None:
+        if asked.rpc == "tools/call":
+            meta = asked.message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]
+            if "extensions" not in meta:
+                data = {"requiredCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}}
+                return await asked.error(-32021, 400, data)
+            stamp = "2026-01-01T00:00:00Z"
+            task = {"taskId": "1", "status": "working", "createdAt": stamp, "lastUpdatedAt": stamp, "ttlMs": 60_000}
+            await asked.result({"resultType": "task", **task, "pollIntervalMs": 20})
+        elif asked.rpc == "tasks/cancel":
+            cancelled.set()
+            await asked.result({})
+        else:
+            await modern_start(asked)
+
+    monkeypatch.setattr(modern.ModernConnection, "_send", send)
+    async with endpoint(script) as (url, _), running(url=url, era="modern") as rig:
+        calling.append(asyncio.create_task(rig.request("tools/call", {"name": "t"}, MODERN)))
+        with pytest.raises(asyncio.CancelledError):
+            await calling[0]
+        with anyio.fail_after(20):
+            await cancelled.wait()
 
 
 TASKS = {"tools": {}, "tasks": {"requests": {"tools": {"call": {}}}}}

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -147,11 +148,20 @@ class ModernConnection(ServerConnection):
                 return None if begun.done() else begun.set_exception(error)
             if not begun.done():
                 begun.set_result(response)
-            elif isinstance(outcome := dialect.outcome(call, response), TaskStarted):
+            else:
+                await cancel(response)
+
+        async def cancel(response: Response) -> None:
+            if isinstance(outcome := dialect.outcome(call, response), TaskStarted):
                 await self._task(call, PolledTask(outcome.task["taskId"])).cancel()
 
         self._group.start_soon(self.chore, begin)
-        return await begun
+        try:
+            return await begun
+        except asyncio.CancelledError:
+            if begun.done() and not begun.cancelled() and begun.exception() is None:  # it came in the same moment
+                self._group.start_soon(self.chore, partial(cancel, begun.result()))
+            raise
 
     def _task(self, call: Call, task: PolledTask) -> ModernTask:
         declared = dialect.declared(call, self.settings.sharing == "shared", with_tasks=True)
