@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import HealthCheck, settings
 from quick import is_quick
 
@@ -17,6 +18,11 @@ from sluicegate.protocol import jsonrpc
 # `--hypothesis-profile=default`.
 settings.register_profile("calm", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("calm")
+
+# Nor is it one for the tests' own clients to give up: httpx waits 5 seconds, and pytest-timeout ends what really hangs.
+# The product gives every client a timeout of its own.
+for _part in ("connect", "read", "write", "pool"):
+    setattr(DEFAULT_TIMEOUT_CONFIG, _part, 60.0)
 
 
 @pytest.fixture
