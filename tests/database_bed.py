@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from e2e.sluice_process import COMMAND, ROOT, clean_environment
+from peers.postgres import Cluster
 from policy_bed import RECORDER, Bed, bearer, client_keys, recorder
 
 Json = dict[str, Any]
@@ -17,6 +19,14 @@ p, role:authenticated, bank, *, *, allow
 p, role:lead, sluice, admin:approvals, *, allow
 p2, *, bank, tool:wire, *, one-of-leads
 """
+
+
+@pytest.fixture
+def database(engine: Cluster, request: pytest.FixtureRequest) -> str:
+    """The URL of an empty one."""
+    name = f"d{abs(hash(request.node.nodeid))}"
+    engine.ask(f"CREATE DATABASE {name}")
+    return f"{engine.url.rpartition('/')[0]}/{name}"
 
 
 def settings(folder: Path, database: str) -> Json:

@@ -10,19 +10,20 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import httpx
 import pytest
 from authority import issue
-from database_bed import ROWS, Json, api, approve, command, machine, seen, settings
+from database_bed import ROWS, Json, api, approve, command, database, machine, seen, settings
 from e2e.wire import META, MODERN
 from fleet_stage import ACCEPT, Session, forwarded
 from peers.fleet import free_port, peers, task_server
 from peers.postgres import Cluster, postgres
 from policy_bed import Bed, bearer, bed, reason
 
-__all__ = ["peers"]
+__all__ = ["database", "peers"]
 ASKING = str(Path(__file__).with_name("asking_server.py"))
 
 
@@ -30,13 +31,6 @@ ASKING = str(Path(__file__).with_name("asking_server.py"))
 def engine() -> Iterator[Cluster]:
     with postgres("fsync=off") as cluster:
         yield cluster
-
-
-@pytest.fixture
-def database(engine: Cluster, request: pytest.FixtureRequest) -> str:
-    name = f"d{abs(hash(request.node.nodeid))}"
-    engine.ask(f"CREATE DATABASE {name}")
-    return f"{engine.url.rpartition('/')[0]}/{name}"
 
 
 @pytest.fixture
@@ -245,6 +239,24 @@ def test_a_name_is_had_by_one_and_commands_change_nothing_beside_a_fleet(fleet: 
     id = fleet[0].call("ann", "bank__wire", to="bob").json()["result"]["_meta"]["dev.sluice/approval"]["id"]
     done = command(fleet[0], "approve", id, config=place / "sluice.yaml")
     assert done.returncode == 3 and "a Sluice runs on this database (process " in done.stderr, done.stderr
+
+
+def test_a_peer_address_that_is_taken_is_said_with_its_key(tmp_path: Path, database: str) -> None:
+    with socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        place = machine(tmp_path, "a")
+        (place / "policy.csv").write_text(ROWS)
+        fleet = {"name": "a", "peer": {"listen": address, "url": f"http://{address}"}}
+        listen = {"mcp": "127.0.0.1:0", "admin": "127.0.0.1:0"}
+        policy = {"files": ["policy.csv"]}
+        config = {**settings(place, database), "fleet": fleet, "listen": listen, "policy": policy}
+        (place / "sluice.yaml").write_text(json.dumps(config))
+        done = command(None, "serve", config=place / "sluice.yaml")
+    assert done.returncode == 3 and "Traceback" not in done.stderr, done.stderr
+    assert f"cannot listen on {address} (fleet.peer.listen): Address already in use" in done.stderr
+    assert "set fleet.peer.listen to a free port" in done.stderr
 
 
 def test_replicas_show_each_other_certificates(tmp_path: Path, database: str) -> None:

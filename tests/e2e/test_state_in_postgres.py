@@ -9,24 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from database_bed import ROWS, api, approve, command, machine, seen, settings
+from database_bed import ROWS, api, approve, command, database, machine, seen, settings
 from e2e.sluice_process import COMMAND, ROOT, clean_environment
 from peers.postgres import Cluster, postgres
 from policy_bed import bed, reason
+
+__all__ = ["database"]
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Cluster]:
     with postgres() as cluster:
         yield cluster
-
-
-@pytest.fixture
-def database(engine: Cluster, request: pytest.FixtureRequest) -> str:
-    """The URL of an empty one."""
-    name = f"d{abs(hash(request.node.nodeid))}"
-    engine.ask(f"CREATE DATABASE {name}")
-    return f"{engine.url.rpartition('/')[0]}/{name}"
 
 
 def test_what_was_approved_on_a_machine_that_died_is_used_once_on_another(tmp_path: Path, database: str) -> None:

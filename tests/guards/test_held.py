@@ -73,6 +73,26 @@ async def waiting(outcome: Outcome) -> AsyncIterator[Place]:
         group.cancel_scope.cancel()
 
 
+@asynccontextmanager
+async def waiting_call(town: Town, place: Place, again: Handler, begun: anyio.Event) -> AsyncIterator[None]:
+    """A call that waits as a task and is made again by `again`, once that has begun."""
+    place.again = again  # type: ignore[method-assign]
+    async with anyio.create_task_group() as group:
+        holding = ApprovalTasks(town.desk, place.ways(group.start_soon))
+        await approve(town.desk, town.means(), holding)(town.call(amount=1), town.server)
+        with anyio.fail_after(20):
+            await begun.wait()
+        yield
+        group.cancel_scope.cancel()
+
+
+async def never(begun: anyio.Event) -> Outcome:
+    """A call that runs and does not end."""
+    begun.set()
+    await anyio.sleep_forever()
+    raise AssertionError
+
+
 async def test_a_task_that_cannot_be_handed_over_has_failed_and_its_call_is_not_made_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -104,19 +124,11 @@ async def test_a_cancelled_task_says_not_executed_only_where_its_call_had_not_be
             (approval,) = town.desk.open_ones()
             await town.decide(approval)
             assert await town.desk.consume(approval.id)
-        begun.set()
-        await anyio.sleep_forever()
-        raise AssertionError
+        return await never(begun)
 
-    place.again = again  # type: ignore[method-assign]
-    async with anyio.create_task_group() as group:
-        holding = ApprovalTasks(town.desk, place.ways(group.start_soon))
-        await approve(town.desk, town.means(), holding)(town.call(amount=1), town.server)
-        with anyio.fail_after(20):
-            await begun.wait()
+    async with waiting_call(town, place, again, begun):
         assert await place.ask("tasks/cancel") == Result({})
         ended = await place.ask("tasks/result")
-        group.cancel_scope.cancel()
     assert isinstance(ended, Result) and ended.reason == ("outcome_unknown" if is_late else "approval_denied")
     assert ended.value["content"][0]["text"].startswith("NOT EXECUTED") is not is_late
 
@@ -135,19 +147,11 @@ async def test_a_call_that_was_sent_without_its_approval_has_begun_too(rounds: i
         place.runs += 1
         if place.runs <= rounds:
             return InputRequired({})  # a state alone: the call is made again at once
-        begun.set()
-        await anyio.sleep_forever()
-        raise AssertionError
+        return await never(begun)
 
-    place.again = again  # type: ignore[method-assign]
-    async with anyio.create_task_group() as group:
-        holding = ApprovalTasks(town.desk, place.ways(group.start_soon))
-        await approve(town.desk, town.means(), holding)(town.call(amount=1), town.server)
-        with anyio.fail_after(20):
-            await begun.wait()
+    async with waiting_call(town, place, again, begun):
         assert await place.ask("tasks/cancel") == Result({})
         ended, told = await place.ask("tasks/result"), await place.ask("tasks/get")
-        group.cancel_scope.cancel()
     assert isinstance(ended, Result) and ended.reason == "outcome_unknown"
     assert "NOT EXECUTED" not in ended.value["content"][0]["text"]
     assert isinstance(told, Result) and told.value["statusMessage"] == "cancelled after it had begun"

@@ -132,8 +132,9 @@ async def running(
         port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain, bound=bound,
                     tls=_own_tls(config))  # fmt: skip
         application = admin_application(config, inner, identities.operators, token, lambda: port.is_retiring)
-        port.bind()
         ports = (port,) if peers is None else (port, peer_port(config, listener, wire))
+        for one in ports:
+            one.bind()
         if placement is None:
             note = note_in(inner.services.audit)
             served = with_console(config, application, note, inner.services.store, token)

@@ -43,7 +43,7 @@ def serve(
         _serve_as_worker(orders)
         return
     path, loaded = load(config_file, for_http=True)
-    with config_problems(path, partial(_why, listen=loaded.listen)):
+    with config_problems(path, partial(_why, addresses=loaded.addresses)):
         if workers > 1 and loaded.listen.tls is not None:
             stop(Code.USAGE, "--workers: workers pass connections on, and a TLS connection cannot be; use a proxy")
         if workers > 1 and loaded.fleet is not None:
@@ -61,7 +61,7 @@ def _serve_as_worker(orders: int) -> None:
     """Runs one of several workers; `serve` starts it."""
     theirs = socket.socket(fileno=orders)
     task = worker.read_task(theirs)
-    with config_problems(task.file, partial(_why, listen=task.config.listen)):
+    with config_problems(task.file, partial(_why, addresses=task.config.addresses)):
         run_loop(partial(worker.serve_worker, task, theirs, info))
 
 
@@ -77,12 +77,13 @@ def _too_few(path: Path, loaded: config.Config, workers: int) -> list[config.Con
     ]  # fmt: skip
 
 
-def _why(error: OSError, path: Path, listen: config.Listen) -> config.ConfigFinding:
+def _why(error: OSError, path: Path, addresses: dict[tuple[str, ...], config.Address]) -> config.ConfigFinding:
     """The line of the config that asks for what the system refuses."""
     if not isinstance(error, CannotListen):
         return cannot_start(error, path)
     address = config.Address(error.host, error.port)
-    name = "mcp" if address == listen.mcp else "admin"
-    hint = _LISTEN_HINTS.get(error.errno or 0, _LISTEN_HINT).format(key=f"listen.{name}", port=error.port)
-    message = f"cannot listen on {address} (listen.{name}): {error.strerror}"
-    return config.finding_at(path, ("listen", name), "cannot-listen", message, hint)
+    place = next((place for place, one in addresses.items() if one == address), ("listen", "admin"))
+    key = ".".join(place)
+    hint = _LISTEN_HINTS.get(error.errno or 0, _LISTEN_HINT).format(key=key, port=error.port)
+    message = f"cannot listen on {address} ({key}): {error.strerror}"
+    return config.finding_at(path, place, "cannot-listen", message, hint)

@@ -48,6 +48,7 @@ from sluicegate.config.section import Section, written
 from sluicegate.config.state import State
 from sluicegate.config.units import (
     WHOLE,
+    Address,
     Command,
     Count,
     Duration,
@@ -397,6 +398,15 @@ class Config(Section):
         """Servers that the file enables and a `${...}` without a value disables: key to reason. Their `enabled` is
         false."""
         return self._disabled
+
+    @property
+    def addresses(self) -> dict[tuple[str, ...], Address]:
+        """Every address that it listens at, by the key that names it."""
+        listen = self.listen
+        found: dict[tuple[str, ...], Address] = {("listen", "mcp"): listen.mcp, ("listen", "admin"): listen.admin}
+        if self.fleet is not None and self.fleet.peer is not None:
+            found["fleet", "peer", "listen"] = self.fleet.peer.listen
+        return found
 
     def model_post_init(self, context: Any) -> None:
         self._base = base_of(context)

@@ -94,22 +94,15 @@ def _notified_profiles_exist(config: Config) -> Iterator[Problem]:
 def _open_policy_stays_at_home(config: Config) -> Iterator[Problem]:
     if config.policy.use != "open":
         return
-    for where, address in _listeners(config).items():
+    for where, address in config.addresses.items():
         if not address.is_loopback:
             message = "the open policy lets everybody do everything and is refused on an address that is not loopback"
             yield Problem(where, "open-policy", message, "listen on 127.0.0.1")
 
 
-def _listeners(config: Config) -> dict[TreePath, Address]:
-    found: dict[TreePath, Address] = {("listen", "mcp"): config.listen.mcp, ("listen", "admin"): config.listen.admin}
-    if config.fleet is not None and config.fleet.peer is not None:
-        found["fleet", "peer", "listen"] = config.fleet.peer.listen
-    return found
-
-
 def _two_listeners_have_two_addresses(config: Config) -> Iterator[Problem]:
     seen: dict[Address, TreePath] = {}
-    for where, address in _listeners(config).items():
+    for where, address in config.addresses.items():
         first = seen.setdefault(address, where)
         if first != where and address.port:
             names = f"{'.'.join(map(str, first[1:]))} and {'.'.join(map(str, where[1:]))}"
