@@ -39,7 +39,7 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="sluice-fleet-") as place, pair() as (primary, standby):
         both = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
         url = f"postgresql://postgres@{both}/postgres?target_session_attrs=read-write"
-        with staged(Path(place), url) as (replicas, _):
+        with staged(Path(place), url, limits={"pending_approvals": 100}) as (replicas, _):
             good.append(asyncio.run(failover(replicas, primary, standby, Path(place))))
     return 0 if all(good) else 1
 

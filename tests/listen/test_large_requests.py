@@ -1,10 +1,14 @@
 """Large requests: what is judged before they are decoded, in how many steps they are, and many small ones at once."""
 
 import asyncio
+import sqlite3
 import sys
+import threading
 from collections import Counter
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import anyio
@@ -22,6 +26,7 @@ from sluicegate.listen.line_streams import TURN
 from sluicegate.listen.settings import ListenSettings
 from sluicegate.protocol import jsonrpc
 from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result, Trail
+from sluicegate.store.sqlite import SqliteStore
 
 TEXT = "x" * large_requests.LARGE
 
@@ -241,6 +246,29 @@ async def test_whose_requests_are_refused_comes_in_by_turns_and_nobody_else_does
         await requests.handle(handler, Call(client, "tools/call", {"name": name}, trail=Trail()))
     known = ("none", "denied", "failed", "fine", "new")
     assert [name for name in known if not requests.may_enter(name)] == ["none", "denied"]
+
+
+async def test_a_refused_call_is_not_charged_for_its_wait_for_the_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A busy engine is no work of ours: the next call of this client would wait for seconds."""
+    requests = large_requests.LargeRequests(ListenSettings().limits)
+    charged: list[float] = []
+    monkeypatch.setattr(requests, "refused", lambda principal, since: charged.append(since))
+    store = SqliteStore(tmp_path / "sluice.db")
+    other = sqlite3.connect(tmp_path / "sluice.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+
+    async def handler(call: Call) -> Outcome:
+        threading.Timer(0.3, other.execute, ("COMMIT",)).start()
+        await store.spend("x", None)
+        return refusing("denied")
+
+    began = perf_counter()
+    await requests.handle(handler, Call(Client("a"), "tools/call", {}, trail=Trail()))
+    await store.close()
+    other.close()
+    assert charged[0] - began > 0.25
 
 
 @pytest.mark.parametrize("ending", ["answered", "cancelled", "failed"])

@@ -23,6 +23,7 @@ from sluicegate.protocol import reserved_keys
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, decode_weighed, weigh
 from sluicegate.protocol.model import Call, Failure, Handler, Outcome, Result
 from sluicegate.runtime.loop_budget import LoopBudget, client_budgets
+from sluicegate.runtime.waits import begin
 
 LARGE: Final = 16 * 1024
 """Bytes. What has more is large."""
@@ -148,16 +149,17 @@ class LargeRequests:
                 turns.take(since)
 
     async def handle(self, handler: Handler, call: Call) -> Outcome:
-        """Counts the work of a call that is refused before it reaches a server, or the disk. Its bytes are in flight,
-        and its answer waits, until its records are composed: they hold its arguments."""
-        since, trail = perf_counter(), call.trail
+        """Counts the work of a call that is refused before it reaches a server, or the audit log, without its waits for
+        the store. Its bytes are in flight, and its answer waits, until its records are composed: they hold its
+        arguments."""
+        since, trail, waits = perf_counter(), call.trail, begin()
         if call.method == "subscriptions/listen":
             trail.spend = self.budget_of(call.client.principal).spend
         try:
             outcome = await handler(call)
             is_refused = isinstance(outcome, Failure) or (isinstance(outcome, Result) and outcome.reason is not None)
             if is_refused and not trail.wait_seconds and not trail.audit_seconds:
-                self.refused(call.client.principal, since)
+                self.refused(call.client.principal, since + waits.seconds)
             return outcome
         finally:
             if trail.composing is not None:
