@@ -19,8 +19,8 @@ from sluicegate.protocol import jsonrpc
 settings.register_profile("calm", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("calm")
 
-# Nor is it one for the tests' own clients to give up: httpx waits 5 seconds, and pytest-timeout ends what really hangs.
-# The product gives every client a timeout of its own.
+# The tests' own clients wait 60 seconds for a busy machine, and not the 5 of httpx. The clients of the product name
+# their own timeouts, which this does not change.
 for _part in ("connect", "read", "write", "pool"):
     setattr(DEFAULT_TIMEOUT_CONFIG, _part, 60.0)
 

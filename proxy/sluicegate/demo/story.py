@@ -54,7 +54,7 @@ class Stage:
 
     def api(self, credential: str) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {credential}"}
-        return httpx.AsyncClient(base_url=f"{self.admin}/api/v1/", headers=headers, trust_env=False)
+        return httpx.AsyncClient(base_url=f"{self.admin}/api/v1/", headers=headers, timeout=60, trust_env=False)
 
 
 async def tell(stage: Stage, ask: Ask, once: bool, say: Say) -> bool:

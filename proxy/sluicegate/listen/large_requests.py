@@ -149,8 +149,8 @@ class LargeRequests:
                 turns.take(since)
 
     async def handle(self, handler: Handler, call: Call) -> Outcome:
-        """Counts the work of a call that is refused before it reaches a server, or the audit log, without its waits for
-        the store. Its bytes are in flight, and its answer waits, until its records are composed: they hold its
+        """Counts the work of a call that is refused before it reaches a server or the audit log. Its waits for the
+        store do not count. Its bytes are in flight, and its answer waits, until its records are composed: they hold its
         arguments."""
         since, trail, waits = perf_counter(), call.trail, begin()
         if call.method == "subscriptions/listen":

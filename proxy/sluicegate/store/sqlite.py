@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Final
 
-from sluicegate.runtime.waits import waited
+from sluicegate.runtime.waits import of_call
 from sluicegate.store import StoreFailed, Write, private
 
 log = logging.getLogger(__name__)
@@ -156,12 +155,9 @@ class SqliteStore:
             raise RuntimeError("the store is closed")
         loop = asyncio.get_running_loop()
         job = _Job(work, loop, loop.create_future())
-        since = perf_counter()
         self._jobs.put(job)
-        try:
+        with of_call():
             return await job.future
-        finally:
-            waited(since)
 
     # ------------------------------------------------------------ in the thread
 
