@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -16,7 +17,6 @@ from sluicegate.downstream.session import change_streams, legacy
 from sluicegate.downstream.session.connection import MAX_BATCH, _glimpse
 from sluicegate.protocol.jsonrpc import Json, Response
 from sluicegate.protocol.model import Call, Client, Failure, InputRequired, Result, Target, Trail
-from sluicegate.telemetry import Backoff
 
 TEXT: Json = {"content": [{"type": "text", "text": '"done"'}]}
 COMPLETE: Json = {**TEXT, "resultType": "complete"}
@@ -624,8 +624,14 @@ async def test_a_modern_server_that_returns_is_listened_to_before_it_is_said_to_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is announced when its stream is back would else be told a second time."""
-    monkeypatch.setattr(change_streams, "DEFAULT_BACKOFF", Backoff(first=600.0, last=600.0))
     open_streams: list[Asked] = []
+    ended = anyio.Event()
+
+    def pause(failures: int) -> float:
+        ended.set()
+        return 600.0
+
+    monkeypatch.setattr(change_streams, "DEFAULT_BACKOFF", SimpleNamespace(pause=pause))
 
     async def script(asked: Asked) -> None:
         if await modern_start(asked, {"tools": {}, "resources": {"listChanged": True}}):
@@ -647,6 +653,8 @@ async def test_a_modern_server_that_returns_is_listened_to_before_it_is_said_to_
         client: Any = rig.server._http
         client._take, client._dial = (lambda origin: None), refuse
         open_streams[0].writer.close()
+        with anyio.fail_after(20):
+            await ended.wait()  # else the server may be back before anybody has seen that its stream ended
         assert await rig.reason("t", MODERN) == "server_unavailable"
         assert rig.moves == ["up", "down"] and rig.published == []
         del client._take, client._dial
