@@ -55,6 +55,8 @@ class Rig:
     clock: Clock
     published: list[tuple[str, str | None, Notification]]
     moves: list[str] = field(default_factory=list)
+    published_at_moves: list[int] = field(default_factory=list)
+    """How many notifications it had published by each of them."""
     emitted: list[Notification] = field(default_factory=list)
 
     async def emit(self, notification: Notification) -> None:
@@ -86,6 +88,12 @@ async def running(
 ) -> AsyncIterator[Rig]:
     published: list[tuple[str, str | None, Notification]] = []
     moves: list[str] = []
+    published_at_moves: list[int] = []
+
+    def moved(key: str) -> None:
+        moves.append(server.status)
+        published_at_moves.append(len(published))
+
     clock = Clock()
     server = DownstreamServer(
         ServerSettings("scripted", **settings),
@@ -94,7 +102,7 @@ async def running(
         clock=clock,
         ask=ask,
         store=store,
-        moved=lambda key: moves.append(server.status),
+        moved=moved,
         is_idle=is_idle,
     )
     with anyio.fail_after(120):
@@ -102,7 +110,7 @@ async def running(
             group.start_soon(server.run)
             try:
                 await server.ready()
-                yield Rig(server, clock, published, moves)
+                yield Rig(server, clock, published, moves, published_at_moves)
             finally:
                 await server.aclose()
 

@@ -660,7 +660,7 @@ async def test_a_modern_server_that_returns_is_listened_to_before_it_is_said_to_
         del client._take, client._dial
         await until(lambda: rig.moves == ["up", "down", "up"])
         assert [note.method for _, _, note in rig.published] == ["notifications/resources/list_changed"]
-        assert len(open_streams) == 2
+        assert rig.published_at_moves == [0, 0, 1] and len(open_streams) == 2
 
 
 async def test_a_server_that_keeps_failing_is_left_alone_and_then_tried_once() -> None:
