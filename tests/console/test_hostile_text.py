@@ -222,19 +222,28 @@ PLACES: dict[str, tuple[str, Act]] = {
 }  # fmt: skip
 
 
+def looked_at(stage: Stage, place: str, is_harmless: bool, requests: list[str]) -> list[str]:
+    """The elements of the page, which no text left, hid in or ran in."""
+    with opened(stage, place, is_harmless, requests) as tab:
+        shape: list[str] = tab.evaluate(SHAPE)
+        assert tab.evaluate("window.ran") is None and tab.locator(FOREIGN).count() == 0
+        assert tab.evaluate(OUTSIDE) == []
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        seen = tab.locator("#app").inner_text() + tab.title()
+        assert not any(one in HIDDEN or 0xE0000 <= ord(one) <= 0xE007F for one in seen)
+        return shape
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_no_text_changes_a_page_runs_or_leaves_its_box(stage: Stage, place: str) -> None:
     if place == "changed definition":
         stage.turns()
-    shapes, requests = [], list[str]()
-    for is_harmless in (False, True) if stage.text == MARKUP else (False,):
-        with opened(stage, place, is_harmless, requests) as tab:
-            shapes.append(tab.evaluate(SHAPE))
-            assert tab.evaluate("window.ran") is None and tab.locator(FOREIGN).count() == 0
-            assert tab.evaluate(OUTSIDE) == []
-            assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
-            seen = tab.locator("#app").inner_text() + tab.title()
-            assert not any(one in HIDDEN or 0xE0000 <= ord(one) <= 0xE007F for one in seen)
+    looks = (False, True) if stage.text == MARKUP else (False,)
+    requests: list[str] = []
+    for _ in range(5):  # a page changes by itself, as a server is tried again; what markup adds is there at each look
+        shapes = [looked_at(stage, place, is_harmless, requests) for is_harmless in looks]
+        if shapes[0] == shapes[-1]:
+            break
     assert shapes[0] == shapes[-1]
     assert {url.split("/")[2] for url in requests} == {stage.town.process.admin.removeprefix("http://")}
 
