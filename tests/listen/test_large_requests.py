@@ -1,14 +1,10 @@
 """Large requests: what is judged before they are decoded, in how many steps they are, and many small ones at once."""
 
 import asyncio
-import sqlite3
 import sys
-import threading
 from collections import Counter
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import anyio
@@ -26,7 +22,7 @@ from sluicegate.listen.line_streams import TURN
 from sluicegate.listen.settings import ListenSettings
 from sluicegate.protocol import jsonrpc
 from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result, Trail
-from sluicegate.store.sqlite import SqliteStore
+from sluicegate.runtime import own_steps
 
 TEXT = "x" * large_requests.LARGE
 
@@ -248,28 +244,28 @@ async def test_whose_requests_are_refused_comes_in_by_turns_and_nobody_else_does
     assert [name for name in known if not requests.may_enter(name)] == ["none", "denied"]
 
 
-@pytest.mark.parametrize("at_once", [1, 3])
-async def test_a_refused_call_is_not_charged_for_its_wait_for_the_store(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, at_once: int
+async def test_a_refused_call_is_charged_for_its_own_steps_and_not_for_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nor does it gain anything: waits that overlap count once."""
+    """Nor for its wait: the store answers in a thread or a task of its own."""
+    clock = [0.0]
+    monkeypatch.setattr(own_steps, "perf_counter", lambda: clock[0])
     requests = large_requests.LargeRequests(ListenSettings().limits)
-    charged: list[float] = []
-    monkeypatch.setattr(requests, "refused", lambda principal, since: charged.append(since))
-    store = SqliteStore(tmp_path / "sluice.db")
-    other = sqlite3.connect(tmp_path / "sluice.db", isolation_level=None, check_same_thread=False)
-    other.execute("BEGIN IMMEDIATE")
+    charged: list[tuple[str, float]] = []
+    monkeypatch.setattr(requests, "refused", lambda principal, seconds: charged.append((principal, seconds)))
 
     async def handler(call: Call) -> Outcome:
-        threading.Timer(0.5, other.execute, ("COMMIT",)).start()
-        await asyncio.gather(*(store.spend(f"x{number}", None) for number in range(at_once)))
+        work = float(str(call.params["name"]))
+        for _ in range(3):
+            clock[0] += work
+            await asyncio.sleep(0)
         return refusing("denied")
 
-    began = perf_counter()
-    await requests.handle(handler, Call(Client("a"), "tools/call", {}, trail=Trail()))
-    assert began + 0.1 < charged[0] <= perf_counter()
-    await store.close()
-    other.close()
+    async with anyio.create_task_group() as group:
+        for name, work in (("a", "1"), ("b", "10"), ("c", "100")):
+            call = Call(Client(name), "tools/call", {"name": work}, trail=Trail())
+            group.start_soon(requests.handle, handler, call)
+    assert charged == [("a", 3.0), ("b", 30.0), ("c", 300.0)]
 
 
 @pytest.mark.parametrize("ending", ["answered", "cancelled", "failed"])

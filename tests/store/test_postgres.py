@@ -3,7 +3,6 @@ confirmed is never a yes."""
 
 import signal
 import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -13,7 +12,6 @@ import pytest
 from peers.postgres import Cluster, pair, postgres
 from waiting import until
 
-from sluicegate.runtime import waits as waits_of_a_call
 from sluicegate.store import StoreFailed, Write
 from sluicegate.store import postgres as postgres_store
 from sluicegate.store.postgres import CONNECTIONS, PostgresStore, open_postgres
@@ -110,17 +108,6 @@ async def test_a_commit_that_the_engine_was_told_to_stop_waiting_for_is_no_yes(
         standby.resume()
     assert len(failed) == 2 and all("canceling wait for synchronous replication" in one for one in failed), failed
     assert not await store.spend("told", None) and not await store.swap("told", None, [Write("told", b"2")])
-
-
-async def test_the_wait_for_the_engine_is_none_of_its_callers_work(
-    replicated: tuple[Cluster, Cluster], store: PostgresStore
-) -> None:
-    primary, _ = replicated
-    waits = waits_of_a_call.begin()
-    primary.pause()
-    threading.Timer(0.5, primary.resume).start()
-    await store.spend("slow", None)
-    assert waits.seconds > 0.1
 
 
 async def test_who_gives_up_does_not_turn_a_wait_into_a_success(

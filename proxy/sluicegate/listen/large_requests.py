@@ -23,7 +23,7 @@ from sluicegate.protocol import reserved_keys
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, decode_weighed, weigh
 from sluicegate.protocol.model import Call, Failure, Handler, Outcome, Result
 from sluicegate.runtime.loop_budget import LoopBudget, client_budgets
-from sluicegate.runtime.waits import begin
+from sluicegate.runtime.own_steps import OwnSteps
 
 LARGE: Final = 16 * 1024
 """Bytes. What has more is large."""
@@ -90,7 +90,7 @@ class LargeRequests:
         try:
             self.judge(principal, size)
         except RequestRefused:
-            self.refused(principal, since)
+            self.refused(principal, perf_counter() - since)
             await self.enter(principal)
             raise
 
@@ -149,17 +149,16 @@ class LargeRequests:
                 turns.take(since)
 
     async def handle(self, handler: Handler, call: Call) -> Outcome:
-        """Counts the work of a call that is refused before it reaches a server or the audit log. Its waits for the
-        store do not count. Its bytes are in flight, and its answer waits, until its records are composed: they hold its
-        arguments."""
-        since, trail, waits = perf_counter(), call.trail, begin()
+        """Counts the work of a call that is refused before it reaches a server or the audit log. Its bytes are in
+        flight, and its answer waits, until its records are composed: they hold its arguments."""
+        trail, work = call.trail, OwnSteps(handler(call))
         if call.method == "subscriptions/listen":
             trail.spend = self.budget_of(call.client.principal).spend
         try:
-            outcome = await handler(call)
+            outcome = await work
             is_refused = isinstance(outcome, Failure) or (isinstance(outcome, Result) and outcome.reason is not None)
             if is_refused and not trail.wait_seconds and not trail.audit_seconds:
-                self.refused(call.client.principal, since + waits.seconds)
+                self.refused(call.client.principal, work.seconds)
             return outcome
         finally:
             if trail.composing is not None:
@@ -167,8 +166,8 @@ class LargeRequests:
                     await asyncio.wait([trail.composing])
                 self.budget_of(call.client.principal).spent(trail.compose_seconds)
 
-    def refused(self, principal: str, since: float) -> None:
-        self.budget_of(principal).refused(since)
+    def refused(self, principal: str, seconds: float) -> None:
+        self.budget_of(principal).refused(seconds)
 
     def may_enter(self, principal: str) -> bool:
         """Whether a small request need not `enter`."""

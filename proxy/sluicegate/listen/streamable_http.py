@@ -169,7 +169,7 @@ def read_json(exchange: HttpExchange, principal: Principal, context: "EndpointCo
     try:
         return reserved_keys.from_client(decode(body, limits.max_depth, limits.nodes), body)
     except Malformed:
-        context.large.refused(principal.name, since)
+        context.large.refused(principal.name, perf_counter() - since)
         raise
 
 

@@ -194,10 +194,10 @@ class LoopBudget:
     def _first(self) -> "LoopBudget":
         return min(self._waiting, key=lambda budget: budget._start)
 
-    def refused(self, since: float) -> None:
-        """A request was refused, by work that began then. The next ones pay for it in advance: what is admitted at once
-        is refused later."""
-        self._due = (self._clock() - since) * _WHOLE
+    def refused(self, seconds: float) -> None:
+        """A request was refused, by so much work. The next ones pay for it in advance: what is admitted at once is
+        refused later."""
+        self._due = seconds * _WHOLE
         self._charge(self._due)
 
     async def enter(self) -> None:

@@ -20,7 +20,6 @@ from psycopg import AsyncConnection, IsolationLevel, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import Diagnostic
 
-from sluicegate.runtime.waits import of_call
 from sluicegate.store import StoreFailed, Write
 
 log = logging.getLogger(__name__)
@@ -166,8 +165,7 @@ class PostgresStore:
         timer = asyncio.get_running_loop().call_later(ANSWER_WITHIN, attempt.give_up, task)
         self._running.add(task)
         task.add_done_callback(lambda done: self._settled(done, timer))
-        with of_call():
-            await asyncio.wait({task})
+        await asyncio.wait({task})
         if attempt.is_over:
             raise self._failed(f"no answer within {ANSWER_WITHIN:.0f} s")
         return task.result()

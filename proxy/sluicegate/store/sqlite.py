@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sluicegate.runtime.waits import of_call
 from sluicegate.store import StoreFailed, Write, private
 
 log = logging.getLogger(__name__)
@@ -156,8 +155,7 @@ class SqliteStore:
         loop = asyncio.get_running_loop()
         job = _Job(work, loop, loop.create_future())
         self._jobs.put(job)
-        with of_call():
-            return await job.future
+        return await job.future
 
     # ------------------------------------------------------------ in the thread
 
