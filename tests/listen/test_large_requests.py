@@ -251,8 +251,8 @@ async def test_a_refused_call_is_charged_for_its_own_steps_and_not_for_those_of_
     clock = [0.0]
     monkeypatch.setattr(own_steps, "perf_counter", lambda: clock[0])
     requests = large_requests.LargeRequests(ListenSettings().limits)
-    charged: list[tuple[str, float]] = []
-    monkeypatch.setattr(requests, "refused", lambda principal, seconds: charged.append((principal, seconds)))
+    charged: list[tuple[str, float, float]] = []
+    monkeypatch.setattr(requests, "refused", lambda *charge: charged.append(charge))
 
     async def handler(call: Call) -> Outcome:
         work = float(str(call.params["name"]))
@@ -265,7 +265,7 @@ async def test_a_refused_call_is_charged_for_its_own_steps_and_not_for_those_of_
         for name, work in (("a", "1"), ("b", "10"), ("c", "100")):
             call = Call(Client(name), "tools/call", {"name": work}, trail=Trail())
             group.start_soon(requests.handle, handler, call)
-    assert charged == [("a", 3.0), ("b", 30.0), ("c", 300.0)]
+    assert charged == [("a", 3.0, 1.0), ("b", 30.0, 10.0), ("c", 300.0, 100.0)]
 
 
 @pytest.mark.parametrize("ending", ["answered", "cancelled", "failed"])

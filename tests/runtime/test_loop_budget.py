@@ -85,6 +85,20 @@ async def test_an_answer_waits_for_nobody_where_nobody_has_need_of_the_loop() ->
     assert share.pause() > 0
 
 
+async def test_a_longer_nap_is_idle_by_the_same_part_of_the_processor() -> None:
+    """Somebody who works now and then has no need of the whole loop: whoever waits naps longer each time."""
+    clock, naps = Clock(), [0.005, 0.01, 0.02, 0.04]
+    at, used = 0.0, [0.0]
+    for nap, part in zip(naps, (1, 1, 1, 0.05), strict=True):
+        at += nap * part
+        used += [at, at]
+    reads = iter(used)
+    share = LoopBudget(clock, used=lambda: next(reads), everybody=LoopBudget(clock, part=PART))
+    work(share, clock, MOST)
+    await share.rest()
+    assert list(reads) == [at]
+
+
 async def test_of_all_who_wait_one_alone_takes_an_idle_moment() -> None:
     """They see the same one, and their work begins some turns later."""
     clock, at_work, most = Clock(), 0, 0
@@ -168,12 +182,21 @@ async def test_who_has_some_of_its_own_left_waits_for_nobody() -> None:
     assert clock.time == before and everybody.pause() > 0
 
 
+def test_a_refusal_in_short_steps_costs_less_than_one_in_a_long_one() -> None:
+    clock = Clock()
+    steps, step = budget(clock), budget(clock)
+    steps.refused(4 * STEP, STEP / 3)
+    assert steps.pause() == 0.0
+    step.refused(4 * STEP, 4 * STEP)
+    assert step.pause() > 0.0
+
+
 async def test_who_was_refused_pays_for_the_next_requests_in_advance() -> None:
     """Those that are let in at once are refused later: without it all of them would come in before the first counts."""
     clock = Clock()
     share = budget(clock)
     assert share.is_unused()
-    share.refused(BURST / 10)
+    share.refused(BURST / 10, BURST / 10)
     assert not share.is_unused()
     entered = 0
 

@@ -158,7 +158,7 @@ class LargeRequests:
             outcome = await work
             is_refused = isinstance(outcome, Failure) or (isinstance(outcome, Result) and outcome.reason is not None)
             if is_refused and not trail.wait_seconds and not trail.audit_seconds:
-                self.refused(call.client.principal, work.seconds)
+                self.refused(call.client.principal, work.seconds, work.longest)
             return outcome
         finally:
             if trail.composing is not None:
@@ -166,8 +166,9 @@ class LargeRequests:
                     await asyncio.wait([trail.composing])
                 self.budget_of(call.client.principal).spent(trail.compose_seconds)
 
-    def refused(self, principal: str, seconds: float) -> None:
-        self.budget_of(principal).refused(seconds)
+    def refused(self, principal: str, seconds: float, longest: float | None = None) -> None:
+        """In one step, unless its longest one is said."""
+        self.budget_of(principal).refused(seconds, seconds if longest is None else longest)
 
     def may_enter(self, principal: str) -> bool:
         """Whether a small request need not `enter`."""

@@ -83,7 +83,8 @@ class LoopBudget:
     it is."""
 
     __slots__ = (
-        "_at", "_clock", "_due", "_everybody", "_level", "_moment", "_part", "_start", "_used", "_waiting", "turn",
+        "_at", "_clock", "_due", "_due_step", "_everybody", "_level", "_moment", "_part", "_start", "_used", "_waiting",
+        "turn",
     )  # fmt: skip
 
     def __init__(
@@ -97,7 +98,7 @@ class LoopBudget:
         default the budget of all peers of the running loop."""
         self.turn = asyncio.Lock()
         self._part, self._clock, self._used = part, clock, used
-        self._level = self._due = self._start = 0.0
+        self._level = self._due = self._due_step = self._start = 0.0
         self._moment = 0  # idle moments that somebody has taken
         self._everybody = everybody
         self._waiting: list[LoopBudget] = []
@@ -155,8 +156,9 @@ class LoopBudget:
         self._at = now
         return max(0.0, (self._level - BURST) / self._part)
 
-    def _charge(self, seconds: float) -> None:
-        cost = min(MOST, seconds * max(1.0, seconds / STEP))
+    def _charge(self, seconds: float, step: float | None = None) -> None:
+        """Work in one step, unless its longest one is said."""
+        cost = min(MOST, seconds * max(1.0, (seconds if step is None else step) / STEP))
         self._start += cost
         for budget in (self, self._common()):
             budget.pause()
@@ -181,9 +183,9 @@ class LoopBudget:
         common._waiting.append(self)
         try:
             while (left := max(self.pause(), common.pause())) > 0.0 or common._first() is not self:
-                before, moment = self._used(), common._moment
-                await asyncio.sleep(min(left, nap) or _NAP)
-                if moment == common._moment and self._used() - before < _IDLE * _NAP:
+                before, moment, slept = self._used(), common._moment, min(left, nap) or _NAP
+                await asyncio.sleep(slept)
+                if moment == common._moment and self._used() - before < _IDLE * slept:
                     common._moment += 1  # all who wait see it, and would fill it many times over
                     return
                 nap = min(2 * nap, _LONGEST_NAP)
@@ -194,11 +196,11 @@ class LoopBudget:
     def _first(self) -> "LoopBudget":
         return min(self._waiting, key=lambda budget: budget._start)
 
-    def refused(self, seconds: float) -> None:
-        """A request was refused, by so much work. The next ones pay for it in advance: what is admitted at once is
-        refused later."""
-        self._due = seconds * _WHOLE
-        self._charge(self._due)
+    def refused(self, seconds: float, longest: float) -> None:
+        """A request was refused, by so much work, in steps of which one was the longest. The next ones pay for it in
+        advance: what is admitted at once is refused later."""
+        self._due, self._due_step = seconds * _WHOLE, longest * _WHOLE
+        self._charge(self._due, self._due_step)
 
     async def enter(self) -> None:
         """Before a request of one whose part is in use: one request in a turn of the loop, and none while the part is
@@ -206,7 +208,7 @@ class LoopBudget:
         async with self.turn:
             await asyncio.sleep(0)
             await self.rest()
-            self._charge(self._due)
+            self._charge(self._due, self._due_step)
 
     def is_unused(self) -> bool:
         self.pause()

@@ -8,13 +8,14 @@ T = TypeVar("T")
 
 
 class OwnSteps(Generic[T]):
-    """Awaits `work`, and gives what that gives. `seconds` is the time of the steps that it has taken."""
+    """Awaits `work`, and gives what that gives. `seconds` is the time of all steps that it has taken, `longest` that of
+    one of them."""
 
-    __slots__ = ("_work", "seconds")
+    __slots__ = ("_work", "longest", "seconds")
 
     def __init__(self, work: Awaitable[T]) -> None:
         self._work: Generator[Any, Any, T] = work.__await__()
-        self.seconds = 0.0
+        self.seconds = self.longest = 0.0
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self  # type: ignore[return-value]  # it has all that a task asks of a generator
@@ -27,7 +28,10 @@ class OwnSteps(Generic[T]):
         try:
             return self._work.send(None)
         finally:
-            self.seconds += perf_counter() - since
+            step = perf_counter() - since
+            self.seconds += step
+            if step > self.longest:
+                self.longest = step
 
     def throw(self, error: BaseException) -> Any:
         """As a generator does: its task is cancelled, say."""
@@ -35,7 +39,9 @@ class OwnSteps(Generic[T]):
         try:
             return self._work.throw(error)
         finally:
-            self.seconds += perf_counter() - since
+            step = perf_counter() - since
+            self.seconds += step
+            self.longest = max(step, self.longest)
 
     def close(self) -> None:
         self._work.close()
