@@ -6,7 +6,7 @@ They are opened in this order, and closed in the opposite order when everything 
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 
 from sluicegate import __version__, telemetry
-from sluicegate.app import metric_sources, policy_loading, replicas, settings, state
+from sluicegate.app import audit_heads, metric_sources, policy_loading, replicas, settings, state
 from sluicegate.app.late import Late
 from sluicegate.app.logins import DEFAULT, GATEWAY, SERVICE, LoginIndex, whose
 from sluicegate.app.reload import Prepared, Reload, ToldReload, unprepared
@@ -207,9 +207,10 @@ async def open_policy_service(
 
 @asynccontextmanager
 async def open_audit(
-    config: Config, transport: str, judge: PolicyEngine | None = None
+    config: Config, transport: str, judge: PolicyEngine | None = None, registry: Store | None = None
 ) -> AsyncIterator[AuditLog | None]:
-    """The log, open until everything else has ended; None where the config wants none. Without a judge it is for the
+    """The log, open until everything else has ended; None where the config wants none. The store of a fleet has its
+    newest checkpoint. Without a judge it is for the
     notes of a command, which is over before a sink is reached: whoever serves next sends them."""
     if not config.audit.enabled:
         yield None
@@ -220,11 +221,12 @@ async def open_audit(
         audit = AuditLog(replace(about, sinks=()), digest.newest, seeds)
     else:
         audit = AuditLog(about, digest.newest, seeds, judge.classify, judge.revision)
-    try:
-        await audit.start()
-        yield audit
-    finally:
-        await audit.stop()
+    async with nullcontext() if registry is None else audit_heads.kept(audit, registry):
+        try:
+            await audit.start()
+            yield audit
+        finally:
+            await audit.stop()
 
 
 class Notes:
@@ -451,7 +453,8 @@ async def open_services(
             joined = await stack.enter_async_context(replicas.join(config, store))
         if config.state.url is not None:
             await judges.find_revoked(store, joined)
-        audit = await stack.enter_async_context(open_audit(config, transport, judge))
+        registry = store if config.fleet is not None else None
+        audit = await stack.enter_async_context(open_audit(config, transport, judge, registry))
         spans = await stack.enter_async_context(open_tracer(config))
         metrics = Metrics(
             version=__version__, classify=judge.classify, transport="pipe" if transport == "stdio" else "tcp",

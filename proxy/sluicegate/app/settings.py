@@ -4,9 +4,11 @@ Holds values only: nothing is made or started here.
 """
 
 import hmac
+import re
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 from sluicegate.app import policy_loading
@@ -90,13 +92,15 @@ def receivers(config: Config) -> tuple[Receiver, ...]:
 
 DATABASE = "sluice.db"  # in the state directory, as the next two
 KEYS = "keys"
+MAX_STEM = 36  # of the name of a log's file
 AUDIT_STATE = "audit"  # public keys, published checkpoints, positions of sinks
 
 
 def audit(config: Config, transport: str = "http") -> AuditSettings:
-    section = config.audit
+    """In a fleet each replica has a writer's name of its own, so that all logs can be proved together."""
+    section, fleet = config.audit, config.fleet
     return AuditSettings(
-        path=section.path,
+        path=section.path if fleet is None else section.path.with_name(replica_log(section.path.name, fleet.name)),
         state=Path(config.state.dir) / AUDIT_STATE,
         durability=section.durability,
         on_failure=section.on_failure,
@@ -112,6 +116,15 @@ def audit(config: Config, transport: str = "http") -> AuditSettings:
             for sink in section.sinks
         ),
     )
+
+
+def replica_log(name: str, replica: str) -> str:
+    """The log's file of a replica. What a writer's name cannot hold is replaced; a digest keeps such names apart."""
+    stem, plain = name.removesuffix(".jsonl"), re.sub(r"[^a-z0-9]+", "-", replica.lower()).strip("-")
+    if plain != replica or len(f"{stem}-{plain}") > MAX_STEM:
+        mark = sha256(replica.encode()).hexdigest()[:8]
+        stem, plain = stem[: MAX_STEM // 2], f"{plain[: MAX_STEM // 2 - 10]}-{mark}"
+    return f"{stem}-{plain}.jsonl".replace("--", "-")
 
 
 def pins(config: Config) -> dict[str, Pinned]:

@@ -16,9 +16,9 @@ from typing import Annotated, Final
 
 import typer
 
-from sluicegate.app import settings
+from sluicegate.app import audit_heads, settings, state
 from sluicegate.audit import export as formats
-from sluicegate.audit.checkpoint import PublicKeys, read_publics
+from sluicegate.audit.checkpoint import Checkpoint, PublicKeys, read_publics
 from sluicegate.audit.log import PUBLIC_KEYS
 from sluicegate.audit.read import Filter, LogTail, Record, principals
 from sluicegate.audit.read import approvals as list_approvals
@@ -32,6 +32,7 @@ from sluicegate.cli.options import AsJson, ConfigFile
 from sluicegate.cli.output import Code, give, info, load, print_out, printable, stop, table
 from sluicegate.cli.terminal import coloured, progress, with_first_word
 from sluicegate.outcomes import ENDINGS
+from sluicegate.store import StoreFailed
 
 FORMATS: Final[dict[str, Callable[[Record], Record]]] = {"jsonl": dict, "ocsf": formats.ocsf, "ecs": formats.ecs}
 _POLL: Final = 0.25
@@ -79,17 +80,23 @@ def verify(
             help="A file of checkpoints that you stored outside the log.",
         ),
     ] = None,
+    fleet: Annotated[
+        bool,
+        typer.Option("--fleet", help="Verify the logs of all replicas, by their newest checkpoints in the database."),
+    ] = False,
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify that the log is complete and unchanged. If not, names the first bad record and exits 1."""
     settings = _settings(config_file) if not paths or key is None else None
+    registered = _registered(config_file) if fleet else []
     places = paths or ([settings.path.parent] if settings else [])
     files = _segments(places)
     keys = _keys(key or (settings.state / PUBLIC_KEYS if settings else Path()))
     try:
         outside = [one for path in checkpoints or () for one in thin(read_kept(path))]
         outside += read_published(settings) if settings is not None and not paths else ()
+        outside += registered
         with progress("verifying", sum(file.stat().st_size for file in files)) as advance:
             reports = check(places, keys, outside, advance)
     except (OSError, ValueError) as error:
@@ -265,6 +272,17 @@ def _directory(where: Path | None, config_file: Path | None) -> Path:
     if not directory.is_dir():
         stop(Code.NEGATIVE, f"there is no audit log in {directory}")
     return directory
+
+
+def _registered(config_file: Path | None) -> list[Checkpoint]:
+    """The newest checkpoint of each replica that has ever run on the database."""
+    _, loaded = load(config_file, quietly=True)
+    if loaded.fleet is None:
+        stop(Code.USAGE, "--fleet is for replicas: the config has no fleet")
+    try:
+        return audit_heads.read(state.read(loaded, [audit_heads.HEADS]).values())
+    except StoreFailed as error:
+        stop(Code.UNREACHABLE, f"which logs there are is in PostgreSQL, which cannot be used: {error}")
 
 
 def _segments(paths: Iterable[Path]) -> list[Path]:
