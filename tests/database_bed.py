@@ -17,6 +17,7 @@ Json = dict[str, Any]
 ROWS = """\
 p, role:authenticated, bank, *, *, allow
 p, role:lead, sluice, admin:approvals, *, allow
+p, role:lead, sluice, admin:policy, *, allow
 p2, *, bank, tool:wire, *, one-of-leads
 """
 

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from sluicegate.admin import AdminSettings, application
 from sluicegate.admin.approval_page import Page
 from sluicegate.admin.approvals import ApprovalsApi
+from sluicegate.admin.blocks import BlocksApi
 from sluicegate.admin.calls import CallsApi
 from sluicegate.admin.changes import AREAS as TOPICS
 from sluicegate.admin.changes import Changes
@@ -146,6 +147,7 @@ def asker(
         audit=cast(Any, made), calls=cast(CallsApi, made), verification=cast(Verification, made),
         facts=made.facts, explain=made.explain, status=made.status, preview=made.preview,
         logins=LoginsApi(made.logins, made.login, made.login), changes=Changes(dict, lambda: True),
+        blocks=BlocksApi(made.logins, made.login, made.login),
         page=cast(Page, OpenedPage(made)),
     )  # fmt: skip
     transport = httpx.ASGITransport(app=application(AdminSettings("token"), sources), client=(peer, 5000))
@@ -156,6 +158,7 @@ BODIES = {
     "accept_pins": {"server": "gh", "accept": []},
     "explain": {"as": "a", "method": "tools/call", "target": "t"},
     "begin_login": {"server": "gh"},
+    "add_block": {"what": "gh"},
     "preview": {"method": "resources/read", "target": "t"},
 }  # fmt: skip
 
@@ -326,6 +329,7 @@ def test_what_shows_a_secret_or_is_hard_to_undo_needs_step_up() -> None:
         ("POST", f"{API}servers/gh/restart"): "required", ("POST", f"{API}servers/gh/disable"): "required",
         ("POST", f"{API}pins"): "many",
         ("POST", f"{API}logins"): "always", ("DELETE", f"{API}logins/apr_1"): "always",
+        ("DELETE", f"{API}blocks/apr_1"): "always",
     }  # fmt: skip
     assert not step_up_of("GET", f"{API}approvals/apr_1/reveal") and not step_up_of("POST", "/nothing")
 

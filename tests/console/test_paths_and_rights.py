@@ -19,6 +19,7 @@ BODIES: dict[str, Json] = {
     "preview": {"method": "resources/read", "target": "mem://a"},
     "explain": {"as": "ann", "method": "tools/call", "target": "bank/wire"},
     "accept_pins": {"server": "bank", "accept": []},
+    "add_block": {"what": "bank"},
     "decide": {"decision": "deny"},
 }
 GUARDED = [one for one in ROUTES if one.area]
@@ -134,7 +135,7 @@ UNRECORDED: list[tuple[str, str, Json | None]] = [
     ("POST", f"{API}approvals/ID/decisions", DENY), ("POST", f"{API}approvals/ID/cancel", {}),
     ("POST", f"{API}pins", BODIES["accept_pins"]), ("POST", f"{API}preview", BODIES["preview"]),
     ("POST", f"{API}policy/explain", BODIES["explain"]), ("POST", f"{API}audit/verify", {}),
-    ("POST", f"{API}servers/bank/reconnect", {}),
+    ("POST", f"{API}servers/bank/reconnect", {}), ("POST", f"{API}blocks", BODIES["add_block"]),
 ]  # fmt: skip
 
 
@@ -164,6 +165,7 @@ def test_where_the_log_cannot_be_written_nothing_is_done(peers: None, tmp_path: 
         shown = httpx.get(f"{town.process.admin}{API}approvals/{id}", headers=bearer("leo")).json()
         assert (shown["state"], shown["votes"]) == ("pending", [])
         assert local.ask("GET", f"{API}servers/bank").json()["pids"] == before
+        assert local.ask("GET", f"{API}blocks").json() == {"blocks": []}
         assert local.ask("GET", "/console/session").json()["step_up_seconds"] == 0
         breaks()
         assert local.ask("DELETE", "/console/session").status_code == 200, "to end a session only takes away"

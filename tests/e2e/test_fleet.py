@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import ssl
 import sys
@@ -293,6 +294,50 @@ def test_a_key_is_revoked_at_all_replicas_or_those_that_cannot_know_are_named(fl
     assert done.returncode == 4 and "lea is revoked, and not confirmed by r2" in done.stderr, done.stderr
     assert here.call("lea", "bank__look").status_code == 401
     third.until(lambda: third.call("lea", "bank__look").status_code == 401)
+
+
+def test_a_block_is_in_force_at_all_replicas_or_those_that_cannot_know_are_named(fleet: list[Bed]) -> None:
+    here, there, third = fleet
+    done = command(here, "block", "bank/look")
+    assert (done.returncode, done.stdout) == (0, "bank/look is blocked\n"), done.stderr
+    assert ["error" in at.call("ann", "bank__look").json() for at in fleet] == [True] * 3, "it waits for all of them"
+    done = command(there, "unblock", "bank/look")
+    assert done.returncode == 0, done.stderr
+    assert ["isError" in at.call("ann", "bank__look").json()["result"] for at in fleet] == [False] * 3
+    os.kill(third.process.process.pid, signal.SIGSTOP)
+    try:
+        done = command(there, "block", "key:ann", "--for", "1h")
+    finally:
+        os.kill(third.process.process.pid, signal.SIGCONT)
+    assert done.returncode == 4 and "this is not confirmed by r2" in done.stderr, done.stderr
+    assert here.names("ann") == []
+    third.until(lambda: third.names("ann") == [])
+
+
+def test_the_logs_of_all_replicas_are_proved_together_and_one_that_is_gone_or_cut_is_named(fleet: list[Bed]) -> None:
+    here, *others = fleet
+    for at in fleet:
+        assert "isError" not in at.call("ann", "bank__look").json()["result"]
+    for at in fleet:  # at its end each signs what it has
+        at.process.interrupt()
+    logs = [at.folder / "audit" for at in fleet]
+    assert [[file.name for file in log.glob("*.jsonl")] for log in logs] == [[f"sluice-r{n}.jsonl"] for n in range(3)]
+
+    def proved(*paths: Path) -> Json:
+        done = command(here, "audit", "verify", "--fleet", *map(str, paths), "--json")
+        found: Json = json.loads(done.stdout)
+        assert done.returncode == (0 if found["ok"] else 1), done.stderr
+        return {one["writer"]: [finding["text"] for finding in one["findings"]] for one in found["writers"]}
+
+    assert proved(*logs) == {"sluice-r0": [], "sluice-r1": [], "sluice-r2": []}
+    gone = proved(*logs[:2])
+    assert gone["sluice-r0"] == gone["sluice-r1"] == []
+    assert gone["sluice-r2"] and "are cut off" in gone["sluice-r2"][0], gone
+    assert re.search(r"records up to ([0-9]+) existed", gone["sluice-r2"][0])
+    file = others[0].folder / "audit" / "sluice-r1.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:3]))  # with its published checkpoint gone as well
+    assert "are cut off" in proved(*logs)["sluice-r1"][0]
 
 
 def test_a_replica_without_a_word_from_the_database_stops_serving(tmp_path: Path) -> None:

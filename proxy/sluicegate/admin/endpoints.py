@@ -11,6 +11,8 @@ from starlette.requests import Request
 
 from sluicegate.admin.approval_page import Page
 from sluicegate.admin.approvals import ApprovalsApi
+from sluicegate.admin.blocks import BlocksApi
+from sluicegate.admin.blocks import add as add_one
 from sluicegate.admin.calls import CallsApi
 from sluicegate.admin.changes import AREAS as TOPICS
 from sluicegate.admin.changes import Changes, read_topics
@@ -56,6 +58,7 @@ class AdminDeps:
     output: Callable[[str, str], Json | None]
     """What a server wrote to stderr after a position."""
     pins: PinsApi
+    blocks: BlocksApi
     approvals: ApprovalsApi
     audit: AuditLog | None = None
     calls: CallsApi | None = None  # None: no audit log is kept
@@ -193,6 +196,18 @@ async def list_pins(sources: AdminDeps, asked: ApiRequest) -> Answer:
 
 async def accept_pins(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return json_response(*await accept(sources.pins, asked.body, asked.who))
+
+
+async def list_blocks(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    return json_response(200, {"blocks": await sources.blocks.every()})
+
+
+async def add_block(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    return json_response(*await add_one(sources.blocks, asked.body, asked.who))
+
+
+async def end_block(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    return json_response(*await sources.blocks.end(asked.parts[1], asked.who))
 
 
 async def list_logins(sources: AdminDeps, asked: ApiRequest) -> Answer:
@@ -335,6 +350,9 @@ ENDPOINTS: Final[Mapping[str, Callable[[AdminDeps, ApiRequest], Awaitable[Answer
     "list_resources": list_resources,
     "list_pins": list_pins,
     "accept_pins": accept_pins,
+    "list_blocks": list_blocks,
+    "add_block": add_block,
+    "end_block": end_block,
     "list_logins": list_logins,
     "begin_login": begin_login,
     "end_login": end_login,

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Final, Literal
 
 from sluicegate import __version__
+from sluicegate.admin.blocks import MAX_REASON, MAX_SECONDS, MAX_WHAT
 from sluicegate.approval.states import TRANSITIONS
 from sluicegate.approval.vote_request import MAX_COMMENT
 from sluicegate.protocol.jsonrpc import Json
@@ -64,6 +65,10 @@ _LOGIN: Final = _object(
     kind={"enum": ["client", "owner", "gateway", "machine"]}, can_refresh=_FLAG,
     state={"enum": ["ok", "expired", "needed", "refused", "leaving"]},
 )  # fmt: skip
+_BLOCK: Final = _object(
+    **dict.fromkeys(("id", "what", "principal", "server", "tool", "at", "until", "by", "reason"), _STRING)
+)
+_BLOCKED: Final = _object(block=_BLOCK, note=_STRING, unconfirmed=_list(_STRING))
 _JUDGED: Final = _object(
     **dict.fromkeys(("name", "server", "own", "class", "class_source", "pin", "rule"), _STRING),
     given=_FLAG, verdict={"enum": ["allow", "ask", "deny"]},
@@ -216,6 +221,16 @@ ROUTES: Final = (
     ApiRoute(method="POST", path=API + "policy/explain", operation="explain", area="policy", request=_EXPLAIN,
              workers="named",
              response=_EXPLANATION, summary="the decision for a request, the row that makes it, and all other rows"),
+    ApiRoute(method="GET", path=API + "blocks", operation="list_blocks", area="policy",
+             summary="clients, servers and tools that are blocked", response=_object(blocks=_list(_BLOCK))),
+    ApiRoute(method="POST", path=API + "blocks", operation="add_block", area="policy", act="write", audit="admin",
+             summary="block a client, a server or tools of it; `unconfirmed` names replicas that may not know it yet",
+             request=_exactly({"for": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_SECONDS},
+                               "reason": {"type": "string", "maxLength": MAX_REASON}},
+                              what={"type": "string", "minLength": 1, "maxLength": MAX_WHAT}),
+             response=_BLOCKED),
+    ApiRoute(method="DELETE", path=API + "blocks/{id}", operation="end_block", area="policy", act="write",
+             audit="admin", step_up="always", summary="end a block", response=_BLOCKED),
     ApiRoute(method="GET", path=API + "audit/head", operation="show_audit_head", area="audit", response=_ROW,
              workers="joined", summary="the newest checkpoint"),
     ApiRoute(method="GET", path=API + "audit/records", operation="list_records", area="audit",

@@ -16,8 +16,9 @@ from sluicegate.admin.changes import Changes
 from sluicegate.admin.endpoints import AdminDeps
 from sluicegate.admin.routes import step_up_of
 from sluicegate.admin.verification import Verification
-from sluicegate.app import explain_facts, settings
+from sluicegate.app import explain_facts, replicas, settings
 from sluicegate.app.approvals_api import people
+from sluicegate.app.blocks_api import blocks_api
 from sluicegate.app.core import Core
 from sluicegate.app.judged_tools import judged_tools
 from sluicegate.app.logins_api import logins_api
@@ -47,6 +48,11 @@ def admin_application(
     async def list_tools(principal: str) -> list[Json] | None:
         client = judges.client_of(principal)
         return None if client is None else await inner.listed(client, "tools/list")
+
+    async def took_effect() -> list[str]:
+        services = inner.services
+        await judges.learn(services.store, services.replicas)
+        return [] if services.replicas is None else await replicas.unconfirmed(services.store)
 
     async def judge_tools(principal: str) -> list[Json] | None:
         client = judges.client_of(principal)
@@ -83,6 +89,10 @@ def admin_application(
             list_resources=list_resources,
             output=inner.output,
             pins=inner.behind.pins,
+            blocks=blocks_api(
+                inner.services.store, lambda: judges.config, partial(explain_facts.of_tool, inner),
+                inner.services.notes.act_durably, took_effect,
+            ),
             logins=logins_api(inner.services.logins, judges.client_of, inner.services.notes.act_durably),
             approvals=ApprovalsApi(inner.queue, people(judges, history, inner.behind.pins), inner.queue.book.store),
             page=page,
@@ -119,9 +129,10 @@ def _state(inner: Core) -> dict[str, Any]:
     services, control = inner.services, inner.behind.control
     written = 0 if services.audit is None else services.audit.tally().records["file", "ok"]
     states = {key: (server.status, server.describe()["circuit"]) for key, server in control.servers.items()}
-    revision = services.judging.judge.revision()
+    judge = services.judging.judge
     return {
-        "server": (states, control.disabled), "call": written, "pin": services.notes.pin_changes, "policy": revision,
+        "server": (states, control.disabled), "call": written, "pin": services.notes.pin_changes,
+        "policy": (judge.revision(), judge.blocks.rows),
         "login": services.logins.state(),
     }  # fmt: skip
 

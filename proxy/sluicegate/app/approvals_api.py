@@ -47,8 +47,7 @@ async def at_rest(config: Config, read_only: bool = False) -> AsyncIterator[Appr
     async with AsyncExitStack() as stack:
         judges = await stack.enter_async_context(open_policy_service(config, None, "cli"))
         kept = await stack.enter_async_context(state.open_store(config))
-        if config.state.url is not None:
-            await judges.find_revoked(kept)
+        await judges.learn(kept)
         store = kept
         audit = None
         if read_only:

@@ -11,7 +11,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Final
 
-from sluicegate.app import policy_loading, settings, state
+from sluicegate.app import blocks, policy_loading, settings, state
 from sluicegate.app.core import Core
 from sluicegate.app.settings import client_of, without_revoked
 from sluicegate.approval import eligibility
@@ -27,6 +27,8 @@ from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.catalog_cache.snapshot_store import SnapshotStore, places
 from sluicegate.catalog_cache.target_resolver import unlisted_target
 from sluicegate.config import Config
+from sluicegate.downstream.failures import LOCAL
+from sluicegate.policy.blocks import Blocks
 from sluicegate.policy.csv_rows import Row, read_rows
 from sluicegate.policy.explain import Explanation
 from sluicegate.policy.facts import Candidate, Facts, GrantFact, State
@@ -199,6 +201,11 @@ async def explain(inner: Core, principal: str, method: str, text: str, arguments
     return about | found.as_json() | ({} if source is None else {"source": source})
 
 
+async def of_tool(inner: Core, text: str) -> Facts | str:
+    """What SERVER/NAME or the name that clients see means; a sentence for what can be neither."""
+    return await _facts(inner, LOCAL, "tools/call", text)
+
+
 async def _facts(inner: Core, name: str, method: str, text: str) -> Facts | str:
     judges, lists = inner.services.judging, inner.behind.lists
     if method not in KIND_OF:
@@ -211,7 +218,8 @@ async def _facts(inner: Core, name: str, method: str, text: str) -> Facts | str:
         found = await server_facts.candidates(client, method, text, judges.config.servers)
     except ValueError as error:
         return str(error)
-    return Facts(server_facts.servers, found, None if comes_in is None else comes_in.roles, judges.judge.problem)
+    roles, judge = None if comes_in is None else comes_in.roles, judges.judge
+    return Facts(server_facts.servers, found, roles, judge.problem, judge.blocks.rows)
 
 
 def notes(config: Config, facts: Facts, client: Client) -> list[str]:
@@ -251,14 +259,15 @@ async def at_rest(config: Config, policy: PolicyRules, principal: str, method: s
     """The same from the state directory, which is only read. Raises `ValueError` for a question that is none."""
     store, prefixes = MemoryStore(), [pin_store.PINS, pin_store.WAITING, GRANTS]
     prefixes += [places(key, server.identity) for key, server in config.servers.items() if server.enabled]
-    for stored_key, value in state.read(config, prefixes).items():
+    for stored_key, value in state.read(config, [*prefixes, blocks.BLOCKS]).items():
         await store.put(stored_key, value)
     name = principal_of(principal)
     config = without_revoked(config, state.revoked(config))
     client = client_of(config, name)
     server_facts = await stored(config, policy, store)
     found = await server_facts.candidates(client or Client(name), method, text, config.servers)
-    return Facts(server_facts.servers, found, None if client is None else client.roles)
+    blocked = Blocks((await blocks.read(store)).rows).at(time.time()).rows
+    return Facts(server_facts.servers, found, None if client is None else client.roles, blocks=blocked)
 
 
 async def stored(config: Config, policy: PolicyRules, store: Store) -> ServerFacts:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import anyio
 
 from sluicegate import __version__, telemetry
+from sluicegate.app import blocks
 from sluicegate.app.state import REVOKED
 from sluicegate.config import Config
 from sluicegate.metrics import Sample
@@ -47,7 +48,7 @@ class Replicas:
         """`stale`: the seconds after which a replica serves nothing that has no word from the store."""
         self.name, self.url, self.stale = name, url, stale
         self.start = token_hex(4)
-        self._knows = 0
+        self._knows = self._blocks = 0
         self.on_change: list[Callable[[Collection[str]], None]] = []
         """Told the marks of the others that live, again and again."""
         self._heard = time.monotonic()
@@ -55,9 +56,10 @@ class Replicas:
         self._urls: dict[str, str] = {}
         self._count = 1
 
-    def learned(self, revoked: int, since: float) -> None:
-        """All keys are refused here from now on that were revoked before that moment of the monotonic clock."""
-        self._knows, self._heard = revoked, since
+    def learned(self, revoked: int, blocks: int, since: float) -> None:
+        """All keys that were revoked before that moment of the monotonic clock are refused here from now on, and the
+        blocks of this version or a newer one are in force."""
+        self._knows, self._blocks, self._heard = revoked, max(blocks, self._blocks), since
 
     def take(self, rows: Mapping[str, bytes]) -> None:
         """What the store has of all of them, by now."""
@@ -76,7 +78,7 @@ class Replicas:
         return f"the database has not answered for {self.stale:g} s: keys may be revoked, and nothing is served"
 
     def row(self) -> Json:
-        return {"name": self.name, "start": self.start, "url": self.url, "knows": self._knows}
+        return {"name": self.name, "start": self.start, "url": self.url, "knows": self._knows, "blocks": self._blocks}
 
     def owner(self, id: str) -> tuple[str, str] | None:
         """Mark and URL of another replica that gave out this id; None where it is ours, or that one has ended."""
@@ -147,12 +149,13 @@ async def refuse_beside(config: Config, store: Store) -> None:
 
 
 async def unconfirmed(store: Store) -> list[str]:
-    """The names of replicas that may not know all revoked keys yet, after a moment in which they can learn of them.
-    Raises `StoreFailed`."""
-    count = len(await store.scan(REVOKED))
+    """The names of replicas that may not know all revoked keys and blocks yet, after a moment in which they can learn
+    of them. Raises `StoreFailed`."""
+    count, version = len(await store.scan(REVOKED)), (await blocks.read(store)).version
 
     async def late(prefix: str) -> list[str]:
-        return [row["name"] for row in _read((await store.scan(prefix)).values()) if row.get("knows", 0) < count]
+        rows = _read((await store.scan(prefix)).values())
+        return [row["name"] for row in rows if row.get("knows", 0) < count or row.get("blocks", 0) < version]
 
     with anyio.move_on_after(CONFIRM_WITHIN):
         while await late(REPLICA):  # noqa: ASYNC110 - other machines tell nothing

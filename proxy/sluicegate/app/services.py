@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 
 from sluicegate import __version__, telemetry
-from sluicegate.app import audit_heads, metric_sources, policy_loading, replicas, settings, state
+from sluicegate.app import audit_heads, blocks, metric_sources, policy_loading, replicas, settings, state
 from sluicegate.app.late import Late
 from sluicegate.app.logins import DEFAULT, GATEWAY, SERVICE, LoginIndex, whose
 from sluicegate.app.reload import Prepared, Reload, ToldReload, unprepared
@@ -32,6 +32,7 @@ from sluicegate.http.fetch import Fetcher
 from sluicegate.listen.auth import Identity
 from sluicegate.listen.auth.issuers import KeySets
 from sluicegate.metrics import Metrics, PolicyState
+from sluicegate.policy.blocks import Blocks
 from sluicegate.policy.files import LoadedPolicy
 from sluicegate.policy.judge import AcceptedDefinitions, PolicyEngine
 from sluicegate.policy.rulebook import nobody_accepted
@@ -43,8 +44,8 @@ from sluicegate.store.keys import KeyUnavailable, Sealer
 from sluicegate.store.revoked import Revoked
 
 PROBE_EVERY: Final = 0.5
-REVOKED_EVERY: Final = 1.0
-"""Seconds until PostgreSQL is asked again which keys are revoked."""
+LEARN_EVERY: Final = 1.0
+"""Seconds until the store is asked again which keys are revoked, and what is blocked."""
 
 log = logging.getLogger(__name__)
 
@@ -123,20 +124,23 @@ class PolicyService:
                 self._take(self.reload.config)
                 self.later.on_change()(None)
 
-    async def find_revoked(self, store: Store, among: Replicas | None = None) -> None:
-        """Takes what the store has of revoked keys. Raises `StoreFailed`."""
+    async def learn(self, store: Store, among: Replicas | None = None) -> None:
+        """Takes what the store has of revoked keys and of blocks. Raises `StoreFailed`."""
         since, found = time.monotonic(), await store.scan(state.REVOKED)
         if self._revoked.take(found.values()):
             self._take(self.reload.config)
             self.later.on_change()(None)
+        kept = await blocks.read(store)
+        if self.judge.block(Blocks(kept.rows), time.time()):
+            self.later.on_change()(None)
         if among is not None:
-            among.learned(len(found), since)
+            among.learned(len(found), kept.version, since)
 
-    async def follow_revoked(self, store: Store, among: Replicas | None) -> None:
+    async def follow(self, store: Store, among: Replicas | None) -> None:
         while True:
-            await anyio.sleep(REVOKED_EVERY)
+            await anyio.sleep(LEARN_EVERY)
             with suppress(StoreFailed):  # it has said why; what was known stays
-                await self.find_revoked(store, among)
+                await self.learn(store, among)
 
     def look(self) -> None:
         if self.judge.check(time.time()):
@@ -144,7 +148,10 @@ class PolicyService:
 
     def state(self) -> PolicyState:
         judge, reload = self.judge, self.reload
-        return PolicyState(judge.revision(), judge.in_force.is_shadow, judge.errors, not reload.problems, reload.at)
+        return PolicyState(
+            judge.revision(), judge.in_force.is_shadow, len(judge.blocks.rows), judge.errors, not reload.problems,
+            reload.at,
+        )  # fmt: skip
 
     def notes(self) -> list[str]:
         """What an operator should know although everything is ready."""
@@ -152,6 +159,7 @@ class PolicyService:
         notes += [f"not in force: {text}" for text in self.reload.retained]
         notes += [f"needs a restart: {part}" for part in self.reload.restart]
         until = self.config.policy.until
+        notes += [f"blocked: {row.what}" for row in self.judge.blocks.rows]
         return notes + ([f"the policy is in shadow mode until {until}"] if self.judge.in_force.is_shadow else [])
 
     def _apply(self, config: Config, loaded: LoadedPolicy) -> None:
@@ -267,10 +275,7 @@ class Notes:
 
     async def act_durably(self, act: str, **fields: str) -> bool:
         """Records the same durably before it takes effect; returns whether it may."""
-        if self._audit is None:
-            return True
-        is_kept = await self._audit.note_durably("admin", {"act": act, **fields})
-        return is_kept or self._audit.settings.on_failure == "allow_and_alarm"
+        return await act_durably(self._audit, act, **fields)
 
     def pin(self, event: PinEvent) -> None:
         """Records a decision about a definition."""
@@ -286,6 +291,14 @@ class Notes:
     def _note(self, type: str, fields: Json) -> None:
         if self._audit is not None:
             self._audit.note(type, fields)
+
+
+async def act_durably(audit: AuditLog | None, act: str, **fields: str) -> bool:
+    """Records what an operator is about to do; returns whether it may be done."""
+    if audit is None:
+        return True
+    is_kept = await audit.note_durably("admin", {"act": act, **fields})
+    return is_kept or audit.settings.on_failure == "allow_and_alarm"
 
 
 def note_pin(audit: AuditLog | None, event: PinEvent) -> None:
@@ -451,8 +464,8 @@ async def open_services(
         store = await stack.enter_async_context(state.open_store(config))
         if partition.count == 1:  # the supervisor has it for all workers
             joined = await stack.enter_async_context(replicas.join(config, store))
-        if config.state.url is not None:
-            await judges.find_revoked(store, joined)
+        with nullcontext() if config.state.url is not None else suppress(StoreFailed):
+            await judges.learn(store, joined)
         registry = store if config.fleet is not None else None
         audit = await stack.enter_async_context(open_audit(config, transport, judge, registry))
         spans = await stack.enter_async_context(open_tracer(config))
@@ -484,8 +497,7 @@ async def open_services(
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         group.start_soon(telemetry.supervise, "logins", index.run)
-        if config.state.url is not None:
-            group.start_soon(telemetry.supervise, "revoked keys", partial(judges.follow_revoked, store, joined))
+        group.start_soon(telemetry.supervise, "blocks and revoked keys", partial(judges.follow, store, joined))
         yield Services(
             config, judges, sealer, store, audit, metrics, notes, egress, identities, spans, partition, own_pages,
             index, joined,

@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "serve": "serve", "stdio": "stdio", "demo": "demo", "check": "check", "doctor": "doctor", "explain": "explain",
     "servers": "servers", "logs": "servers", "tools": "servers", "prompts": "servers", "resources": "servers",
     "login": "login", "logout": "login", "logins": "login",
+    "block": "block", "unblock": "block",
     "call": "call", "console": "console", "approve": "approvals", "deny": "approvals",
 }  # fmt: skip
 """The module of this room that has a command, and the function's name where it is another one."""

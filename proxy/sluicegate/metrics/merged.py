@@ -24,6 +24,7 @@ STATES: Final[Mapping[str, Together]] = {
     "sluice_circuit_state": max,
     "sluice_approval_oldest_pending_seconds": max,
     "sluice_policy_shadow": max,
+    "sluice_policy_blocks": max,
     "sluice_policy_reload_success": min,
     "sluice_policy_last_reload_timestamp_seconds": min,
     "sluice_audit_lag_seconds": max,

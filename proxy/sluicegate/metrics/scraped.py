@@ -100,6 +100,9 @@ TABLE: Final[Mapping[str, Asked]] = {
     "sluice_policy_shadow": _gauge(
         "1 while the policy is in shadow mode: what its rows deny is let through. It ends at policy.until."
     ),
+    "sluice_policy_blocks": _gauge(
+        "How many clients, servers and tools are blocked now, whatever the policy says: `sluice block` shows them."
+    ),
     "sluice_policy_reload_success": _gauge(
         "0 while the config or policy on disk cannot be used, so that an older one is in force: /readyz says why."
     ),
@@ -161,6 +164,7 @@ class PolicyState:
 
     revision: str
     is_shadow: bool
+    blocks: int
     errors: int
     is_newest: bool
     since: float
@@ -168,6 +172,7 @@ class PolicyState:
     def samples(self) -> Iterator[Sample]:
         yield "sluice_policy_info", (self.revision,), 1
         yield "sluice_policy_shadow", (), self.is_shadow
+        yield "sluice_policy_blocks", (), self.blocks
         yield "sluice_policy_reload_success", (), self.is_newest
         yield "sluice_policy_last_reload_timestamp_seconds", (), self.since
         yield "sluice_decision_errors", (), self.errors

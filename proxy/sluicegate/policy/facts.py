@@ -1,10 +1,12 @@
 """What an explanation has to know besides the config and the rows: which tool a name means, whether its server lists
-it, whether a person accepted it, and which grants there are for it. Values only, as they pass between processes."""
+it, whether a person accepted it, which grants there are for it, and what is blocked. Values only, as they pass between
+processes."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from sluicegate.policy.blocks import Block
 from sluicegate.protocol.jsonrpc import Json
 
 State = Literal["listed", "withheld", "missing", "unknown"]
@@ -51,6 +53,7 @@ class Facts:
     candidates: tuple[Candidate, ...] = ()
     roles: tuple[str, ...] | None = None
     problem: str = ""
+    blocks: tuple[Block, ...] = ()
 
     def as_json(self) -> Json:
         return asdict(self)
@@ -63,4 +66,6 @@ class Facts:
             for one in value["candidates"]
         ]
         roles = value["roles"]
-        return cls(tuple(value["servers"]), tuple(found), None if roles is None else tuple(roles), value["problem"])
+        blocks = tuple(Block(**one) for one in value["blocks"])
+        given = None if roles is None else tuple(roles)
+        return cls(tuple(value["servers"]), tuple(found), given, value["problem"], blocks)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sluicegate.policy.arguments import Violation
+from sluicegate.policy.blocks import NOTHING_BLOCKED, Blocks
 from sluicegate.policy.memo import Memo
 from sluicegate.policy.rulebook import Rulebook
 from sluicegate.protocol.jsonrpc import Json
@@ -45,6 +46,7 @@ class PolicyEngine:
 
     def __init__(self, in_force: PolicyInForce) -> None:
         self._changes = 0
+        self._blocks = NOTHING_BLOCKED
         self.in_force = in_force
         self.errors = 0
         self.problem = ""
@@ -55,8 +57,21 @@ class PolicyEngine:
 
     @in_force.setter
     def in_force(self, in_force: PolicyInForce) -> None:
-        self._in_force = in_force
+        self._in_force = replace(in_force, rulebook=replace(in_force.rulebook, blocks=self._blocks))
         self.renew()
+
+    @property
+    def blocks(self) -> Blocks:
+        return self._blocks
+
+    def block(self, blocks: Blocks, now: float) -> bool:
+        """These are in force until the next ones are, each as long as it lasts; whether that changes anything."""
+        left = blocks.at(now)
+        if left.rows == self._blocks.rows:
+            return False
+        self._blocks = left
+        self.in_force = self._in_force
+        return True
 
     def renew(self) -> None:
         """Notes that decisions may differ from now on."""
@@ -65,7 +80,8 @@ class PolicyEngine:
     def permission_key(self, call: Call) -> Hashable | None:
         """What decisions for this client go by: as long as it is equal, so are they, on the same definition. None where
         that cannot be said. Clients that differ in nothing that counts have the same."""
-        held = None if self.problem else self._held_by(call.client)
+        is_judged_alone = self.problem or self._blocks.has_principal(call.client.principal)
+        held = None if is_judged_alone else self._held_by(call.client)
         return None if held is None else (self._changes, self.errors, held)
 
     def _held_by(self, client: Client) -> frozenset[str] | None:
@@ -103,8 +119,10 @@ class PolicyEngine:
         return self._is_sure(is_allowed, f"{target.kind} {target.own} on {target.server} for {client.principal}")
 
     def may_see(self, call: Call, server: str) -> bool:
-        policy = self.in_force.rulebook.policy
-        return self._is_sure(lambda: policy.may_see(call.client, server), f"{server} for {call.client.principal}")
+        policy, client = self.in_force.rulebook.policy, call.client
+        if self._blocks.has_server(server) or self._blocks.has_principal(client.principal):
+            return False
+        return self._is_sure(lambda: policy.may_see(client, server), f"{server} for {client.principal}")
 
     def check_arguments(self, target: Target, arguments: Json | None) -> Violation | None:
         return self._in_force.rulebook.check_arguments(target, arguments)
@@ -144,7 +162,8 @@ class PolicyEngine:
         policy = self.in_force.rulebook.policy
 
         def is_allowed() -> bool:
-            return policy.decide_admin(client, area, act).verdict is Verdict.ALLOW
+            is_blocked = self._blocks.has_principal(client.principal)
+            return not is_blocked and policy.decide_admin(client, area, act).verdict is Verdict.ALLOW
 
         return self._is_sure(is_allowed, f"{act} {area} for {client.principal}")
 
@@ -166,8 +185,10 @@ class PolicyEngine:
         return self.in_force.rulebook.classify(target).name
 
     def check(self, now: float) -> bool:
-        """Asks the question whose answer is known, and ends shadow mode in time. True if that changed anything."""
+        """Asks the question whose answer is known, and ends shadow mode and blocks in time. True if that changed
+        anything."""
         before = self.problem, self.in_force
+        self.block(self._blocks, now)
         self.problem = "" if self._can_decide() else CANNOT
         if self.in_force.is_shadow and self.in_force.until is not None and now >= self.in_force.until:
             policy = self.in_force.rulebook.policy.with_shadow(False)

@@ -1,4 +1,5 @@
-"""Everything that decides about a target, in its order: the server's own tool lists, its class, the policy's rows.
+"""Everything that decides about a target, in its order: blocks, the server's own tool lists, its class, the policy's
+rows.
 
 One frozen object, so that a reload swaps all of it at once and no request is judged half by the old and half by the
 new. Sync, without I/O; who accepted a definition is told by whoever keeps the pins.
@@ -10,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from sluicegate.policy.arguments import NO_RULES, ArgumentRules, Violation
+from sluicegate.policy.blocks import NOTHING_BLOCKED, Blocks
 from sluicegate.policy.classes import Classes, Classified
 from sluicegate.policy.explain import Explanation, explain
 from sluicegate.policy.facts import Candidate, Facts
@@ -77,20 +79,25 @@ def nobody_accepted(target: Target) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rulebook:
-    """`lists` are the servers' allow and deny lists: they deny before any row allows, in shadow mode, too."""
+    """`lists` are the servers' allow and deny lists: they and `blocks` deny before any row allows, in shadow mode, too.
+    """
 
     policy: PolicyRules
     classes: Classes
     lists: Decide
     arguments: ArgumentRules = NO_RULES
     is_accepted: Callable[[Target], bool] = nobody_accepted
+    blocks: Blocks = NOTHING_BLOCKED
+
+    def _listed(self, client: Client, target: Target) -> Decision:
+        return (self.blocks.rows and self.blocks.deny(client, target)) or self.lists(client, target)
 
     def classify(self, target: Target) -> Classified:
         return self.classes.of(target, self.is_accepted(target))
 
     def decide(self, client: Client, target: Target) -> Decision:
         """The answer for lists, calls, gets, reads, completions, subscriptions and notifications alike."""
-        listed = self.lists(client, target)
+        listed = self._listed(client, target)
         if listed.verdict is Verdict.DENY:
             return listed
         act = self.classify(target).name
@@ -100,14 +107,14 @@ class Rulebook:
 
     def decide_remembered(self, client: Client, target: Target, act: str) -> Decision:
         """Of a tool whose definition is not at hand: `act` is the class that it had."""
-        listed = self.lists(client, target)
+        listed = self._listed(client, target)
         if listed.verdict is Verdict.DENY:
             return listed
         return self.policy.decide(client, target, self.classes.written(target) or act)
 
     def decide_template(self, client: Client, target: Target) -> Decision:
         """For resources/templates/list, and for completions of a template's variables."""
-        listed = self.lists(client, target)
+        listed = self._listed(client, target)
         return listed if listed.verdict is Verdict.DENY else self.policy.decide_template(client, target)
 
     def check_arguments(self, target: Target, arguments: Json | None) -> Violation | None:
@@ -119,8 +126,8 @@ class Rulebook:
         return next((wrong for name in names if (wrong := rules.check(target.server, name, arguments))), None)
 
     def explain(self, client: Client, target: Target, arguments: Json | None = None) -> Explanation | Decision:
-        """The whole explanation, or the decision of a server's tool list, which no row can change."""
-        listed = self.lists(client, target)
+        """The whole explanation, or the decision of a block or a server's tool list, which no row can change."""
+        listed = self._listed(client, target)
         if listed.verdict is Verdict.DENY:
             return listed
         found = self.classify(target)
@@ -135,7 +142,8 @@ class Rulebook:
         """The same for what a name means by these facts: the first candidate that is not denied, else the first."""
         if facts.problem:
             return Decision(Verdict.DENY, "policy_error", facts.problem)
-        explained = [self._explain_one(one, client, kind, arguments) for one in facts.candidates]
+        book = replace(self, blocks=Blocks(facts.blocks))
+        explained = [book._explain_one(one, client, kind, arguments) for one in facts.candidates]
         nothing = Decision(Verdict.DENY, "catalog", "no server is known to have anything of this name")
         allowed = (one for one in explained if one.verdict is not Verdict.DENY)
         return next(allowed, explained[0] if explained else nothing)

@@ -1,0 +1,51 @@
+"""Blocks in the store: one value, for every process that uses it. Who makes them is a matter of `app.blocks_api`."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from typing import Final
+
+from sluicegate.policy.blocks import Block
+from sluicegate.protocol.jsonrpc import dump
+from sluicegate.store import Store, StoreFailed, Write
+
+BLOCKS: Final = "policy/blocks"
+_MEMBERS: Final = frozenset(field.name for field in fields(Block))
+"""A newer Sluice on the same store may write more of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBlocks:
+    """`version` counts the changes."""
+
+    version: int = 0
+    rows: tuple[Block, ...] = ()
+
+
+def parse(value: bytes | None) -> KeptBlocks:
+    """Raises `StoreFailed` for what is not known to be whole."""
+    if value is None:
+        return KeptBlocks()
+    try:
+        found = json.loads(value)
+        rows = [{name: row[name] for name in row.keys() & _MEMBERS} for row in found["rows"]]
+        return KeptBlocks(int(found["version"]), tuple(Block(**row) for row in rows))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise StoreFailed(f"what stands under {BLOCKS} cannot be read: nobody knows what is blocked") from None
+
+
+async def read(store: Store) -> KeptBlocks:
+    """Raises `StoreFailed`."""
+    return parse(await store.get(BLOCKS))
+
+
+async def change(store: Store, to: Callable[[tuple[Block, ...]], tuple[Block, ...]]) -> KeptBlocks:
+    """Keeps what `to` makes of the blocks that are not over. Raises `StoreFailed`."""
+    while True:
+        value = await store.get(BLOCKS)
+        before, now = parse(value), time.time()
+        left = tuple(row for row in before.rows if row.until is None or row.until > now)
+        after = KeptBlocks(before.version + 1, to(left))
+        if await store.swap(BLOCKS, value, [Write(BLOCKS, dump(asdict(after)))]):
+            return after
