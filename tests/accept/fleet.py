@@ -27,6 +27,9 @@ AT_ONCE: Final = 16
 SESSIONS: Final = 50
 APPROVALS: Final = 1_000
 APPROVERS: Final = 16
+ASKING: Final = 8
+"""Clients of the approvals."""
+CLIENTS: Final = 12
 ACCEPT: Final = {"Accept": "application/json, text/event-stream"}
 Json = dict[str, Any]
 
@@ -34,12 +37,12 @@ Json = dict[str, Any]
 def main(words: list[str]) -> int:
     """The exit code: 0 if every bar is held."""
     with tempfile.TemporaryDirectory(prefix="sluice-fleet-") as place, postgres() as cluster:
-        with staged(Path(place), cluster.url, drain_delay="5s") as (replicas, url):
+        with staged(Path(place), cluster.url, CLIENTS, drain_delay="5s") as (replicas, url):
             good = [asyncio.run(rolling(replicas, url, Path(place))), asyncio.run(killed(replicas, url, Path(place)))]
     with tempfile.TemporaryDirectory(prefix="sluice-fleet-") as place, pair() as (primary, standby):
         both = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
         url = f"postgresql://postgres@{both}/postgres?target_session_attrs=read-write"
-        with staged(Path(place), url, limits={"pending_approvals": 100}) as (replicas, _):
+        with staged(Path(place), url, CLIENTS, limits={"pending_approvals": 100}) as (replicas, _):
             good.append(asyncio.run(failover(replicas, primary, standby, Path(place))))
     return 0 if all(good) else 1
 
@@ -98,7 +101,8 @@ async def killed(replicas: list[Replica], url: str, folder: Path) -> bool:
 
 async def failover(replicas: list[Replica], primary: Cluster, standby: Cluster, folder: Path) -> bool:
     """The primary dies while approvals are asked for, given and used, and its standby takes over. Each approval is used
-    at all replicas at once, again and again."""
+    at all replicas at once, again and again. Other clients call plainly: one whose calls are refused waits for its part
+    of the loop."""
     beds = [one.bed for one in replicas if one.bed is not None]
     load = Load(beds[0].process.url)
     used: list[tuple[float, str]] = []
@@ -117,7 +121,7 @@ async def failover(replicas: list[Replica], primary: Cluster, standby: Cluster, 
     async with asyncio.TaskGroup() as group:
         for number in range(APPROVERS):
             group.create_task(approvals(number))
-        for number in range(4):
+        for number in range(ASKING, CLIENTS):
             group.create_task(load.modern(number, over.is_set))
         await until(lambda: len({call for _, call in used}) >= APPROVALS // 2, 600)
         before = load.told["modern failed"]
@@ -163,7 +167,7 @@ async def _decide(client: httpx.AsyncClient, at: Bed, id: str, how: str) -> bool
 async def _wire(client: httpx.AsyncClient, at: Bed, number: int, call: str) -> str:
     """`done`, the id of the approval that it waits for, or nothing."""
     head = {**ACCEPT, "MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "bank__wire",
-            **bearer(f"c{number % 8}")}  # fmt: skip
+            **bearer(f"c{number % ASKING}")}  # fmt: skip
     params = {"name": "bank__wire", "arguments": {"call": call}, "_meta": META}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     try:
@@ -203,7 +207,7 @@ class Load:
 
     async def modern(self, number: int, is_over: Callable[[], bool]) -> None:
         head = {**ACCEPT, "MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "bank__look",
-                **bearer(f"c{number % 8}")}  # fmt: skip
+                **bearer(f"c{number % CLIENTS}")}  # fmt: skip
         async with httpx.AsyncClient(headers=head, timeout=30) as client:
             while not is_over():
                 call = str(next(self.numbers))
@@ -212,7 +216,7 @@ class Load:
                 self._count("modern", call, await self._post(client, body, {}))
 
     async def legacy(self, number: int, is_over: Callable[[], bool]) -> None:
-        async with httpx.AsyncClient(headers={**ACCEPT, **bearer(f"c{number % 8}")}, timeout=30) as client:
+        async with httpx.AsyncClient(headers={**ACCEPT, **bearer(f"c{number % CLIENTS}")}, timeout=30) as client:
             session = await self._session(client, number)
             while not is_over():
                 await asyncio.sleep(0.2)
