@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+from asyncio import unix_events
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -372,3 +374,29 @@ async def test_nothing_is_dialled_while_the_server_is_being_stopped() -> None:
         outcome = await rig.request("tools/call", {"name": "echo", "arguments": {}}, replace(LEGACY, session="another"))
         held.set()
         assert isinstance(outcome, Result) and "the server is not running" in str(outcome.value["content"])
+
+
+async def test_a_large_answer_comes_through_a_pipe_that_cannot_say_whether_it_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As those of asyncio in Python 3.11.2, which Debian 12 has."""
+    pipe: Any = getattr(unix_events, "_UnixReadPipeTransport")  # noqa: B009 - mypy does not know it
+
+    def pause_reading(self: Any) -> None:
+        if not self._closing and not self._paused:
+            self._paused = True
+            self._loop._remove_reader(self._fileno)
+
+    def resume_reading(self: Any) -> None:
+        if not self._closing and self._paused:
+            self._paused = False
+            self._loop._add_reader(self._fileno, self._read_ready)
+
+    monkeypatch.setattr(pipe, "pause_reading", pause_reading)
+    monkeypatch.setattr(pipe, "resume_reading", resume_reading)
+    monkeypatch.setattr(pipe, "_add_reader", lambda self, fd, callback: self._loop._add_reader(fd, callback))
+    monkeypatch.delattr(pipe, "is_reading", raising=False)
+    async with running(command=child(), era="legacy") as rig:
+        for _ in range(3):
+            text = "x" * 64 * 1024
+            assert await rig.tool("echo", {"text": text}) == {"text": text}

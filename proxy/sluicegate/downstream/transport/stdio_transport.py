@@ -93,6 +93,7 @@ class StdioTransport:
         self._lines = Lines(settings.max_result)
         self._unread: deque[bytes] = deque()
         self._is_deaf = self._is_closing = self._is_pausing = False
+        self._is_reading = True
         self._why_ended = ""
         self._process: Process | None = None
         self._resting: asyncio.Task[None] | None = None
@@ -189,8 +190,10 @@ class StdioTransport:
 
     def _pause(self, until: Coroutine[None, None, None] | None) -> None:
         """A child that talks without end waits for its turn: the pipe is full meanwhile."""
-        if self._stdout is not None and self._stdout.is_reading():
+        # It is not asked whether it reads: with Python 3.11.2 a pipe of asyncio cannot say.
+        if self._stdout is not None and self._is_reading and not self._stdout.is_closing():
             self._stdout.pause_reading()
+            self._is_reading = False
         self._is_pausing = True
         if until is not None:
             self._resting = asyncio.create_task(until)
@@ -216,6 +219,7 @@ class StdioTransport:
             self._work()
         if not self._is_pausing and self._stdout is not None and not self._stdout.is_closing():
             self._stdout.resume_reading()
+            self._is_reading = True
 
     def discard_input(self) -> None:
         """A child that writes without end would take all of our time."""
