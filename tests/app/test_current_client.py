@@ -62,7 +62,7 @@ def test_an_approval_of_other_terms_than_its_own_does_not_let_a_call_pass() -> N
     judges: Any = SimpleNamespace(
         config=SimpleNamespace(clients=SimpleNamespace(keys=keys)),
         client_of=lambda principal, roles, is_operator: ANN,
-        judge=SimpleNamespace(decide=lambda call, target: now),
+        judge=SimpleNamespace(decide=lambda call, target: now, check_arguments=lambda target, arguments: None),
     )
     trail = Trail("c1")
     trail.add(Decision(Verdict.ASK, "one person", ""))
@@ -96,7 +96,8 @@ def test_a_call_that_waited_at_its_server_is_sent_by_the_rights_of_now(
 
     judges: Any = SimpleNamespace(
         config=SimpleNamespace(clients=SimpleNamespace(keys={"ann": SimpleNamespace(expires=None)})),
-        client_of=lambda principal, roles, is_operator: client, judge=SimpleNamespace(decide=decide),
+        client_of=lambda principal, roles, is_operator: client,
+        judge=SimpleNamespace(decide=decide, check_arguments=lambda target, arguments: None),
     )  # fmt: skip
     trail = Trail("c1")
     trail.add(Decision(then, "", ""))
@@ -104,3 +105,24 @@ def test_a_call_that_waited_at_its_server_is_sent_by_the_rights_of_now(
     assert _may_still(judges, call) is may
     assert seen == ([] if now is None else [("role:ops",)])
     assert _may_still(judges, Call(ANN, "tools/list", {})), "a list is judged item by item"
+
+
+async def test_a_call_that_waited_at_its_server_meets_the_argument_rules_of_now(tmp_path: Path) -> None:
+    file, rule = tmp_path / "sluice.yaml", tmp_path / "arguments" / "bank" / "pay.json"
+    (tmp_path / "policy.csv").write_text("p, *, bank, *, *, allow\n")
+    rule.parent.mkdir(parents=True)
+    policy = {"files": ["policy.csv"], "arguments": "arguments"}
+    key = {"hash": f"sha256:{'0' * 64}"}
+    section = {"policy": policy, "state": {"dir": str(tmp_path / "state")}, "clients": {"keys": {"ann": key}}}
+    file.write_text(json.dumps({**section, "servers": {"bank": {"command": "true"}}}))
+    async with open_policy_service(config.load(file), file, "http") as judges:
+        client = judges.client_of("key:ann")
+        assert client is not None
+        target = Target("bank", "tool", "pay", "bank__pay", {"name": "pay"})
+        call = Call(client, "tools/call", {"arguments": {"to": "eve"}}, target=target, trail=Trail("c1"))
+        call.trail.add(judges.judge.decide(call, target))
+        assert _may_still(judges, call)
+        rule.write_text(json.dumps({"properties": {"to": {"enum": ["bob"]}}}))
+        await judges.reload.renew()
+        assert not judges.reload.problems and not _may_still(judges, call)
+        assert _may_still(judges, replace(call, params={"arguments": {"to": "bob"}}))

@@ -224,14 +224,16 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
 
 
 def _may_still(judges: PolicyService, call: Call) -> bool:
-    """Whether the rights of now let a call be sent that waited at its server. What no person was asked about, and would
-    be by now, may not be sent."""
+    """Whether the rights and argument rules of now let a call be sent that waited at its server. What no person was
+    asked about, and would be by now, may not be sent."""
     if call.target is None or not call.trail.decisions:
         return True
     client = current(judges, call.client)
     if client is None:
         return False
     decision = judges.judge.decide(replace(call, client=client), call.target)
+    if call.method == "tools/call" and judges.judge.check_arguments(call.target, call.params.get("arguments")):
+        return False
     return decision.verdict is Verdict.ALLOW or decision == call.trail.decisions[-1]
 
 
