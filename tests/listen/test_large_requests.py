@@ -3,7 +3,8 @@
 import asyncio
 import sys
 from collections import Counter
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,8 @@ from sluicegate.listen.large_requests import LargeRequests
 from sluicegate.listen.line_streams import TURN
 from sluicegate.listen.settings import ListenSettings
 from sluicegate.protocol import jsonrpc
-from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result, Trail
+from sluicegate.protocol.jsonrpc import dump
+from sluicegate.protocol.model import MODERN, Call, Client, Failure, Outcome, Result, Trail
 from sluicegate.runtime import own_steps
 
 TEXT = "x" * large_requests.LARGE
@@ -306,14 +308,84 @@ async def test_a_request_lasts_until_its_audit_record_is_composed_and_pays_for_i
     assert over and not requests.may_enter("a") and requests.budget_of("a").pause() > 0.0
 
 
-async def test_what_is_no_json_counts_as_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []  # type: list[str]
-    monkeypatch.setattr(large_requests.LargeRequests, "refused", lambda self, principal, since: seen.append(principal))
-    async with site() as here, here.client() as client:
-        assert (
-            await client.post("/mcp", content=b"{", headers={"content-type": "application/json"})
-        ).status_code == 400
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+CANCELLED = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9}}
+MISMATCH = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": "other"}
+# Each asks for no call, and costs as much: headers, body, status.
+UNCALLED: dict[str, tuple[dict[str, str], bytes, int]] = {
+    "no JSON": ({}, b"{", 400),
+    "no message": ({}, b'{"jsonrpc": "1.0"}', 400),
+    "a mismatch of headers": (MISMATCH, dump(modern("tools/call", 1, "echo")[1]), 400),
+    "a modern notification": ({"mcp-protocol-version": MODERN}, dump(CANCELLED), 202),
+    "an unknown session": ({"mcp-session-id": "none"}, dump(PING), 404),
+    "no session": ({}, dump(PING), 400),
+    "an array": ({}, dump([PING]), 400),
+    "a bad handshake": ({}, dump({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}), 200),
+}
+IN_SESSION: dict[str, tuple[dict[str, object], int]] = {
+    "a ping": (PING, 200), "a notification": (CANCELLED, 202),
+    "an unknown method": ({**PING, "method": "none/such"}, 200),
+    "an answer": ({"jsonrpc": "2.0", "id": 7, "result": {}}, 202),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", UNCALLED)
+async def test_a_request_that_leads_to_no_call_is_paid_as_one_that_is_refused(
+    monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
+    head, body, status = UNCALLED[shape]
+    async with site() as here, here.client() as client, paid(monkeypatch) as seen:
+        answer = await client.post("/mcp", content=body, headers={"content-type": "application/json", **head})
+        assert answer.status_code == status, answer.text
     assert seen == ["key:a"]
+
+
+@pytest.mark.parametrize("shape", IN_SESSION)
+async def test_in_a_session_too(monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
+    body, status = IN_SESSION[shape]
+    async with site() as here, here.client() as client:
+        await open_session(client)
+        async with paid(monkeypatch) as seen:
+            assert (await client.post("/mcp", json=body)).status_code == status
+    assert seen == ["key:a"]
+
+
+async def test_what_leads_to_a_call_pays_only_where_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with site() as here, here.client() as client, paid(monkeypatch) as seen:
+        await open_session(client)
+        assert seen.pop() == "key:a" and not seen, "of its two messages the notification alone"
+        assert (await client.post("/mcp", json=call("echo"))).status_code == 200
+        head, body = modern("tools/call", 1, "echo")
+        del client.headers["mcp-session-id"]
+        assert (await client.post("/mcp", json=body, headers=head)).status_code == 200
+    assert seen == []
+
+
+async def test_on_the_2024_transport_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with site() as here, stream(here) as client, here.client() as other, paid(monkeypatch) as seen:
+        assert await client.post(PING) == 202
+        await until(lambda: seen == ["key:a"])
+        assert (await other.post("/messages?session_id=none", json=PING)).status_code == 404
+        await until(lambda: seen == ["key:a"] * 2)
+        await client.receive()  # the pong
+        await client.initialize("2025-11-25")
+        await until(lambda: len(seen) == 3)
+        await client.ask(call("echo", id="x"))
+        assert len(seen) == 3
+
+
+async def test_a_large_message_that_is_none_is_not_in_flight_any_more() -> None:
+    async with site() as here, stream(here) as client:
+        assert await client.post({"jsonrpc": "2.0", "id": {}, "method": "x", "params": {"text": TEXT * 2}}) == 400
+        assert not here.listener._context.large._held
+
+
+@asynccontextmanager
+async def paid(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[str]]:
+    """The principals that paid for a refusal."""
+    seen: list[str] = []
+    monkeypatch.setattr(LargeRequests, "refused", lambda self, principal, *cost: seen.append(principal))
+    yield seen
 
 
 async def test_of_many_small_lines_at_once_few_are_taken_in_a_step() -> None:

@@ -220,6 +220,26 @@ async def test_who_was_refused_pays_for_the_next_requests_in_advance() -> None:
     assert share.is_unused()
 
 
+async def test_what_was_paid_in_advance_is_not_paid_again_and_given_back_for_what_is_served() -> None:
+    clock = Clock()
+    share = budget(clock, LoopBudget(clock, part=PART))
+    share.refused(STEP / 3, STEP / 3)
+    once = share._level
+    await share.enter()
+    assert share._level == pytest.approx(2 * once)
+    share.refused(STEP / 3, STEP / 3)
+    assert share._level == pytest.approx(2 * once), "this one had paid"
+    await share.enter()
+    share.served()
+    assert share._level == pytest.approx(2 * once)
+    await share.enter()
+    share.served()
+    assert share._level == pytest.approx(2 * once), "who is served pays for nothing that others did"
+    for _ in range(100):
+        share.served()
+    assert share._level == pytest.approx(2 * once)
+
+
 def test_an_answer_is_large_by_its_bytes_or_by_its_values() -> None:
     text = b'"' + b"x" * (LARGE - 2) + b'"'
     shapes = (text, text + b" ", b"0," * 2_000, b"[]" * 2_000, b"0," * 100, b"")

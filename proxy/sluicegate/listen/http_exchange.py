@@ -50,6 +50,10 @@ class HttpExchange:
     held = 0
     """Bytes that count as in flight for a large request."""
     started = opened = finished = ending = False
+    is_call = False
+    """Whether a call comes of it, which pays for itself."""
+    spent = 0.0
+    """Seconds of work before its answer is begun: of a small body's decoding, and of what it is."""
     is_from_peer = False
     """Whether another replica passed it on."""
 

@@ -115,11 +115,11 @@ class HttpSse:
         if stream is None or not stream.is_of(principal):  # over, or somebody else's: no difference may show
             await exchange.error(404, "Session not found")
             return
-        release = stream.hold(self._context.large, exchange.held or exchange.peer.size)
         message = stream.session.read(value)
         stream.session.recognise(_client(principal))
         await exchange.empty(202)
-        await stream.session.take(message, release)
+        release = stream.hold(self._context.large, exchange.held or exchange.peer.size)
+        exchange.is_call = await stream.session.take(message, release)
 
     # ------------------------------------------------------------ from the other side
 

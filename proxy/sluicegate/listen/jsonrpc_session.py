@@ -162,20 +162,21 @@ class JsonRpcSession:
             is_response = self.session is not None and self.session.asks.spoil(value)
             raise Malformed(bad.code, bad.text, None if is_response else bad.id) from None
 
-    async def take(self, message: Message | list[Message], on_end: Callable[[], None] = lambda: None) -> None:
-        """What `read` gave. Returns at once, unless there is an answer to it at once. `on_end` is called when the work
-        that it started has ended, if that was begun."""
+    async def take(self, message: Message | list[Message], on_end: Callable[[], None] = lambda: None) -> bool:
+        """What `read` gave. Returns at once, unless there is an answer to it at once: whether work was begun. `on_end`
+        is called when that has ended."""
         if isinstance(message, list):
             begun = [self._begin(one) for one in message]
             self._group.start_soon(self._serve_batch, [entry for entry in begun if entry is not None], on_end)
-            return
+            return any(isinstance(entry, tuple) for entry in begun)
         answer = self._begin(message)
         if isinstance(answer, tuple):
             self._group.start_soon(self._serve, *answer, on_end)
-            return
+            return True
         if answer is not None:
             await self._output.send(answer)
         on_end()
+        return False
 
     # ------------------------------------------------------------ what a message starts (decided at once, in order)
 

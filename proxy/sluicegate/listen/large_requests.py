@@ -3,7 +3,8 @@
 A small request costs less than the call that it asks for, so its rate is judged with the call. Decoding a megabyte
 takes milliseconds: a large one is refused first where its client's rate would refuse it, or where the client has too
 many bytes in flight. Large ones of one client are decoded one at a time. The refusal of a small one costs as much as a
-call: a client whose requests are refused has its part of the loop for them, too. Knows principals, bytes and outcomes.
+call: a client whose requests are refused, or lead to no call, has its part of the loop for them, too. Knows
+principals, bytes and outcomes.
 """
 
 import asyncio
@@ -159,6 +160,8 @@ class LargeRequests:
             is_refused = isinstance(outcome, Failure) or (isinstance(outcome, Result) and outcome.reason is not None)
             if is_refused and not trail.wait_seconds and not trail.audit_seconds:
                 self.refused(call.client.principal, work.seconds, work.longest)
+            elif (turns := self._turns.get(call.client.principal)) is not None:
+                turns.served()
             return outcome
         finally:
             if trail.composing is not None:

@@ -7,6 +7,7 @@ which session, and how it is answered. Knows no server.
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from time import perf_counter
 from typing import Any, Final
 
 from sluicegate.listen.auth import Principal
@@ -61,6 +62,7 @@ class LegacyHttp:
         if not isinstance(session, HttpSession):
             return exchange.error(*session)
         if isinstance(message, Request):
+            exchange.is_call = True
             return self._serve(exchange, session, message, principal)
         self._take(session, message)
         return exchange.empty(202)
@@ -68,9 +70,11 @@ class LegacyHttp:
     async def _serve(
         self, exchange: HttpExchange, session: HttpSession, request: Request, principal: Principal
     ) -> None:
-        answer = self._answer(exchange, session)
+        answer, since = self._answer(exchange, session), perf_counter()
         try:
             found = await self._run(answer, session, request)
+            if not answer.is_call:  # it was answered without a wait
+                self._context.large.refused(principal.name, exchange.spent + perf_counter() - since)
             unread = self._context.large.unread
             if unread.held:
                 await unread.room(principal.name, exchange.peer)
@@ -88,6 +92,7 @@ class LegacyHttp:
         if isinstance(handshake, Failure):
             await self._local(exchange, request, handshake)
             return
+        exchange.is_call = True
         outcome = await initialize(self._context, handshake, client_of(principal, handshake, None))
         if not isinstance(outcome, Result) or exchange.peer.lost:
             await self._local(exchange, request, outcome)
@@ -145,12 +150,16 @@ class LegacyHttp:
             emit = partial(_emit, answer, session, legacy_client.Rising())
             begun = session.to_call(request, session.client, emit)
             if isinstance(begun, Call):
+                answer.is_call = True
                 outcome = await self._context.handler(begun)
                 if isinstance(outcome, InputRequired):
                     outcome = await session.run_input_rounds(begun, outcome, partial(_send, answer, session))
                 outcome = downgrade.shaped(begun, outcome)
+            elif callable(begun):
+                answer.is_call = True
+                outcome = await begun()
             else:
-                outcome = await begun() if callable(begun) else begun
+                outcome = begun
         except asyncio.CancelledError:
             if not running.stopped:
                 raise
@@ -203,6 +212,7 @@ class LegacyHttp:
         finally:
             for task in tasks:
                 task.cancel()
+            exchange.is_call = answer.is_call
             self._settle(answer, session)
 
     async def _add(

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import count
 from math import ceil
 from secrets import token_hex
+from time import perf_counter
 from typing import Any, Final, Protocol
 
 import anyio
@@ -52,6 +53,7 @@ from sluicegate.protocol.jsonrpc import (
 )
 from sluicegate.protocol.model import MODERN, SLUICE, Asker, Handler, Trail
 from sluicegate.protocol.modern_client import is_modern
+from sluicegate.runtime.own_steps import OwnSteps
 
 log = logging.getLogger(__name__)
 
@@ -258,6 +260,7 @@ class Listener:
         self, exchange: HttpExchange, principal: Principal, request: Request, peers: Forwarding, owner: tuple[str, str]
     ) -> None:
         """Passes on what goes on with another replica's answer. Where that one has ended, it may be good here, too."""
+        exchange.is_call = True  # the other replica judges it
         if not await peers.forward(exchange, owner, encode(request), partial(_lost, request)):
             await serve_modern(self._context, exchange, request, principal)
 
@@ -322,14 +325,37 @@ class Listener:
             if now is None:
                 refused = CredentialRefused("ended")
                 return await exchange.error(401, "Unauthorized", self._resource.challenge(exchange, refused))
-            await (take or self._take_value)(exchange, now, value)
+            await self._begin(exchange, now, take or self._take_value, value, perf_counter() - exchange.spent)
 
     def _again(self, exchange: HttpExchange, principal: Principal) -> Principal | None:
         """Who sends this request by now, after a wait; None where that credential is over."""
         return self._principal(exchange) or (principal if self._identity.is_current(principal) else None)
 
     def _take(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
-        return self._take_value(exchange, principal, read_json(exchange, principal, self._context))
+        since = perf_counter()
+        value = read_json(exchange, principal, self._context)
+        return self._begin(exchange, principal, self._take_value, value, since)
+
+    def _begin(
+        self, exchange: HttpExchange, principal: Principal, take: _Take, value: Any, since: float
+    ) -> Awaitable[None]:
+        """A call pays for itself where it is refused. Whatever else a request is, its client pays for it as for a
+        refused call: no rate counts it, and it costs as much. Its work began then."""
+        try:
+            work = take(exchange, principal, value)
+        except Malformed:
+            self._context.large.refused(principal.name, perf_counter() - since)
+            raise
+        exchange.spent = perf_counter() - since
+        return work if exchange.is_call else self._pay(exchange, principal, work)
+
+    async def _pay(self, exchange: HttpExchange, principal: Principal, work: Awaitable[None]) -> None:
+        steps, spent = OwnSteps(work), exchange.spent
+        try:
+            await steps
+        finally:
+            if not exchange.is_call:
+                self._context.large.refused(principal.name, spent + steps.seconds, max(spent, steps.longest))
 
     def _take_value(self, exchange: HttpExchange, principal: Principal, value: Any) -> Awaitable[None]:
         by_header = version(exchange) == _MODERN

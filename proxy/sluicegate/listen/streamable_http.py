@@ -184,7 +184,10 @@ async def received(exchange: HttpExchange, principal: Principal, context: "Endpo
         if peer.size <= LARGE:
             await context.large.enter(principal.name)
             context.large.judge_unread(principal.name)
-            yield read_json(exchange, principal, context)
+            since = perf_counter()
+            value = read_json(exchange, principal, context)
+            exchange.spent = perf_counter() - since
+            yield value
             return
     peer.budget = context.large.budget_of(principal.name)
     await context.large.admit(principal.name, size or most)
@@ -239,6 +242,7 @@ def serve_modern(
     parsed = modern_client.parse(request, routing)
     if isinstance(parsed, modern_client.Rejection):
         return exchange.json(parsed.status, to_bytes(parsed.response))
+    exchange.is_call = True
     client = Client(
         principal.name, principal.roles, principal.owner, parsed.revision, parsed.info, parsed.capabilities, None,
         parsed.capability_key, principal.credential,

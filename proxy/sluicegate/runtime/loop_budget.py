@@ -83,7 +83,7 @@ class LoopBudget:
     it is."""
 
     __slots__ = (
-        "_at", "_clock", "_due", "_due_step", "_everybody", "_level", "_moment", "_part", "_start", "_used", "_waiting",
+        "_advance", "_at", "_clock", "_due", "_everybody", "_level", "_moment", "_part", "_start", "_used", "_waiting",
         "turn",
     )  # fmt: skip
 
@@ -98,7 +98,7 @@ class LoopBudget:
         default the budget of all peers of the running loop."""
         self.turn = asyncio.Lock()
         self._part, self._clock, self._used = part, clock, used
-        self._level = self._due = self._due_step = self._start = 0.0
+        self._level = self._due = self._advance = self._start = 0.0
         self._moment = 0  # idle moments that somebody has taken
         self._everybody = everybody
         self._waiting: list[LoopBudget] = []
@@ -156,13 +156,15 @@ class LoopBudget:
         self._at = now
         return max(0.0, (self._level - BURST) / self._part)
 
-    def _charge(self, seconds: float, step: float | None = None) -> None:
-        """Work in one step, unless its longest one is said."""
-        cost = min(MOST, seconds * max(1.0, (seconds if step is None else step) / STEP))
+    def _charge(self, seconds: float) -> None:
+        self._pay(_cost(seconds, seconds))
+
+    def _pay(self, cost: float) -> None:
+        """Gives back where it is less than nothing."""
         self._start += cost
         for budget in (self, self._common()):
             budget.pause()
-            budget._level = min(MOST, budget._level + cost)
+            budget._level = max(0.0, min(MOST, budget._level + cost))
 
     def _common(self) -> "LoopBudget":
         if self._everybody is None:
@@ -198,9 +200,19 @@ class LoopBudget:
 
     def refused(self, seconds: float, longest: float) -> None:
         """A request was refused, by so much work, in steps of which one was the longest. The next ones pay for it in
-        advance: what is admitted at once is refused later."""
-        self._due, self._due_step = seconds * _WHOLE, longest * _WHOLE
-        self._charge(self._due, self._due_step)
+        advance: what is admitted at once is refused later. What was paid so is not paid again."""
+        self._due = _cost(seconds * _WHOLE, longest * _WHOLE)
+        paid = min(self._advance, self._due)
+        self._advance -= paid
+        self._pay(self._due - paid)
+
+    def served(self) -> None:
+        """A request was not refused: it gets back what it paid in advance, and the next ones pay nothing so."""
+        if self._due:
+            paid = min(self._advance, self._due)
+            self._advance -= paid
+            self._due = 0.0
+            self._pay(-paid)
 
     async def enter(self) -> None:
         """Before a request of one whose part is in use: one request in a turn of the loop, and none while the part is
@@ -208,7 +220,8 @@ class LoopBudget:
         async with self.turn:
             await asyncio.sleep(0)
             await self.rest()
-            self._charge(self._due, self._due_step)
+            self._advance = min(MOST, self._advance + self._due)
+            self._pay(self._due)
 
     def is_unused(self) -> bool:
         self.pause()
@@ -216,3 +229,8 @@ class LoopBudget:
 
     def now(self) -> float:
         return self._clock()
+
+
+def _cost(seconds: float, step: float) -> float:
+    """Of work whose longest step takes so long."""
+    return min(MOST, seconds * max(1.0, step / STEP))
