@@ -96,7 +96,8 @@ def show_classes(proposals: Proposals) -> None:
     for key, found in proposals.items():
         if found.classes is None:
             info(f"note  {key} lists no tools now: {printable(found.why)}; each will count as `write`.")
-            info(f"      See `sluice doctor`. For classes, `sluice remove {key}` and add it again once it runs")
+            again = f"`sluice remove {key}` and `sluice add {key} -- COMMAND`"
+            info(f"      See `sluice doctor`. For classes, {again} once it runs")
             continue
         for class_ in ("read", "destroy"):
             if names := [printable(name) for name, own in found.classes.items() if own == class_]:
