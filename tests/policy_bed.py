@@ -93,10 +93,12 @@ class Bed:
 
 
 @contextmanager
-def bed(folder: Path, rows: str, servers: Json, *, arguments: Sequence[str] = (), **config: Any) -> Iterator[Bed]:
+def bed(
+    folder: Path, rows: str, servers: Json, *, ready: bool = True, arguments: Sequence[str] = (), **config: Any
+) -> Iterator[Bed]:
     (folder / "policy.csv").write_text(rows)
     settings = {"servers": servers, "policy": {"files": ["policy.csv"]}, "log": {"format": "json"}, **config}
-    with sluice(settings, folder, arguments=arguments) as process:
+    with sluice(settings, folder, ready, arguments=arguments) as process:
         yield Bed(process, folder)
 
 

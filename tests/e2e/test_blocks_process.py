@@ -3,10 +3,12 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +194,53 @@ def test_every_worker_obeys(tmp_path: Path) -> None:
         assert said(town, "block", "key:ann").returncode == 0
         town.until(lambda: not any(is_served(town, "bank__look") for _ in range(6)))
         assert is_served(town, "bank__look", "rob")
+
+
+def test_a_block_is_not_made_shorter_by_another_one(town: Bed) -> None:
+    assert said(town, "block", "bank", "--for", "1h").returncode == 0
+    shorter = said(town, "block", "bank", "--for", "5s")
+    assert shorter.returncode == 1 and "bank is blocked for longer, until 2" in shorter.stderr, shorter
+    assert said(town, "block", "bank").returncode == 0
+    shorter = said(town, "block", "bank", "--for", "2h")
+    assert "bank is blocked for longer, until somebody ends that: unblock it first" in shorter.stderr, shorter
+    assert [row["until"] for row in json.loads(said(town, "block", "--json").stdout)["blocks"]] == [""]
+
+
+def test_whoever_runs_sluice_may_block_and_unblock_themselves(town: Bed) -> None:
+    assert said(town, "block", "local").returncode == 0
+    assert said(town, "unblock", "local").returncode == 0
+
+
+def test_what_a_person_approved_does_not_count_once_they_are_blocked(town: Bed) -> None:
+    waiting = town.call("ann", "bank__wire").json()["result"]["_meta"]["dev.sluice/approval"]["id"]
+    api = f"{town.process.admin}/api/v1/approvals/{waiting}"
+    seen = httpx.get(api, headers=bearer("lea"), timeout=20).json()["digest"]
+    body = {"decision": "approve", "seen_digest": seen}
+    assert httpx.post(f"{api}/decisions", json=body, headers=bearer("lea"), timeout=20).status_code == 200
+    assert said(town, "block", "key:lea").returncode == 0
+    assert not is_served(town, "bank__wire")
+    assert town.seen("bank") == []
+
+
+def test_a_sluice_that_cannot_read_what_is_blocked_serves_nothing_until_it_can(tmp_path: Path) -> None:
+    with running(tmp_path) as town:
+        assert said(town, "block", "bank/look").returncode == 0
+    with database(town) as rows:
+        (kept,) = rows.execute("SELECT value FROM item WHERE key = 'policy/blocks'").fetchone()
+        rows.execute("UPDATE item SET value = ? WHERE key = 'policy/blocks'", (b"{",))
+    with running(tmp_path, ready=False) as town:
+        town.process.wait_answering()
+        assert town.names("ann") == [] and not is_served(town, "mail__look")
+        unready = httpx.get(f"{town.process.admin}/readyz", timeout=20)
+        assert unready.status_code == 503 and "nobody knows what is blocked" in unready.text
+        with database(town) as rows:
+            rows.execute("UPDATE item SET value = ? WHERE key = 'policy/blocks'", (kept,))
+        town.until(lambda: is_served(town, "mail__look"))
+        assert not is_served(town, "bank__look")
+
+
+@contextmanager
+def database(town: Bed) -> Iterator[sqlite3.Connection]:
+    (path,) = town.process.config.parent.rglob("*.db")
+    with closing(sqlite3.connect(path)) as rows, rows:
+        yield rows

@@ -9,7 +9,7 @@ from sluicegate.policy.blocks import Block, Blocks
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.explain import Explanation
 from sluicegate.policy.facts import Candidate, Facts
-from sluicegate.policy.judge import PolicyEngine, PolicyInForce
+from sluicegate.policy.judge import UNREAD, PolicyEngine, PolicyInForce
 from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist
 from sluicegate.protocol.model import Call, Client, Target, Trail, Verdict
 
@@ -119,3 +119,26 @@ def test_it_is_explained_as_it_is_decided(block: dict[str, str]) -> None:
     assert not isinstance(said, Explanation) and said == decided
     assert decided.rule == f"block: {facts.blocks[0].what}"
     assert isinstance(rulebook().explain_by(Facts(("bank",), facts.candidates, ()), ANN, "tool"), Explanation)
+
+
+def test_whoever_runs_sluice_can_end_a_block_of_themselves() -> None:
+    local = Client("local")
+    rows = "p, role:everyone, *, *, *, allow\np, local, sluice, admin:policy, *, allow\n"
+    judge = PolicyEngine(PolicyInForce(Rulebook(policy_of(rows), Classes({}), allowlist({"bank": ToolRules()}))))
+    judge.block(Blocks([Block(id="blk_1", principal="local")]), now=0.0)
+    assert judge.may_administer(local, "policy", "write") and not may(judge, local, target("bank"))
+
+
+def test_who_is_blocked_has_no_role_to_approve_with() -> None:
+    judge, lea = engine(), Client("key:lea", ("role:lead",))
+    assert "role:lead" in judge.roles_of(lea)
+    judge.block(Blocks([Block(id="blk_1", principal="key:lea")]), now=0.0)
+    assert judge.roles_of(lea) == frozenset()
+
+
+def test_nothing_is_allowed_before_the_blocks_are_read() -> None:
+    judge = engine()
+    judge.await_blocks()
+    judge.check(0.0)
+    assert not may(judge, ANN, target("bank")) and judge.problem == UNREAD
+    assert judge.block(Blocks(), now=0.0) and may(judge, ANN, target("bank")) and judge.problem == ""

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
+from secrets import token_hex
 from typing import Final
 
 from sluicegate.policy.blocks import Block
@@ -17,9 +18,9 @@ _MEMBERS: Final = frozenset(field.name for field in fields(Block))
 
 @dataclass(frozen=True, slots=True)
 class KeptBlocks:
-    """`version` counts the changes."""
+    """`version` is another one after each change. It counts nothing: a database that was restored would count anew."""
 
-    version: int = 0
+    version: str = ""
     rows: tuple[Block, ...] = ()
 
 
@@ -30,7 +31,7 @@ def parse(value: bytes | None) -> KeptBlocks:
     try:
         found = json.loads(value)
         rows = [{name: row[name] for name in row.keys() & _MEMBERS} for row in found["rows"]]
-        return KeptBlocks(int(found["version"]), tuple(Block(**row) for row in rows))
+        return KeptBlocks(str(found["version"]), tuple(Block(**row) for row in rows))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise StoreFailed(f"what stands under {BLOCKS} cannot be read: nobody knows what is blocked") from None
 
@@ -46,6 +47,6 @@ async def change(store: Store, to: Callable[[tuple[Block, ...]], tuple[Block, ..
         value = await store.get(BLOCKS)
         before, now = parse(value), time.time()
         left = tuple(row for row in before.rows if row.until is None or row.until > now)
-        after = KeptBlocks(before.version + 1, to(left))
+        after = KeptBlocks(token_hex(8), to(left))
         if await store.swap(BLOCKS, value, [Write(BLOCKS, dump(asdict(after)))]):
             return after

@@ -3,8 +3,10 @@ runs and for a command where none does.
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
+from math import inf
 from secrets import token_hex
 from typing import Final
 
@@ -17,9 +19,10 @@ from sluicegate.policy.facts import Facts
 from sluicegate.policy.globs import is_glob
 from sluicegate.policy.roles import is_principal
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.store import Store
+from sluicegate.store import Store, StoreFailed
 
 MAX_BLOCKS: Final = 1_000
+UNKNOWN: Final = "a store that does not answer"
 _UNRECORDED: Final[StatusAndBody] = (503, {"error": "the audit log cannot be written: nothing was done"})
 
 Resolve = Callable[[str], Awaitable[Facts | str]]
@@ -42,6 +45,13 @@ def blocks_api(
     """`config` is the one in force. `act` records durably, and returns whether it may be done. `took_effect`
     puts in force here what is kept by now, and names the replicas that may not know it yet."""
 
+    async def late() -> list[str]:
+        """The change is made by then: that nobody knows who has it is no reason to make it again."""
+        try:
+            return await took_effect()
+        except StoreFailed:
+            return [UNKNOWN]
+
     async def every() -> list[Json]:
         return rows(await read(store))
 
@@ -52,13 +62,17 @@ def blocks_api(
         block, note = found
         now = time.time()
         block = replace(block, at=now, until=None if seconds is None else now + seconds, by=who, reason=reason)
-        if len(rows(await read(store))) >= MAX_BLOCKS:
+        kept = [row for row in (await read(store)).rows if row.until is None or row.until > now]
+        if longer := next((row for row in kept if row.what == block.what and _ends(row) > _ends(block)), None):
+            ends = "until somebody ends that" if longer.until is None else f"until {stamp(longer.until)}"
+            return 409, {"error": f"{block.what} is blocked for longer, {ends}: unblock it first"}
+        if len(kept) >= MAX_BLOCKS:
             return 409, {"error": f"there are {MAX_BLOCKS} blocks: end some, or block a whole server"}
         lasts = {} if seconds is None else {"until": stamp(block.until or 0.0)}
         if not await act("block", what=block.what, by=who, reason=reason, **lasts):
             return _UNRECORDED
-        await change(store, lambda others: (*(row for row in others if row.what != block.what), block))
-        return 200, {"block": _row(block), "note": note, "unconfirmed": await took_effect()}
+        await change(store, partial(_with, block))
+        return 200, {"block": _row(block), "note": note, "unconfirmed": await late()}
 
     async def end(id: str, who: str) -> StatusAndBody:
         block = next((row for row in (await read(store)).rows if row.id == id), None)
@@ -67,7 +81,7 @@ def blocks_api(
         if not await act("unblock", what=block.what, by=who):
             return _UNRECORDED
         await change(store, lambda others: tuple(row for row in others if row.id != id))
-        return 200, {"block": _row(block), "note": "", "unconfirmed": await took_effect()}
+        return 200, {"block": _row(block), "note": "", "unconfirmed": await late()}
 
     return BlocksApi(every, add, end)
 
@@ -91,6 +105,15 @@ async def _named(what: str, config: Config, resolve: Resolve) -> tuple[Block, st
     notes = {"missing": f"{found.server} lists no tool {found.own}{near}",
              "unknown": f"no list of {found.server} is known, so nothing says whether it has {found.own}"}  # fmt: skip
     return Block(id=id, server=found.server, tool=found.own), "" if is_glob(found.own) else notes.get(found.state, "")
+
+
+def _ends(block: Block) -> float:
+    return inf if block.until is None else block.until
+
+
+def _with(block: Block, others: Sequence[Block]) -> tuple[Block, ...]:
+    """In place of those of the same that end no later."""
+    return (*(row for row in others if row.what != block.what or _ends(row) > _ends(block)), block)
 
 
 def _row(block: Block) -> Json:

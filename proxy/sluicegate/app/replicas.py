@@ -48,7 +48,7 @@ class Replicas:
         """`stale`: the seconds after which a replica serves nothing that has no word from the store."""
         self.name, self.url, self.stale = name, url, stale
         self.start = token_hex(4)
-        self._knows = self._blocks = 0
+        self._knows, self._blocks = 0, ""
         self.on_change: list[Callable[[Collection[str]], None]] = []
         """Told the marks of the others that live, again and again."""
         self._heard = time.monotonic()
@@ -56,10 +56,10 @@ class Replicas:
         self._urls: dict[str, str] = {}
         self._count = 1
 
-    def learned(self, revoked: int, blocks: int, since: float) -> None:
+    def learned(self, revoked: int, blocks: str, since: float) -> None:
         """All keys that were revoked before that moment of the monotonic clock are refused here from now on, and the
-        blocks of this version or a newer one are in force."""
-        self._knows, self._blocks, self._heard = revoked, max(blocks, self._blocks), since
+        blocks of this version are in force."""
+        self._knows, self._blocks, self._heard = revoked, blocks, since
 
     def take(self, rows: Mapping[str, bytes]) -> None:
         """What the store has of all of them, by now."""
@@ -151,11 +151,12 @@ async def refuse_beside(config: Config, store: Store) -> None:
 async def unconfirmed(store: Store) -> list[str]:
     """The names of replicas that may not know all revoked keys and blocks yet, after a moment in which they can learn
     of them. Raises `StoreFailed`."""
-    count, version = len(await store.scan(REVOKED)), (await blocks.read(store)).version
+    count = len(await store.scan(REVOKED))
 
     async def late(prefix: str) -> list[str]:
+        version = (await blocks.read(store)).version
         rows = _read((await store.scan(prefix)).values())
-        return [row["name"] for row in rows if row.get("knows", 0) < count or row.get("blocks", 0) < version]
+        return [row["name"] for row in rows if row.get("knows", 0) < count or row.get("blocks", "") != version]
 
     with anyio.move_on_after(CONFIRM_WITHIN):
         while await late(REPLICA):  # noqa: ASYNC110 - other machines tell nothing

@@ -75,6 +75,7 @@ class PolicyService:
         self, config: Config, loaded: LoadedPolicy, file: Path | None, transport: str, is_told: bool = False
     ) -> None:
         self._revoked = Revoked(Path(config.state.dir))
+        self._learns = anyio.Lock()
         self._started = config
         self._config = without_revoked(config, self._revoked)
         self.later = PolicyListeners()
@@ -126,15 +127,16 @@ class PolicyService:
 
     async def learn(self, store: Store, among: Replicas | None = None) -> None:
         """Takes what the store has of revoked keys and of blocks. Raises `StoreFailed`."""
-        since, found = time.monotonic(), await store.scan(state.REVOKED)
-        if self._revoked.take(found.values()):
-            self._take(self.reload.config)
-            self.later.on_change()(None)
-        kept = await blocks.read(store)
-        if self.judge.block(Blocks(kept.rows), time.time()):
-            self.later.on_change()(None)
-        if among is not None:
-            among.learned(len(found), kept.version, since)
+        async with self._learns:  # what was read first must not take effect last
+            since, found = time.monotonic(), await store.scan(state.REVOKED)
+            if self._revoked.take(found.values()):
+                self._take(self.reload.config)
+                self.later.on_change()(None)
+            kept = await blocks.read(store)
+            if self.judge.block(Blocks(kept.rows), time.time()):
+                self.later.on_change()(None)
+            if among is not None:
+                among.learned(len(found), kept.version, since)
 
     async def follow(self, store: Store, among: Replicas | None) -> None:
         while True:
@@ -464,8 +466,12 @@ async def open_services(
         store = await stack.enter_async_context(state.open_store(config))
         if partition.count == 1:  # the supervisor has it for all workers
             joined = await stack.enter_async_context(replicas.join(config, store))
-        with nullcontext() if config.state.url is not None else suppress(StoreFailed):
+        try:
             await judges.learn(store, joined)
+        except StoreFailed:
+            if config.state.url is not None:
+                raise
+            judge.await_blocks()  # it serves once the store can be read
         registry = store if config.fleet is not None else None
         audit = await stack.enter_async_context(open_audit(config, transport, judge, registry))
         spans = await stack.enter_async_context(open_tracer(config))

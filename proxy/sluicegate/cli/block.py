@@ -153,11 +153,9 @@ async def _at_rest(admin: Admin, use: Use) -> StatusAndBody:
         except ValueError as error:
             return str(error)
 
-    async def took_effect() -> list[str]:
-        return []
-
     async with state.open_store(loaded) as store:
         await replicas.refuse_beside(loaded, store)
         async with open_audit(loaded, "http") as audit:
             act = partial(act_durably, audit)
-            return await use(blocks_api(store, lambda: loaded, resolve, act, took_effect))
+            late = partial(replicas.unconfirmed, store)
+            return await use(blocks_api(store, lambda: loaded, resolve, act, late))

@@ -20,6 +20,7 @@ from sluicegate.protocol.model import Call, Client, Decision, Target, Verdict
 
 ERROR: Final = "policy_error"
 CANNOT: Final = "the policy cannot decide"
+UNREAD: Final = "the store cannot be read: nobody knows what is blocked"
 MAX_ACCEPTED: Final = 50_000
 
 _RAISED: Final = Decision(Verdict.DENY, ERROR, "the decision failed")
@@ -47,6 +48,7 @@ class PolicyEngine:
     def __init__(self, in_force: PolicyInForce) -> None:
         self._changes = 0
         self._blocks = NOTHING_BLOCKED
+        self._is_unread = False
         self.in_force = in_force
         self.errors = 0
         self.problem = ""
@@ -66,7 +68,17 @@ class PolicyEngine:
 
     def block(self, blocks: Blocks, now: float) -> bool:
         """These are in force until the next ones are, each as long as it lasts; whether that changes anything."""
-        left = blocks.at(now)
+        was_unread, self._is_unread = self._is_unread, False
+        if was_unread:
+            self.problem = self._why_not()
+        return self._take(blocks.at(now)) or was_unread
+
+    def await_blocks(self) -> None:
+        """Denies everything until the first blocks are read."""
+        self._is_unread = True
+        self.problem = self._why_not()
+
+    def _take(self, left: Blocks) -> bool:
         if left.rows == self._blocks.rows:
             return False
         self._blocks = left
@@ -162,15 +174,20 @@ class PolicyEngine:
         policy = self.in_force.rulebook.policy
 
         def is_allowed() -> bool:
-            is_blocked = self._blocks.has_principal(client.principal)
-            return not is_blocked and policy.decide_admin(client, area, act).verdict is Verdict.ALLOW
+            return not self._is_barred(client) and policy.decide_admin(client, area, act).verdict is Verdict.ALLOW
 
         return self._is_sure(is_allowed, f"{act} {area} for {client.principal}")
+
+    def _is_barred(self, client: Client) -> bool:
+        """Whether it is blocked. Whoever runs Sluice is not: they could not unblock themselves."""
+        return client.principal != "local" and self._blocks.has_principal(client.principal)
 
     # ------------------------------------------------------------ for others
 
     def roles_of(self, client: Client) -> frozenset[str]:
-        """Returns all roles of a client; none where the policy fails."""
+        """Returns all roles of a client; none where the policy fails, or where it is blocked."""
+        if self._is_barred(client):
+            return frozenset()
         try:
             return self.in_force.rulebook.policy.roles_of(client)
         except ValueError:  # a principal that is none
@@ -188,8 +205,8 @@ class PolicyEngine:
         """Asks the question whose answer is known, and ends shadow mode and blocks in time. True if that changed
         anything."""
         before = self.problem, self.in_force
-        self.block(self._blocks, now)
-        self.problem = "" if self._can_decide() else CANNOT
+        self._take(self._blocks.at(now))
+        self.problem = self._why_not()
         if self.in_force.is_shadow and self.in_force.until is not None and now >= self.in_force.until:
             policy = self.in_force.rulebook.policy.with_shadow(False)
             self.in_force = replace(self.in_force, rulebook=replace(self.in_force.rulebook, policy=policy))
@@ -197,6 +214,11 @@ class PolicyEngine:
         if self.problem != before[0]:
             log.error(self.problem or "the policy can decide again")
         return before != (self.problem, self.in_force)
+
+    def _why_not(self) -> str:
+        if self._is_unread:
+            return UNREAD
+        return "" if self._can_decide() else CANNOT
 
     def _can_decide(self) -> bool:
         try:
