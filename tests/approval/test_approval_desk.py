@@ -881,15 +881,28 @@ async def answered(town: Town, approval_ref: ApprovalRef, value: Any, **argument
 
 async def test_whoever_asked_confirms_in_a_form() -> None:
     town = Town(profile="confirm", how="form")
-    key, ask, approval_ref = await asked(town, amount=1, note="a\u202eb")
+    _, ask, approval_ref = await asked(town, amount=1, note="a\u202eb")
     assert "run pay of bank" in ask["params"]["message"] and "⟨U+202E⟩" in ask["params"]["message"]
     choice = ask["params"]["requestedSchema"]["properties"]["decision"]
     assert [one["const"] for one in choice["oneOf"]] == ["once", "session", "deny"] and choice["default"] == "deny"
     assert reason(await answered(town, approval_ref, answer(decision="once"), amount=1, note="a\u202eb")) == ""
     assert len(town.seen) == 1 and "inputResponses" not in town.seen[0].params
     replayed = await answered(town, approval_ref, answer(decision="once"), amount=1, note="a\u202eb")
-    assert isinstance(replayed, InputRequired) and len(town.seen) == 1, "an answer is for one approval"
-    assert key not in replayed.requests
+    assert reason(replayed) == "approval_denied" and len(town.seen) == 1, "an answer is for one approval"
+
+
+@pytest.mark.parametrize("word", ["once", "deny"])
+async def test_an_answer_that_is_sent_again_gets_no_new_question(word: str) -> None:
+    """Rates count a call and its rounds once: each new question would be a call that nothing counted."""
+    town = Town(profile="confirm", how="form")
+    _, _, approval_ref = await asked(town, amount=1)
+    await answered(town, approval_ref, answer(decision=word), amount=1)
+    for _ in range(3):
+        again = await answered(town, approval_ref, answer(decision="once"), amount=1)
+        assert reason(again) == "approval_denied" and len(town.seen) == (word == "once")
+    other = await answered(town, approval_ref, answer(decision="once"), amount=2)
+    assert reason(other) == "approval_denied" and len(town.seen) == (word == "once")
+    assert isinstance(await town.run(amount=3), InputRequired), "a call of its own asks anew"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from sluicegate.approval import messages, presentation
 from sluicegate.approval.grants import Grant
 from sluicegate.approval.queue import GONE, ApprovalQueue
 from sluicegate.approval.record import Approval, CallBinding, bind
+from sluicegate.approval.states import FINISHED
 from sluicegate.approval.vote_request import VoteRefused
 from sluicegate.audit.redact import Redactor
 from sluicegate.guards.approval_tasks import ApprovalTasks
@@ -49,6 +50,7 @@ PROGRESS_EVERY: Final = 5.0
 # So that whatever a server counts afterwards is more.
 _STEP: Final = 1e-6
 
+_USED: Final = "{} was used by this call already. The same call without its requestState asks anew."
 CHANGED: Final = "NOT EXECUTED any further: what the policy asks for has changed since this call began. Call again."
 
 
@@ -145,10 +147,15 @@ class _ApprovalFlow:
 
     async def _ask(self, binding: CallBinding) -> Outcome:
         """Round and round until there is an answer: what was waited for may have become another binding."""
+        answered = self._answered()
+        if answered is not None and (spent := await self._spent(answered, binding)) is not None:
+            return spent
         while True:
             approval = await self.queue.ask(self.call, binding, self._shown)
             if isinstance(approval, VoteRefused):
                 return self._cannot_ask(approval)
+            if answered is not None and approval.id != answered.id:  # used while this one looked
+                return self.refuse(_USED.format(answered.id))
             self.queue.keep_whole(approval, presentation.arguments_of(self.call))
             if approval.is_waiting and (asked := await self._question(approval)) is not None:
                 return asked
@@ -167,7 +174,24 @@ class _ApprovalFlow:
             if again == approval.binding:
                 return await self._use(approval)
             await self.queue.end(approval.id, "superseded")
+            if answered is not None:
+                return refuse(self.call.method, "approval_denied", CHANGED)
             binding = again
+
+    def _answered(self) -> ApprovalRef | None:
+        """Our own question that this round answers."""
+        asked = self.call.trail.approval_ref
+        return None if asked is None or not asked.key or asked.is_login else asked
+
+    async def _spent(self, answered: ApprovalRef, binding: CallBinding) -> Outcome | None:
+        """How a round ends whose approval is over. Rates count a call and its rounds once: a round that is sent again
+        and got a new question would be a call that nothing counted."""
+        if (answered.digest, answered.rule, answered.profile) != (binding.digest, binding.rule, binding.terms.name):
+            return refuse(self.call.method, "approval_denied", CHANGED)
+        asked = await self.queue.get(answered.id)
+        if asked is None or asked.state == "consumed":
+            return self.refuse(_USED.format(answered.id))
+        return self._not_approved(asked) if asked.state in FINISHED else None
 
     def _shown(self) -> Json:
         return presentation.take(self.call, self.deps.redactor, self.deps.review(self.target))

@@ -1,7 +1,8 @@
 """quota: how often one client may call one tool.
 
 It stands behind the decision, so that a hidden tool never answers with a limit. A later round of a call that was
-counted is the same call: the seal has proved that, and the commit behind us lets each round through once.
+counted is the same call: the seal has proved that, `approve` refuses an answer whose approval is over, and `commit`
+lets each round through once.
 """
 
 from collections.abc import Awaitable
