@@ -11,8 +11,8 @@ from sluicegate.audit.checkpoint import Checkpoint
 from sluicegate.store.memory import MemoryStore
 
 
-def head(epoch: int, seq: int) -> Checkpoint:
-    return Checkpoint("sluice-a", epoch, seq, "0" * 64, "2026-01-01T00:00:00Z", "k", "s")
+def head(epoch: int, seq: int, hash: str = "0" * 64) -> Checkpoint:
+    return Checkpoint("sluice-a", epoch, seq, hash, "2026-01-01T00:00:00Z", "k", "s")
 
 
 async def test_an_older_checkpoint_replaces_none() -> None:
@@ -21,6 +21,15 @@ async def test_an_older_checkpoint_replaces_none() -> None:
         await audit_heads.keep(store, one)
         (found,) = audit_heads.read((await store.scan(audit_heads.HEADS)).values())
         assert (found.epoch, found.seq) == newest
+
+
+@pytest.mark.parametrize("anew", [head(3, 2), head(3, 10, "1" * 64)])
+async def test_a_log_that_began_anew_does_not_hide_the_one_that_is_gone(anew: Checkpoint) -> None:
+    store = MemoryStore()
+    for one in (head(2, 10), anew, head(3, 20, "2" * 64)):
+        await audit_heads.keep(store, one)
+    found = audit_heads.read((await store.scan(audit_heads.HEADS)).values())
+    assert sorted((one.epoch, one.seq) for one in found) == [(2, 10), (3, 20)]
 
 
 @pytest.mark.parametrize("name", ["r0", "sluice-0", "R0", "r_0", "r-0", "_", "a" * 63, "a" * 62 + "b", "A" * 63])

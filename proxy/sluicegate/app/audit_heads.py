@@ -20,15 +20,18 @@ _LAST_WITHIN: Final = 5.0
 
 
 async def keep(store: Store, head: Checkpoint) -> None:
-    """In place of an older one: a writer goes on in its chain, and its epochs and records only rise. Raises
-    `StoreFailed`."""
+    """In place of an older one: a writer goes on in its chain, and its epochs and records only rise. A log that began
+    anew replaces none: the head of the one that is gone stays beside its own. Raises `StoreFailed`."""
     key = f"{HEADS}{head.writer}"
     while True:
         before = await store.get(key)
         known = None if before is None else checkpoint.read(before)
         if known is not None and (known.epoch, known.seq) >= (head.epoch, head.seq):
             return
-        if await store.swap(key, before, [Write(key, head.dump())]):
+        writes = [Write(key, head.dump())]
+        if known is not None and (head.seq < known.seq or (head.seq == known.seq and head.hash != known.hash)):
+            writes.append(Write(f"{key}@{known.epoch}", known.dump()))
+        if await store.swap(key, before, writes):
             return
 
 
