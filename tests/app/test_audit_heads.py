@@ -1,35 +1,85 @@
-"""The newest checkpoint of a log in the database of a fleet: it only rises, and the last one is there at the end."""
+"""The newest checkpoint of a log in the database of a fleet, by logs that are deleted, cut and begun anew."""
 
 import re
+import shutil
+from pathlib import Path
 
 import pytest
+from audit.audit_kit import DIGEST_KEY, SEED, lines, settings
 
 from sluicegate.app import audit_heads
 from sluicegate.app.settings import MAX_STEM, replica_log
 from sluicegate.audit.chain import WRITER
-from sluicegate.audit.checkpoint import Checkpoint
+from sluicegate.audit.checkpoint import read_publics
+from sluicegate.audit.log import PUBLIC_KEYS, AuditLog
+from sluicegate.audit.verify import verify
 from sluicegate.store.memory import MemoryStore
 
 
-def head(epoch: int, seq: int, hash: str = "0" * 64) -> Checkpoint:
-    return Checkpoint("sluice-a", epoch, seq, hash, "2026-01-01T00:00:00Z", "k", "s")
+async def run(folder: Path, store: MemoryStore, records: int) -> None:
+    """A Sluice that writes some records and ends."""
+    audit = AuditLog(settings(folder), DIGEST_KEY, (SEED,))
+    async with audit_heads.kept(audit, store):
+        await audit.start()
+        for number in range(records):
+            assert await audit.note_durably("admin", {"act": f"act{number}"}, signed=number % 2 == 0)
+        await audit.stop()
 
 
-async def test_an_older_checkpoint_replaces_none() -> None:
-    store = MemoryStore()
-    for one, newest in ((head(2, 10), (2, 10)), (head(2, 9), (2, 10)), (head(1, 99), (2, 10)), (head(3, 11), (3, 11))):
-        await audit_heads.keep(store, one)
-        (found,) = audit_heads.read((await store.scan(audit_heads.HEADS)).values())
-        assert (found.epoch, found.seq) == newest
-
-
-@pytest.mark.parametrize("anew", [head(3, 2), head(3, 10, "1" * 64)])
-async def test_a_log_that_began_anew_does_not_hide_the_one_that_is_gone(anew: Checkpoint) -> None:
-    store = MemoryStore()
-    for one in (head(2, 10), anew, head(3, 20, "2" * 64)):
-        await audit_heads.keep(store, one)
+async def heads(store: MemoryStore) -> list[tuple[int, int]]:
     found = audit_heads.read((await store.scan(audit_heads.HEADS)).values())
-    assert sorted((one.epoch, one.seq) for one in found) == [(2, 10), (3, 20)]
+    return sorted((one.epoch, one.seq) for one in found)
+
+
+async def verified(folder: Path, store: MemoryStore) -> list[str]:
+    known = audit_heads.read((await store.scan(audit_heads.HEADS)).values())
+    keys = read_publics((folder / "state" / PUBLIC_KEYS).read_text())
+    return [finding.text for report in verify([folder / "audit"], keys, known) for finding in report.findings]
+
+
+async def test_the_head_of_a_log_that_goes_on_replaces_the_one_before(tmp_path: Path) -> None:
+    store, folder = MemoryStore(), tmp_path / "a"
+    for records in (3, 1, 7):
+        await run(folder, store, records)
+        assert len(await heads(store)) == 1 and not await verified(folder, store)
+    audit_lines = sum(1 for _ in lines(folder))
+    assert audit_lines - (await heads(store))[0][1] <= 1  # its own record is behind it
+
+
+@pytest.mark.parametrize("records", [1, 3, 4, 5, 30])
+@pytest.mark.parametrize("is_all_gone", [False, True])
+async def test_a_log_that_began_anew_does_not_hide_the_one_that_is_gone(
+    tmp_path: Path, records: int, is_all_gone: bool
+) -> None:
+    store, folder = MemoryStore(), tmp_path / "a"
+    await run(folder, store, 4)
+    (before,) = await heads(store)
+    shutil.rmtree(folder if is_all_gone else folder / "audit")  # its epochs begin anew as well, or go on
+    await run(folder, store, records)
+    await run(folder, store, 30)
+    assert before in await heads(store) and len(await heads(store)) == 2
+    assert await verified(folder, store)
+
+
+async def test_a_log_that_was_cut_and_goes_on_is_named(tmp_path: Path) -> None:
+    store, folder = MemoryStore(), tmp_path / "a"
+    await run(folder, store, 9)
+    (file,) = (folder / "audit").glob("*.jsonl")
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:3]))
+    shutil.rmtree(folder / "state")
+    await run(folder, store, 30)
+    assert len(await heads(store)) == 2 and await verified(folder, store)
+
+
+async def test_a_log_that_is_retired_is_expected_no_more(tmp_path: Path) -> None:
+    store = MemoryStore()
+    for name in ("a", "b"):
+        await run(tmp_path / name, store, 3)  # the log of the first is gone for the second
+    assert len(await heads(store)) == 2 and await verified(tmp_path / "b", store)
+    await audit_heads.retire(store, "another")
+    assert len(await heads(store)) == 2
+    await audit_heads.retire(store, "sluice")
+    assert await heads(store) == [] and not await verified(tmp_path / "b", store)
 
 
 @pytest.mark.parametrize("name", ["r0", "sluice-0", "R0", "r_0", "r-0", "_", "a" * 63, "a" * 62 + "b", "A" * 63])

@@ -338,6 +338,12 @@ def test_the_logs_of_all_replicas_are_proved_together_and_one_that_is_gone_or_cu
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:3]))  # with its published checkpoint gone as well
     assert "are cut off" in proved(*logs)["sluice-r1"][0]
+    assert command(here, "audit", "retire", "sluice-r9").returncode == 1
+    done = command(here, "audit", "retire", "sluice-r2")
+    assert (done.returncode, done.stdout) == (0, "sluice-r2 is retired\n"), done.stderr
+    assert "sluice-r2" not in proved(*logs[:2])
+    found = command(here, "audit", "search", "--type", "admin", "--json").stdout
+    assert '"act":"log_retired"' in found.replace(" ", ""), found
 
 
 def test_a_replica_without_a_word_from_the_database_stops_serving(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Final
 
 from sluicegate.audit import chain
 from sluicegate.audit.chain import START, ChainHead, Link
+from sluicegate.audit.checkpoint import Checkpoint
 from sluicegate.audit.settings import is_segment
 
 _TRIES: Final = 100
@@ -146,6 +147,19 @@ def recover(path: Path, writer: str) -> Recovered:
     if files[-1].path != path and path.exists():  # cut while its first record was written
         found.torn = _remainder(path, 0)
     return found
+
+
+def holds(directory: Path, known: Checkpoint) -> bool:
+    """Whether the log of its writer has the record that a checkpoint covers. Raises `OSError`."""
+    files = [file for file in list_files(directory) if file.first is not None and file.first.writer == known.writer]
+    file = next((file for file in reversed(files) if file.seq <= known.seq), None)
+    if file is None:
+        return False
+    with open_segment(file) as stream:
+        while (line := stream.readline(chain.MAX_LINE)).endswith(b"\n"):
+            if (link := chain.read(line[:-1])) is not None and link.seq == known.seq:
+                return chain.digest(line[:-1]) == known.hash
+    return False
 
 
 def _scan(file: File) -> Recovered:

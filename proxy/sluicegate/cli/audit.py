@@ -1,4 +1,4 @@
-"""`audit verify`, `tail`, `search`, `export` and `approvals`: the audit log, read where it lies.
+"""`audit verify`, `retire`, `tail`, `search`, `export` and `approvals`: the audit log, read where it lies.
 
 `verify` works on any machine, with the log and the public keys alone; without arguments all of them read what the
 config names.
@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
+import anyio
 import typer
 
 from sluicegate.app import audit_heads, settings, state
+from sluicegate.app.services import act_durably, open_audit
 from sluicegate.audit import export as formats
 from sluicegate.audit.checkpoint import Checkpoint, PublicKeys, read_publics
 from sluicegate.audit.log import PUBLIC_KEYS
@@ -31,6 +34,8 @@ from sluicegate.audit.verify import verify as check
 from sluicegate.cli.options import AsJson, ConfigFile
 from sluicegate.cli.output import Code, give, info, load, print_out, printable, stop, table
 from sluicegate.cli.terminal import coloured, progress, with_first_word
+from sluicegate.config import Config
+from sluicegate.downstream.failures import LOCAL
 from sluicegate.outcomes import ENDINGS
 from sluicegate.store import StoreFailed
 
@@ -120,6 +125,32 @@ def _lines(reports: Iterable[VerifyReport]) -> Iterator[str]:
             signed = f"signed up to {report.signed} at {report.signed_at}" if report.signed else "no checkpoint yet"
             span = f"records {report.first} to {report.last}" if report.records else "no records"
             yield f"ok   {report.writer}: {span}, {signed}; {report.tail} behind the newest checkpoint"
+
+
+def retire(
+    writer: Annotated[str, typer.Argument(metavar="LOG", help="The log, as `verify --fleet` names it.")],
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forget the log of a replica that is gone for good. `verify --fleet` does not expect it any more."""
+    if writer not in {one.writer for one in _registered(config_file)}:
+        stop(Code.NEGATIVE, printable(f"the database has no checkpoint of a log {writer[:80]!r}"))
+    _, loaded = load(config_file, quietly=True)
+    try:
+        is_done = anyio.run(partial(_retire, loaded, writer))
+    except StoreFailed as error:
+        stop(Code.UNREACHABLE, f"{writer} is not retired: PostgreSQL cannot be used: {error}")
+    if not is_done:
+        stop(Code.NEGATIVE, f"{writer} is not retired: the audit log cannot be written")
+    give(as_json, {"log": writer, "state": "retired"}, [f"{writer} is retired"])
+
+
+async def _retire(loaded: Config, writer: str) -> bool:
+    """It is in the log of this machine, or is not done. Raises `StoreFailed`."""
+    async with state.open_store(loaded) as store, open_audit(loaded, "http") as audit:
+        if is_recorded := await act_durably(audit, "log_retired", log=writer, by=LOCAL):
+            await audit_heads.retire(store, writer)
+        return is_recorded
 
 
 def tail(

@@ -30,7 +30,10 @@ GROUPS: Final = {
     "keys": ("Keys of clients, and of Sluice itself.", ("new", "list_", "revoke", "rotate")),
     "secret": ("Secrets in the keyring of the operating system.", ("set_", "list_", "remove")),
     "pins": ("Definitions that changed since a person accepted them.", ("list_", "diff", "accept", "export")),
-    "audit": ("The audit log: verify, read and export it.", ("verify", "tail", "search", "export", "approvals")),
+    "audit": (
+        "The audit log: verify, read and export it.",
+        ("verify", "retire", "tail", "search", "export", "approvals"),
+    ),
     "policy": ("Test and compare a policy before it is in force.", ("test", "diff")),
     "config": ("The format of the config file.", ("check:schema",)),
     "grafana": ("The dashboard and the alerts.", ("export",)),
