@@ -22,7 +22,7 @@ from sluicegate.protocol.jsonrpc import Json
 from sluicegate.store import Store, StoreFailed
 
 MAX_BLOCKS: Final = 1_000
-UNKNOWN: Final = "a store that does not answer"
+_UNKNOWN: Final = "a store that does not answer"
 _UNRECORDED: Final[StatusAndBody] = (503, {"error": "the audit log cannot be written: nothing was done"})
 
 Resolve = Callable[[str], Awaitable[Facts | str]]
@@ -45,13 +45,6 @@ def blocks_api(
     """`config` is the one in force. `act` records durably, and returns whether it may be done. `took_effect`
     puts in force here what is kept by now, and names the replicas that may not know it yet."""
 
-    async def late() -> list[str]:
-        """The change is made by then: that nobody knows who has it is no reason to make it again."""
-        try:
-            return await took_effect()
-        except StoreFailed:
-            return [UNKNOWN]
-
     async def every() -> list[Json]:
         return rows(await read(store))
 
@@ -71,8 +64,8 @@ def blocks_api(
         lasts = {} if seconds is None else {"until": stamp(block.until or 0.0)}
         if not await act("block", what=block.what, by=who, reason=reason, **lasts):
             return _UNRECORDED
-        await change(store, partial(_with, block))
-        return 200, {"block": _row(block), "note": note, "unconfirmed": await late()}
+        in_force = _of(block.what, await change(store, partial(_with, block))) or block
+        return 200, {"block": _row(in_force), "note": note, "unconfirmed": await _late(took_effect)}
 
     async def end(id: str, who: str) -> StatusAndBody:
         block = next((row for row in (await read(store)).rows if row.id == id), None)
@@ -80,10 +73,20 @@ def blocks_api(
             return 404, {"error": "no such block"}
         if not await act("unblock", what=block.what, by=who):
             return _UNRECORDED
-        await change(store, lambda others: tuple(row for row in others if row.id != id))
-        return 200, {"block": _row(block), "note": "", "unconfirmed": await late()}
+        left = await change(store, lambda others: tuple(row for row in others if row.id != id))
+        if again := _of(block.what, left):
+            return 409, {"error": f"{block.what} was blocked again by {again.by}: unblock that, too"}
+        return 200, {"block": _row(block), "note": "", "unconfirmed": await _late(took_effect)}
 
     return BlocksApi(every, add, end)
+
+
+async def _late(took_effect: Callable[[], Awaitable[list[str]]]) -> list[str]:
+    """The change is made by then: that nobody knows who has it is no reason to make it again."""
+    try:
+        return await took_effect()
+    except StoreFailed:
+        return [_UNKNOWN]
 
 
 async def _named(what: str, config: Config, resolve: Resolve) -> tuple[Block, str] | str:
@@ -112,8 +115,13 @@ def _ends(block: Block) -> float:
 
 
 def _with(block: Block, others: Sequence[Block]) -> tuple[Block, ...]:
-    """In place of those of the same that end no later."""
-    return (*(row for row in others if row.what != block.what or _ends(row) > _ends(block)), block)
+    """In place of another one of the same, unless that lasts longer: somebody made it meanwhile."""
+    same = [row for row in others if row.what == block.what]
+    return (*(row for row in others if row.what != block.what), max([block, *same], key=_ends))
+
+
+def _of(what: str, kept: KeptBlocks) -> Block | None:
+    return next((row for row in kept.rows if row.what == what), None)
 
 
 def _row(block: Block) -> Json:

@@ -50,7 +50,7 @@ PROGRESS_EVERY: Final = 5.0
 # So that whatever a server counts afterwards is more.
 _STEP: Final = 1e-6
 
-_USED: Final = "{} was used by this call already. The same call without its requestState asks anew."
+_USED: Final = "The approval {} is over. The same call again, as a new one, asks anew."
 CHANGED: Final = "NOT EXECUTED any further: what the policy asks for has changed since this call began. Call again."
 
 

@@ -71,12 +71,14 @@ class PolicyEngine:
         was_unread, self._is_unread = self._is_unread, False
         if was_unread:
             self.problem = self._why_not()
+            log.error(self.problem or "the blocks can be read again: the policy decides")
         return self._take(blocks.at(now)) or was_unread
 
     def await_blocks(self) -> None:
         """Denies everything until the first blocks are read."""
         self._is_unread = True
         self.problem = self._why_not()
+        log.error(self.problem)
 
     def _take(self, left: Blocks) -> bool:
         if left.rows == self._blocks.rows:
