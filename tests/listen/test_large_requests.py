@@ -320,12 +320,18 @@ UNCALLED: dict[str, tuple[dict[str, str], bytes, int]] = {
     "an unknown session": ({"mcp-session-id": "none"}, dump(PING), 404),
     "no session": ({}, dump(PING), 400),
     "an array": ({}, dump([PING]), 400),
+    "another form": ({"content-type": "text/plain"}, dump(PING), 415),
+    "no accepted answer": ({"accept": "text/plain"}, dump(PING), 406),
     "a bad handshake": ({}, dump({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}), 200),
 }
+SUBSCRIBE = {**PING, "method": "resources/subscribe"}
 IN_SESSION: dict[str, tuple[dict[str, object], int]] = {
     "a ping": (PING, 200), "a notification": (CANCELLED, 202),
     "an unknown method": ({**PING, "method": "none/such"}, 200),
     "an answer": ({"jsonrpc": "2.0", "id": 7, "result": {}}, 202),
+    "a subscription to nothing": (SUBSCRIBE, 200),
+    "the end of a subscription that is none": ({**SUBSCRIBE, "method": "resources/unsubscribe",
+                                                "params": {"uri": "a://b"}}, 200),
 }  # fmt: skip
 
 
@@ -350,6 +356,38 @@ async def test_in_a_session_too(monkeypatch: pytest.MonkeyPatch, shape: str) -> 
     assert seen == ["key:a"]
 
 
+NO_POST = [
+    ("PUT", "/mcp", 405), ("GET", "/mcp", 404), ("DELETE", "/mcp", 404), ("PUT", "/sse", 405), ("GET", "/messages", 405)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path", "status"), NO_POST)
+async def test_so_is_what_is_no_post(monkeypatch: pytest.MonkeyPatch, method: str, path: str, status: int) -> None:
+    """It waits for its client's turn, too."""
+    async with site() as here, here.client() as client:
+        async with paid(monkeypatch) as seen:
+            entered: list[str] = []
+            monkeypatch.setattr(LargeRequests, "enter", lambda self, name: _note(entered, name))
+            answer = await client.request(method, path, headers={"mcp-session-id": "none"})
+            assert answer.status_code == status, answer.text
+    assert seen == entered == ["key:a"]
+
+
+async def _note(seen: list[str], name: str) -> None:
+    seen.append(name)
+
+
+@pytest.mark.parametrize("others", [0, 1, 49])
+async def test_of_an_array_each_that_is_no_call_is_paid(monkeypatch: pytest.MonkeyPatch, others: int) -> None:
+    pings = [{**PING, "id": f"p{number}"} for number in range(others)]
+    async with site() as here, here.client() as client:
+        await open_session(client, "2025-03-26")
+        async with paid(monkeypatch) as seen:
+            answer = await client.post("/mcp", json=[call("echo"), *pings])
+            assert answer.status_code == 200, answer.text
+            assert seen == ["key:a"] * others
+
+
 async def test_what_leads_to_a_call_pays_only_where_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with site() as here, here.client() as client, paid(monkeypatch) as seen:
         await open_session(client)
@@ -372,6 +410,8 @@ async def test_on_the_2024_transport_too(monkeypatch: pytest.MonkeyPatch) -> Non
         await until(lambda: len(seen) == 3)
         await client.ask(call("echo", id="x"))
         assert len(seen) == 3
+        assert await client.post(SUBSCRIBE) == 202
+        await until(lambda: len(seen) == 4)
 
 
 async def test_a_large_message_that_is_none_is_not_in_flight_any_more() -> None:

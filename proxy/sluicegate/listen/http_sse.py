@@ -92,6 +92,7 @@ class HttpSse:
             if not self._context.streams.enter(principal, exchange, lambda: session.finish(exchange.end)):
                 await exchange.error(429, "too many open streams")
                 return
+            exchange.is_call = True  # servers and other clients make what it carries
             id = self._context.settings.sessions.mark + secrets.token_urlsafe(24)
             stream = self._streams[id] = SseSession(principal, session)
             try:

@@ -163,12 +163,12 @@ class JsonRpcSession:
             raise Malformed(bad.code, bad.text, None if is_response else bad.id) from None
 
     async def take(self, message: Message | list[Message], on_end: Callable[[], None] = lambda: None) -> bool:
-        """What `read` gave. Returns at once, unless there is an answer to it at once: whether work was begun. `on_end`
-        is called when that has ended."""
+        """What `read` gave. Returns at once, unless there is an answer to it at once: whether all of it is work that
+        was begun. `on_end` is called when that has ended."""
         if isinstance(message, list):
             begun = [self._begin(one) for one in message]
             self._group.start_soon(self._serve_batch, [entry for entry in begun if entry is not None], on_end)
-            return any(isinstance(entry, tuple) for entry in begun)
+            return all(isinstance(entry, tuple) for entry in begun)
         answer = self._begin(message)
         if isinstance(answer, tuple):
             self._group.start_soon(self._serve, *answer, on_end)

@@ -52,6 +52,9 @@ class LegacyHttp:
             session.client_for(principal)
         return session or (404, "Session not found")  # ended, or somebody else's: no difference may show
 
+    def has_session(self, exchange: HttpExchange, principal: Principal) -> bool:
+        return isinstance(self._session(exchange, principal), HttpSession)
+
     # ------------------------------------------------------------ POST
 
     def post(self, exchange: HttpExchange, message: Message, principal: Principal) -> Awaitable[None]:
@@ -70,11 +73,9 @@ class LegacyHttp:
     async def _serve(
         self, exchange: HttpExchange, session: HttpSession, request: Request, principal: Principal
     ) -> None:
-        answer, since = self._answer(exchange, session), perf_counter()
+        answer = self._answer(exchange, session)
         try:
-            found = await self._run(answer, session, request)
-            if not answer.is_call:  # it was answered without a wait
-                self._context.large.refused(principal.name, exchange.spent + perf_counter() - since)
+            found = await self._run(answer, session, request, exchange.spent)
             unread = self._context.large.unread
             if unread.held:
                 await unread.room(principal.name, exchange.peer)
@@ -138,28 +139,28 @@ class LegacyHttp:
         self._sessions.keep(session, answer)
 
     async def _run(
-        self, answer: ResumableResponse, session: HttpSession, request: Request,
+        self, answer: ResumableResponse, session: HttpSession, request: Request, spent: float,
         enter: Callable[[], Awaitable[bool]] | None = None,
     ) -> tuple[Response, Outcome] | None:  # fmt: skip
         """Returns the response, and the outcome that it was made of; None where the client cancelled, or where `enter`,
-        which may wait, says that it must not begin."""
+        which may wait, says that it must not begin. What is answered without a call is paid for, with the time that was
+        `spent` on it before."""
         running = session.begin(request.id, answer.loop)
         try:
             if enter is not None and not await enter():
                 return None
-            emit = partial(_emit, answer, session, legacy_client.Rising())
+            since, emit = perf_counter(), partial(_emit, answer, session, legacy_client.Rising())
             begun = session.to_call(request, session.client, emit)
             if isinstance(begun, Call):
-                answer.is_call = True
                 outcome = await self._context.handler(begun)
                 if isinstance(outcome, InputRequired):
                     outcome = await session.run_input_rounds(begun, outcome, partial(_send, answer, session))
                 outcome = downgrade.shaped(begun, outcome)
             elif callable(begun):
-                answer.is_call = True
                 outcome = await begun()
             else:
                 outcome = begun
+                self._context.large.refused(session.client.principal, spent + perf_counter() - since)
         except asyncio.CancelledError:
             if not running.stopped:
                 raise
@@ -188,6 +189,7 @@ class LegacyHttp:
         if not requests:
             await exchange.empty(202)
             return
+        exchange.is_call = True  # each of them pays for itself
         answer = self._answer(exchange, session)
         together, turn = list[bytes](), asyncio.Lock()
 
@@ -200,7 +202,7 @@ class LegacyHttp:
             return now is not None
 
         async def serve(item: Request) -> None:
-            found = await self._run(answer, session, item, enter)
+            found = await self._run(answer, session, item, exchange.spent / len(requests), enter)
             if found is not None:
                 async with turn:
                     await self._add(answer, exchange, principal, found, together)
@@ -212,7 +214,6 @@ class LegacyHttp:
         finally:
             for task in tasks:
                 task.cancel()
-            exchange.is_call = answer.is_call
             self._settle(answer, session)
 
     async def _add(

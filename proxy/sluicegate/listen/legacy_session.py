@@ -64,8 +64,9 @@ class LegacySession:
         if request.method == "logging/setLevel":
             return self._set_level(request.params.get("level"))
         if request.method in SUBSCRIPTIONS:
-            wanted = request.method == "resources/subscribe"
-            return partial(self.listening.subscribe, request.params.get("uri"), wanted)
+            uri, wanted = request.params.get("uri"), request.method == "resources/subscribe"
+            known = self.listening.known(uri, wanted)
+            return partial(self.listening.subscribe, str(uri), wanted) if known is None else known
         parsed = legacy_client.parse(request, self.revision.name, self.level)
         if not isinstance(parsed, Parsed):
             return parsed

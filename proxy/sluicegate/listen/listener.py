@@ -20,7 +20,7 @@ from sluicegate.http.forwarded_headers import ForwardedHeaders, is_forwarded
 from sluicegate.http.hosts import MCP_PORT, HostOriginPolicy
 from sluicegate.listen.auth import CredentialRefused, Identity, Principal
 from sluicegate.listen.http_exchange import HttpExchange, error_body
-from sluicegate.listen.http_request import BodyTooLarge, ClientGone, RequestHead
+from sluicegate.listen.http_request import BodyTooLarge, ClientGone, Headers, RequestHead
 from sluicegate.listen.http_request import HttpRequest as HttpRequest
 from sluicegate.listen.http_sse import MESSAGES, SSE, HttpSse
 from sluicegate.listen.large_requests import LARGE, LargeRequests, UntilFree
@@ -137,7 +137,8 @@ class Listener:
         place."""
         routes: dict[str, _Serve] = {self._settings.path: self._route}
         for prefix in ("", self._forwarded.beside):
-            routes |= {prefix + SSE: self._open_stream, prefix + MESSAGES: self._post_to_stream}
+            routes[prefix + SSE] = partial(self._uncalled, self._open_stream)
+            routes[prefix + MESSAGES] = self._post_to_stream
         if (public := self._settings.names.public_path) is not None:
             routes = {public: self._route} | routes
         bare = {path: path.rstrip("/") for path in routes}
@@ -293,9 +294,19 @@ class Listener:
         return self._identity.identify(None, is_forwarded(head.headers), address)
 
     def _route(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
-        method = exchange.head.method
-        if method == "POST":
+        if exchange.head.method == "POST":
             return self._post(exchange, principal)
+        if self._legacy.has_session(exchange, principal):  # its end, above all, waits for nothing
+            return self._serve_no_post(exchange, principal)
+        return self._uncalled(self._serve_no_post, exchange, principal)
+
+    async def _uncalled(self, serve: _Serve, exchange: HttpExchange, principal: Principal) -> None:
+        """What is no call for certain waits for its client's turn, too."""
+        await self._context.large.enter(principal.name)
+        await self._pay(exchange, principal, serve(exchange, principal))
+
+    def _serve_no_post(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
+        method = exchange.head.method
         if method not in ("GET", "DELETE"):
             return exchange.error(405, "Method not allowed", _ALLOW)
         if version(exchange) == _MODERN:  # 2026-07-28 basic/transports/streamable-http: POST alone
@@ -307,7 +318,7 @@ class Listener:
     def _post(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
         problem = check_form(exchange)
         if problem is not None:
-            return exchange.error(*problem)
+            return self._uncalled(partial(_refuse, *problem, []), exchange, principal)
         if b"origin" not in exchange.head:
             exchange.head.remembered.passed = self._policy
         return self._take_in(exchange, principal)
@@ -394,11 +405,17 @@ class Listener:
 
     async def _post_to_stream(self, exchange: HttpExchange, principal: Principal) -> None:
         if exchange.head.method != "POST":
-            await exchange.error(405, "Method not allowed", _ALLOW_POST)
+            await self._uncalled(partial(_refuse, 405, "Method not allowed", _ALLOW_POST), exchange, principal)
         elif (problem := check_form(exchange, takes_answer=False)) is not None:
-            await exchange.error(*problem)
+            await self._uncalled(partial(_refuse, *problem, []), exchange, principal)
         else:
             await self._take_later(exchange, principal, self._event_streams.post)
+
+
+def _refuse(
+    status: int, text: str, headers: Headers, exchange: HttpExchange, principal: Principal
+) -> Awaitable[None]:  # fmt: skip
+    return exchange.error(status, text, headers)
 
 
 def _unread_lost(body: bytes, limits: RequestLimits) -> tuple[int, bytes]:

@@ -21,8 +21,6 @@ class ResumableResponse:
     `adopt` gives a stream that opens its number."""
 
     _done = False
-    is_call = False
-    """Whether a call came of the request."""
     log: ReplayBuffer | None = None
 
     def __init__(

@@ -99,18 +99,24 @@ class SessionNotifications:
         finally:
             del self._telling[method]
 
-    async def subscribe(self, uri: object, wanted: bool) -> Outcome:
-        """One resource more or less."""
+    def known(self, uri: object, wanted: bool) -> Outcome | None:
+        """The answer to a subscription that changes nothing, or asks for too much; None where servers are asked."""
         if not isinstance(uri, str):
             return Failure(INVALID_PARAMS, "uri must be a string")
+        if (uri in self._uris) is wanted:
+            return Result({})
+        if wanted and len(self._uris) >= MAX_SUBSCRIPTIONS:
+            return Failure(INVALID_PARAMS, f"no more than {MAX_SUBSCRIPTIONS} subscriptions")
+        if wanted and sum(map(len, self._uris)) + len(uri) > MAX_CHARS:
+            return Failure(INVALID_PARAMS, f"no more than {MAX_CHARS} characters of URIs in all subscriptions")
+        return None
+
+    async def subscribe(self, uri: str, wanted: bool) -> Outcome:
+        """One resource more or less."""
         async with self._lock:  # two at once would each lose the other's
+            if (known := self.known(uri, wanted)) is not None:
+                return known
             union = self._uris | {uri} if wanted else self._uris - {uri}
-            if union == self._uris:
-                return Result({})
-            if len(union) > MAX_SUBSCRIPTIONS:
-                return Failure(INVALID_PARAMS, f"no more than {MAX_SUBSCRIPTIONS} subscriptions")
-            if wanted and sum(map(len, union)) > MAX_CHARS:
-                return Failure(INVALID_PARAMS, f"no more than {MAX_CHARS} characters of URIs in all subscriptions")
             while (current := self._current) is not None:
                 await current.settled.wait()
                 if not current.stream:
