@@ -112,7 +112,8 @@ async def test_what_a_store_that_fails_means_depends_on_whether_the_server_was_r
     guards: dict[str, Any] = dict.fromkeys(ORDER) | {"record": RecordGuard(close), "commit": commit(spend)}
     if not begun and not is_sent:
         async def approve(call: Call, inner: Handler) -> Outcome:
-            raise StoreFailed("database is locked")
+            async with anyio.create_task_group():  # as where a call is held
+                raise StoreFailed("database is locked")
 
         guards["approve"] = approve
     outcome: Any = await chain(guards, keep)(asked)

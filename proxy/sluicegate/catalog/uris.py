@@ -80,6 +80,8 @@ _QUERY_OR_FRAGMENT = deferred_pattern(r"[?#]")
 _MAX_DECODINGS: Final = 3
 # WHATWG URL parsers drop tabs and line breaks anywhere and controls and spaces at both ends: ".\t." is "..".
 _DROPPED = deferred_pattern(r"[\x00-\x1f\x7f]|\A | \Z")
+# Whoever decodes a whole URI first finds another scheme: `%20file:`, `file%3A`.
+_HIDDEN_SCHEME = deferred_pattern(r"\A[^:/?#]*%")
 # Some servers cut a segment at its parameters (`..;x`) before they look for dots.
 _DOTS = deferred_pattern(r"(?:\A|[/?#])\.\.?(?=[/?#;]|%(?:25)*(?:23|3[BbFf])|\Z)")
 # A user, a host and a port (RFC 3986 3.2): colons of an IPv6 address are between brackets.
@@ -95,7 +97,7 @@ def is_clean(uri: str) -> bool:
     """Whether a URI has the one spelling that policy and server read alike; others are not found.
 
     A hierarchical URI (a slash in it, plain or encoded) may have no dot segments, no percent-encoded unreserved
-    character or slash, however often it was encoded, no upper-case scheme or host, no backslash; a file has no
+    character or slash, however often it was encoded, nothing encoded before its scheme ends, no upper-case scheme or host, no backslash; a file has no
     `localhost` as authority and no empty segment. What browsers know (`https:`) has `//`, a host in ASCII and no port
     that is empty or begins with 0. Opaque ones (`urn:a:b`, `memo:x`) are compared as they are. None has a control
     character, plain or encoded, or one that is not seen, and none is longer than `MAX_URI`.
@@ -107,7 +109,7 @@ def is_clean(uri: str) -> bool:
         return False
     if not _SLASH.search(uri):
         return True
-    if scheme != scheme.lower() or "\\" in uri or _HIDDEN.search(uri):
+    if scheme != scheme.lower() or "\\" in uri or _HIDDEN.search(uri) or _HIDDEN_SCHEME.match(uri):
         return False
     return not _DOTS.search(rest) and _is_clean_authority(scheme, rest)
 

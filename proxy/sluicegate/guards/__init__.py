@@ -102,6 +102,13 @@ def _without_store(call: Call) -> Outcome:
     return refuse(call.method, "store_unavailable", _NO_STORE)
 
 
+def _store_failure(error: Exception) -> Exception | None:
+    """The failure of the store, which a task group wraps; None where anything else failed, too."""
+    while isinstance(error, ExceptionGroup) and error.split(StoreFailed)[1] is None:
+        error = error.exceptions[0]
+    return error if isinstance(error, StoreFailed) else None
+
+
 def _boundary(observers: Sequence[Observer], inner: Handler) -> Handler:
     """Makes a broken guard a refusal, and tells the witnesses: as guards, outwards in the end."""
     observers = tuple(reversed(observers))
@@ -114,12 +121,12 @@ def _boundary(observers: Sequence[Observer], inner: Handler) -> Handler:
                 observer.begin(call)
                 begun += 1
             outcome = await inner(call)
-        except StoreFailed as error:
-            log.error("refused: the store failed (call %s): %s", call.trail.id, error)
-            outcome = _without_store(call)
-        except Exception:
-            log.exception("refused: failure in a guard or inside it (call %s)", call.trail.id)
-            outcome = _BROKEN
+        except Exception as error:
+            outcome = _without_store(call) if (failure := _store_failure(error)) else _BROKEN
+            if failure:
+                log.error("refused: the store failed (call %s): %s", call.trail.id, failure)
+            else:
+                log.exception("refused: failure in a guard or inside it (call %s)", call.trail.id)
         finally:
             for observer in reversed(observers[:begun]):
                 try:
