@@ -97,10 +97,11 @@ def is_clean(uri: str) -> bool:
     """Whether a URI has the one spelling that policy and server read alike; others are not found.
 
     A hierarchical URI (a slash in it, plain or encoded) may have no dot segments, no percent-encoded unreserved
-    character or slash, however often it was encoded, nothing encoded before its scheme ends, no upper-case scheme or host, no backslash; a file has no
-    `localhost` as authority and no empty segment. What browsers know (`https:`) has `//`, a host in ASCII and no port
-    that is empty or begins with 0. Opaque ones (`urn:a:b`, `memo:x`) are compared as they are. None has a control
-    character, plain or encoded, or one that is not seen, and none is longer than `MAX_URI`.
+    character or slash, however often it was encoded, nothing encoded before its scheme ends, no upper-case scheme or
+    host, no backslash; a file has no `localhost` as authority and no empty segment. What browsers know (`https:`) has
+    `//`, a host in ASCII and no port that is empty or begins with 0. Opaque ones (`urn:a:b`, `memo:x`) are compared as
+    they are. None has a control character, plain or encoded, or one that is not seen, and none is longer than
+    `MAX_URI`.
     """
     if len(uri) > MAX_URI or not uri.isprintable() or _DROPPED.search(uri) or _CONTROL.search(uri):
         return False
