@@ -41,7 +41,8 @@ def write_rest(folder: Path) -> None:
 def test_names_of_no_tool_are_found_once_their_server_has_listed(tmp_path: Path) -> None:
     write_rest(tmp_path)
     git: Json = recorder(tmp_path, "git", tools=["get_x", "delete_x"])
-    git["tools"] = {"classes": {"delete_y": "destroy", "delete_x": "destroy", "nothing_*": "read"}}
+    git["tools"] = {"classes": {"delete_y": "destroy", "delete_x": "destroy", "nothing_*": "read"},
+                    "allow": ["get_x", "delete_*", "get_q"], "deny": ["delete_q", "none_*"]}  # fmt: skip
     new = recorder(tmp_path, "new", tools=["x"]) | {"enabled": False}
     policy = {"files": ["policy.csv"], "tests": "tests.yaml", "arguments": "arguments"}
     clients = {"keys": client_keys(ann=["role:a"])}
@@ -49,11 +50,11 @@ def test_names_of_no_tool_are_found_once_their_server_has_listed(tmp_path: Path)
         before = findings(tmp_path)
         listed(made)
     text = (tmp_path / "sluice.yaml").read_text()
-    line = text[: text.index("delete_y")].count("\n") + 1
+    lines = [text[: text.index(name)].count("\n") + 1 for name in ("delete_y", "get_q", "delete_q")]
     by_server = [("policy.csv", 3, "unknown-server"), ("get_x.json", 1, "unknown-server")]
     by_server += [("get_w.json", 1, "unknown-server"), *(("tests.yaml", at, "unknown-server") for at in (3, 4))]
     assert sorted(before) == sorted(by_server)
-    known = [("sluice.yaml", line), ("policy.csv", 2), ("get_w.json", 1), ("tests.yaml", 2)]
+    known = [*(("sluice.yaml", line) for line in lines), ("policy.csv", 2), ("get_w.json", 1), ("tests.yaml", 2)]
     assert sorted(findings(tmp_path)) == sorted([*by_server, *((*place, "unknown-tool") for place in known)])
 
 

@@ -130,6 +130,22 @@ def test_an_argument_rule_for_an_unknown_tool_is_a_warning(tmp_path: Path) -> No
     ]
 
 
+MISSPELT = """{"type": "object", "aditionalProperties": false, "properties": {
+  "pattren": {"$ref": "#/$defs/path"}, "mail": {"type": "string", "format": "email", "x-about": "ours"}},
+  "$defs": {"path": {"pattren": "^/srv/"}}, "items": {"anyOf": [{"maxLenght": 3}]}, "default": {"minimun": 1}}"""
+
+
+def test_words_of_an_argument_rule_by_which_nothing_is_judged_are_warnings(tmp_path: Path) -> None:
+    warnings = load(make(tmp_path, arguments__git__x_json=MISSPELT)).warnings
+    place = "arguments/git/x.json:1:1 unused-keyword warning: "
+    assert [str(warning).removeprefix(place) for warning in warnings] == [
+        'aditionalProperties is no keyword of JSON Schema 2020-12 (did you mean "additionalProperties"?)',
+        "`format` is not checked (a `pattern` is)",
+        'maxLenght is no keyword of JSON Schema 2020-12 (did you mean "maxLength"?)',
+        'pattren is no keyword of JSON Schema 2020-12 (did you mean "pattern"?)',
+    ]
+
+
 def test_an_argument_rule_for_an_unknown_server_is_a_warning(tmp_path: Path) -> None:
     known = KnownNames(servers=frozenset({"git"}), tools={"git": frozenset({"x"})})
     warnings = load(make(tmp_path, arguments__got__x_json="{}"), existing=known).warnings

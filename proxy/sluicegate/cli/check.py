@@ -68,13 +68,18 @@ def stored_tools(loaded: config.Config) -> dict[str, frozenset[str]]:
 
 
 def _unknown_tools(loaded: config.Config, tools: Mapping[str, frozenset[str]]) -> Iterator[config.Problem]:
-    """Whole names in `classes`, of which one with a typing mistake leaves its tool without a class."""
+    """Whole names: one with a typing mistake leaves its tool without a class, or open where it should be closed."""
     for key, names in tools.items():
-        for name in loaded.servers[key].tools.classes:
+        written = loaded.servers[key].tools
+        places: list[tuple[str, int | str, str]] = [("classes", name, name) for name in written.classes]
+        places += [("allow", at, name) for at, name in enumerate(written.allow)]
+        places += [("deny", at, name) for at, name in enumerate(written.deny)]
+        for part, last, name in places:
             if not is_glob(name) and name not in names:
-                where = ("servers", key, "tools", "classes", name)
+                where = ("servers", key, "tools", part, last)
                 message, hint = f"{key} has no tool of this name", suggest(name, names)
-                yield config.Problem(where, "unknown-tool", message, hint, at_key=True, severity="warning")
+                is_key = part == "classes"
+                yield config.Problem(where, "unknown-tool", message, hint, at_key=is_key, severity="warning")
 
 
 def _replaced(path: Path, loaded: config.Config) -> Iterator[config.ConfigFinding]:

@@ -25,7 +25,7 @@ from sluicegate.policy.lint_syntax import suggest
 from sluicegate.policy.policy_tests import PolicyTest, Tools, read_cases, run
 from sluicegate.policy.profiles import BUILT_IN, ApprovalProfile
 from sluicegate.policy.rules import PolicyRules
-from sluicegate.policy.schema_cost import SchemaRefused
+from sluicegate.policy.schema_cost import KEYWORDS, NOT_CHECKED, SchemaRefused, unused_keywords
 from sluicegate.policy.target import plain, read_target
 from sluicegate.protocol.jsonrpc import Malformed, decode
 
@@ -196,12 +196,24 @@ class _Reader:
 
     def _schema(self, path: Path, data: bytes) -> ArgumentSchema | None:
         try:
-            return ArgumentSchema(decode(data))
+            written = decode(data)
+            schema = ArgumentSchema(written)
+            self._tell_unused(path, written)
+            return schema
         except Malformed as error:
             self._wrong(path, "bad-json", error.text, "", *_position(data))
         except SchemaRefused as error:
             self._wrong(path, f"schema-{error.code}", error.text)
         return None
+
+    def _tell_unused(self, path: Path, written: Any) -> None:
+        shown = self._sources.show(path)
+        for word in unused_keywords(written):
+            if word in NOT_CHECKED:
+                message, hint = f"`{word}` is not checked", "a `pattern` is"
+            else:
+                message, hint = f"{plain(word)} is no keyword of JSON Schema 2020-12", suggest(word, KEYWORDS)
+            self.findings.append(PolicyFinding(shown, 1, 1, "unused-keyword", "warning", message, hint))
 
     def _check_tool(self, path: Path, line: int, server: str, tool: str, existing: KnownNames) -> None:
         tools, shown = existing.tools.get(server), self._sources.show(path)

@@ -78,6 +78,33 @@ def check_bounds(schema: Any) -> None:
     _count(nodes)
 
 
+# 2020-12 validation 6 and 9, core 8 and 10.3.1; `dependencies` and `definitions` are of older ones.
+_CHECKED: Final = frozenset(
+    "type enum const multipleOf maximum exclusiveMaximum minimum exclusiveMinimum maxLength minLength pattern maxItems "
+    "minItems uniqueItems maxContains minContains maxProperties minProperties required dependentRequired".split()
+)
+_TOLD: Final = frozenset(
+    "$id $schema $ref $anchor $dynamicAnchor $comment $vocabulary title description default deprecated readOnly "
+    "writeOnly examples".split()
+)
+_OTHER_MAPS: Final = ("patternProperties", "properties", "prefixItems")
+_SCHEMAS: Final = frozenset((*_HERE_ONE, *_HERE_MANY, *_HERE_NAMED, *_PART_ONE, *_UNUSED_NAMED, *_OTHER_MAPS))
+KEYWORDS: Final = (_CHECKED | _TOLD | _SCHEMAS) - {"additionalItems"}  # that one is not judged
+NOT_CHECKED: Final = frozenset(("format", "contentEncoding", "contentMediaType", "contentSchema"))
+"""2020-12 validation 7 and 8: these need not be judged, and are not."""
+
+
+def unused_keywords(schema: Any) -> list[str]:
+    """Words of a schema within `check_bounds` by which nothing is judged: a typing mistake in one is a rule less."""
+    found, left = dict[str, None](), [schema]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            found |= dict.fromkeys(word for word in value if word not in KEYWORDS and not word.startswith("x-"))
+            left += [child for child, _, _ in _children(value)]
+    return sorted(found)
+
+
 # ---------------------------------------------------------------- the schema as a graph
 
 _Child = tuple[Any, str, Part | None]
