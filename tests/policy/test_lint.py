@@ -16,6 +16,7 @@ KNOWN = KnownNames(
     tools={"git": frozenset({"get_issue", "list_issues"}), "k8s": frozenset({"scale"})},
     roles=frozenset({"role:dev", "role:owner"}),
     keys=frozenset({"ci-bot"}),
+    prefixes={"git": "git"},
 )
 
 
@@ -134,6 +135,16 @@ def test_a_wrong_word_is_an_error(text: str, said: list[str]) -> None:
          ["1:17 unknown-tool warning: no tool there is called nothing_*"]),
         ("p, role:dev, git, prompt:x, write, allow",
          ["1:29 never-matches warning: prompts and resources are always read, never write (write read or *)"]),
+        ("p, role:dev, git, res:git+file:///secret/*, *, deny",
+         ["1:19 public-uri warning: clients see git+ before a URI; a row has the URI of the server"
+          " (write res:file:///secret/*)"]),
+        ("p, role:dev, *, res:ui://git+form, *, deny",
+         ["1:17 public-uri warning: clients see git+ before a URI; a row has the URI of the server"
+          " (write res:ui://form)"]),
+        ("p, role:dev, git, res:https://API.x/a, *, deny",
+         ["1:19 never-matches warning: a URI in this spelling is never found, so no request has it (write its scheme"
+          " and host in small letters, no dot segments, and nothing encoded that need not be)"]),
+        ("p, role:dev, git, res:file:///a b*, *, deny\np, role:dev, git, res:urn:git+x, *, deny", []),
         ("p, role:dev, sluice, admin:pins, destroy, allow",
          ["1:34 never-matches warning: rights on Sluice are read or write (write write)"]),
         ("p, *, g*, tool:*, *, deny\np, role:dev, git, tool:get_*, read, allow",

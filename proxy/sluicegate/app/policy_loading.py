@@ -58,6 +58,7 @@ def existing(config: Config) -> KnownNames:
         roles=frozenset(role for roles in given for role in roles),
         keys=frozenset(clients.keys),
         forwarding=frozenset(key for key, server in config.servers.items() if server.unlisted == "forward"),
+        prefixes={key: server.prefix for key, server in config.servers.items() if server.uris == "prefix"},
     )
 
 

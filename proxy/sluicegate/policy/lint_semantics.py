@@ -10,6 +10,7 @@ from itertools import combinations, product
 from operator import itemgetter
 from typing import Final
 
+from sluicegate.catalog.uris import is_clean, own_uri
 from sluicegate.policy.csv_rows import Row
 from sluicegate.policy.engine import RESERVED
 from sluicegate.policy.finding import Level, PolicyFinding
@@ -31,6 +32,7 @@ class KnownNames:
     roles: frozenset[str] | None = None
     keys: frozenset[str] | None = None
     forwarding: frozenset[str] = frozenset()  # servers of which names are relayed that they did not list
+    prefixes: Mapping[str, str] = field(default_factory=dict)  # before the URIs of each server, for clients
 
 
 def check_sense(
@@ -112,6 +114,11 @@ def _names(row: Row, existing: KnownNames) -> Iterator[PolicyFinding]:
         yield _warn(row, "obj", "denies-unlisted", message, hint)
     if not reached:
         yield _warn(row, "srv", "unknown-server", f'no server is called "{srv}"', suggest(srv, existing.servers))
+    elif obj.startswith("res:"):
+        found = own_uri(obj.removeprefix("res:"), {existing.prefixes.get(server) for server in reached})
+        if found is not None:
+            message = f"clients see {found[0]}+ before a URI; a row has the URI of the server"
+            yield _warn(row, "obj", "public-uri", message, f"write res:{found[1]}")
     elif obj.startswith("tool:") and all(server in existing.tools for server in reached):
         names = sorted(name for server in reached for name in existing.tools[server])
         if not any(matches(name, obj.removeprefix("tool:")) for name in names):
@@ -151,6 +158,10 @@ def _never_matches(row: Row) -> Iterator[PolicyFinding]:
     if obj.startswith(("prompt:", "res:")) and act in ("write", "destroy"):
         message = f"prompts and resources are always read, never {act}"
         yield _warn(row, "act", "never-matches", message, "write read or *")
+    if obj.startswith("res:") and not is_glob(obj) and not is_clean(obj.removeprefix("res:")):
+        message = "a URI in this spelling is never found, so no request has it"
+        hint = "write its scheme and host in small letters, no dot segments, and nothing encoded that need not be"
+        yield _warn(row, "obj", "never-matches", message, hint)
     if srv == RESERVED and act == "destroy":
         yield _warn(row, "act", "never-matches", "rights on Sluice are read or write", "write write")
 
