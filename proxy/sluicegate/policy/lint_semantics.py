@@ -115,7 +115,7 @@ def _names(row: Row, existing: KnownNames) -> Iterator[PolicyFinding]:
     if not reached:
         yield _warn(row, "srv", "unknown-server", f'no server is called "{srv}"', suggest(srv, existing.servers))
     elif obj.startswith("res:"):
-        found = own_uri(obj.removeprefix("res:"), {existing.prefixes.get(server) for server in reached})
+        found = own_uri(obj.removeprefix("res:"), {existing.prefixes.get(server, "") for server in reached})
         if found is not None:
             message = f"clients see {found[0]}+ before a URI; a row has the URI of the server"
             yield _warn(row, "obj", "public-uri", message, f"write res:{found[1]}")
