@@ -189,6 +189,21 @@ def test_where_no_sluice_runs_the_next_one_obeys(tmp_path: Path) -> None:
         assert [one["act"] for one in town.audit() if one["type"] == "admin"].count("block") == 1
 
 
+def test_a_mistake_in_the_file_keeps_nobody_from_blocking(tmp_path: Path) -> None:
+    """The admin port is in the file, beside the mistake. Where nobody answers, the file is needed whole."""
+    with running(tmp_path) as town:
+        config = json.loads(town.process.config.read_text())
+        town.write(json.dumps(config | {"limitz": {}}), "sluice.yaml")
+        done = said(town, "block", "bank/look")
+        assert (done.returncode, done.stdout) == (0, "bank/look is blocked\n"), done.stderr
+        assert "unknown-key" in done.stderr and not is_served(town, "bank__look")
+        town.write(json.dumps(config | {"limitz": {}, "listen": {"admn": 1}}), "sluice.yaml")
+        assert said(town, "unblock", "bank/look").returncode == 3
+    for listen in (config["listen"], {"admn": 1}):
+        town.write(json.dumps(config | {"limitz": {}, "listen": listen}), "sluice.yaml")
+        assert said(town, "unblock", "bank/look").returncode == 3
+
+
 def test_every_worker_obeys(tmp_path: Path) -> None:
     with running(tmp_path, arguments=("--workers", "2")) as town:
         assert said(town, "block", "key:ann").returncode == 0

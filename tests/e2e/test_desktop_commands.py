@@ -93,6 +93,35 @@ def audit(folder: Path) -> dict[str, list[Json]]:
     return {file.name: [json.loads(line) for line in file.read_text().splitlines()] for file in files}
 
 
+def spoil(folder: Path, how: str) -> None:
+    """A mistake in the file, which the running Sluice does not follow."""
+    if how == "no YAML":
+        (folder / "sluice.yaml").write_text("{")
+    else:
+        edit(folder, lambda config: config["servers"]["bank"].update(timeuot=3))
+
+
+@pytest.mark.parametrize("how", ["a key", "no YAML"])
+def test_a_mistake_in_the_file_keeps_nobody_from_the_sluice_that_runs(tmp_path: Path, how: str) -> None:
+    at_home = {"HOME": str(tmp_path / "home"), "XDG_STATE_HOME": str(tmp_path / "home")}
+    more: Json = {} if how == "a key" else {"state": {}, "audit": {}}
+    line = prepare(tmp_path, **more)
+    with served(line, **at_home) as desktop:
+        waiting = ask_to_pay(desktop, n=1)
+        spoil(tmp_path, how)
+        done = command(tmp_path, "approvals", "list", "--json", **at_home)
+        assert [row["id"] for row in json.loads(done.stdout)["approvals"]] == [waiting], done
+        told = "the Sluice that runs goes on with what the file said before, and is asked"
+        assert told in done.stderr.splitlines() and "sluice.yaml:" in done.stderr
+        assert command(tmp_path, "approve", waiting, "-y", **at_home).returncode == 0
+        assert "error" not in desktop.ask("tools/call", name="bank__pay", arguments={"n": 1})
+        for words in (["servers"], ["console", "--no-browser"], ["audit", "tail"], ["logs", "bank"], ["block"]):
+            done = command(tmp_path, *words, **at_home)
+            assert done.returncode == 0 and "sluice.yaml:" in done.stderr, (words, done)
+    done = command(tmp_path, "approvals", "list", **at_home)
+    assert done.returncode == 3 and told not in done.stderr, done
+
+
 def test_all_commands_find_the_sluice_of_a_desktop_client(tmp_path: Path) -> None:
     with served(prepare(tmp_path)) as desktop:
         (row,) = shown(tmp_path, "servers")["servers"]

@@ -19,8 +19,9 @@ import typer
 from sluicegate import config
 from sluicegate.app.instance_lock import InstanceLock
 from sluicegate.cli.options import ConfigFile
-from sluicegate.cli.output import Code, info, load, printable, stop
+from sluicegate.cli.output import Code, info, load_sound, printable, stop
 from sluicegate.cli.output import Unreachable as Unreachable
+from sluicegate.config import Address
 
 TIMEOUT: Final = 10.0
 FROM_ALL_WORKERS: Final = 45.0
@@ -110,11 +111,26 @@ class Admin:
     def __init__(self, config_file: Path | None, key: GivenKey | None = None, as_operator: bool = False) -> None:
         if key and as_operator and not key.source.endswith(KEY_VARIABLE):
             stop(Code.USAGE, "--operator excludes --key and --key-file")
-        self.path, self.config = load(config_file, quietly=True)
+        self.path, self._known, self._broken = load_sound(config_file)
         self._key = None if as_operator or key is None else key.value
         self._credential = key.source if key else ""
-        self._is_named = False
-        self._instance_lock = InstanceLock(self.config.state.dir, self.path)
+        self._is_named = self._is_told = False
+        self._instance_lock = InstanceLock(self._known.state.dir, self.path)
+
+    @property
+    def config(self) -> config.Config:
+        """Raises `ConfigError` where the file has errors: the Sluice that runs goes by what it said before."""
+        if self._broken is not None:
+            raise self._broken
+        return self._known
+
+    @property
+    def state_dir(self) -> Path:
+        return self._known.state.dir
+
+    @property
+    def has_console(self) -> bool:
+        return self._known.console.enabled
 
     @property
     def is_operator(self) -> bool:
@@ -136,12 +152,21 @@ class Admin:
         return response
 
     def client(self) -> "httpx.Client":
-        """Shows the credential with every request to `/api/v1/`. Raises `Unreachable` where there is nobody to ask."""
+        """Shows the credential with every request to `/api/v1/`. Raises `Unreachable` where there is nobody to ask, and
+        `ConfigError` if that is so and the file has errors."""
+        try:
+            return self._client()
+        except Unreachable:
+            if self._broken is not None:
+                raise self._broken from None
+            raise
+
+    def _client(self) -> "httpx.Client":
         key, socket = self._key, self._instance_lock.admin()
         transport = httpx.HTTPTransport(uds=socket, verify=False)
-        address = config.Address("localhost", 80) if socket else reachable(self.config.listen.admin)
+        address = Address("localhost", 80) if socket else reachable(self._known.listen.admin)
         if key is None and socket:
-            self._credential = f"the operator, by the socket in {self.config.state.dir}"
+            self._credential = f"the operator, by the socket in {self.state_dir}"
         elif key is None:
             key = self._operator_token(address)
         if sys.stderr.isatty():
@@ -152,15 +177,27 @@ class Admin:
             base_url=f"http://{address}/api/v1/", headers=headers, transport=transport, trust_env=False, timeout=TIMEOUT
         )
 
-    def unanswered(self, client: "httpx.Client", error: "httpx.HTTPError") -> Unreachable:
+    def unanswered(self, client: "httpx.Client", error: "httpx.HTTPError") -> Exception:
+        """What to raise."""
+        if self._broken is not None:
+            return self._broken
         address = client.base_url.netloc.decode("ascii")
-        where = f"{address} (listen.admin)" if ":" in address else f"the socket in {self.config.state.dir}"
+        where = f"{address} (listen.admin)" if ":" in address else f"the socket in {self.state_dir}"
         return Unreachable(f"no Sluice answers at {where}: {type(error).__name__}", *START)
 
     def check(self, response: "httpx.Response") -> None:
         """Exits if it is refused: says which credential was, and what is missing."""
+        self._tell_broken()
         if response.status_code in (401, 403):
             self.stop(Code.AUTH, f"Sluice refuses this credential ({response.status_code})", *reasons(response))
+
+    def _tell_broken(self) -> None:
+        """Once: what is wrong with the file, although somebody answers."""
+        if self._broken is not None and not self._is_told:
+            for finding in self._broken.findings:
+                info(str(finding))
+            info("the Sluice that runs goes on with what the file said before, and is asked")
+        self._is_told = True
 
     def stop(self, code: Code, *reasons: str) -> NoReturn:
         self.name_credential()
@@ -173,11 +210,11 @@ class Admin:
             info(f"credential: {self._credential}" + ("; --operator uses the operator token" if is_variable else ""))
         self._is_named = True
 
-    def _operator_token(self, address: config.Address) -> str:
+    def _operator_token(self, address: Address) -> str:
         """The token of the running Sluice: made at its start, readable for its own user, good from loopback."""
         if not address.is_loopback:
             stop(Code.AUTH, f"the operator token is for loopback only; give a key with --key-file or ${KEY_VARIABLE}")
-        path = self.config.state.dir / TOKEN_FILE
+        path = self.state_dir / TOKEN_FILE
         self._credential = f"the operator token in {path}"
         try:
             return path.read_text("ascii").strip()

@@ -32,7 +32,7 @@ from sluicegate.audit.time_expressions import read_time
 from sluicegate.audit.verify import VerifyReport, read_kept, read_published, thin
 from sluicegate.audit.verify import verify as check
 from sluicegate.cli.options import AsJson, ConfigFile
-from sluicegate.cli.output import Code, give, info, load, print_out, printable, stop, table
+from sluicegate.cli.output import Code, give, info, load, load_sound, print_out, printable, stop, table
 from sluicegate.cli.terminal import coloured, progress, with_first_word
 from sluicegate.config import Config
 from sluicegate.downstream.failures import LOCAL
@@ -294,7 +294,9 @@ def _check_principal(directory: Path, name: str) -> None:
 
 
 def _settings(config_file: Path | None) -> AuditSettings:
-    _, loaded = load(config_file, quietly=True)
+    _, loaded, broken = load_sound(config_file)
+    for finding in broken.findings if broken is not None else ():
+        info(str(finding))
     return settings.audit(loaded)
 
 

@@ -19,7 +19,7 @@ def console(
 ) -> None:
     """Open the console of a running Sluice in the browser. The link works once, for 60 seconds, on this machine. A
     desktop client's Sluice opens the console for this, and closes it when it was not used for 15 minutes."""
-    if not admin.config.console.enabled:
+    if not admin.has_console:
         stop(Code.USAGE, "the console is off: see console.enabled")
     with admin.client() as client:
         try:
@@ -33,6 +33,6 @@ def console(
     link = f"{made['url']}#code={made['code']}"
     if no_browser or as_json:
         give(as_json, {"url": link}, [link])
-    elif not open_link(admin.config.state.dir, link):
+    elif not open_link(admin.state_dir, link):
         info("no browser could be opened; open this link within 60 seconds:")
         print_out(link)

@@ -107,6 +107,18 @@ def load(
     return path, checked.config
 
 
+def load_sound(named: Path | None) -> tuple[Path, config.Config, config.ConfigError | None]:
+    """The file and what it says. With errors in it, the sections that say where its Sluice is, and those errors. Raises
+    `ConfigError` where not even that can be told."""
+    path = config.find_config(named)
+    try:
+        return *load(path, quietly=True), None
+    except config.ConfigError as error:
+        if (known := config.sound_part(path)) is None:
+            raise
+        return path, known, error
+
+
 def located(path: Path, findings: Iterable[PolicyFinding]) -> list[config.ConfigFinding]:
     """The policy's findings as those of the config at `path`, which their files are relative to."""
     return [

@@ -105,7 +105,8 @@ __all__ = [
     "Config", "ConfigError", "ConfigFinding", "HttpServer", "Issuer", "Jwt", "Key", "Limits", "Listen", "LocalClient",
     "Log", "Names", "Policy", "Problem", "Profile", "Rate", "Server", "Source", "State", "StdioServer", "Telemetry",
     "Tools", "Webhook", "check", "check_text", "draft", "find_config", "finding_at", "is_key_name", "is_server_key",
-    "load", "locate", "make", "nobody_gets_in", "places", "schema", "state_of",
+    "load", "locate", "make", "nobody_gets_in", "places", "schema", "sound_part",
+    "state_of",
 ]  # fmt: skip
 
 NAME = "sluice.yaml"
@@ -169,6 +170,18 @@ def state_of(source: Source) -> Path | None:
         given = {key: value for key, value in state.items() if key == "dir"}
         return State.model_validate(given, context={"base": source.base}).dir
     except ValidationError:
+        return None
+
+
+def sound_part(path: Path) -> Config | None:
+    """What a file that has errors says of where its Sluice is, and its audit log. None where that cannot be told: one
+    of those sections has an error. A file that is no YAML says nothing, and the defaults are taken."""
+    source = draft(path)
+    value = source.value if source is not None and isinstance(source.value, dict) else {}
+    sections = {key: value[key] for key in ("state", "listen", "console", "audit") if key in value}
+    try:
+        return make({"version": 1, "servers": {}, "policy": {"use": "team"}, **sections}, path.parent)
+    except ConfigError:
         return None
 
 
