@@ -1,14 +1,23 @@
 """Which classes `install` proposes: a name that destroys outweighs what a server says of itself."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from sluicegate.cli.proposed_classes import proposed
+from sluicegate import config
+from sluicegate.app import state
+from sluicegate.catalog_cache.snapshot_store import hung_key
+from sluicegate.cli import proposed_classes
+from sluicegate.cli.proposed_classes import propose, proposed, remember_hanging
 
 READS, DESTROYS = {"readOnlyHint": True}, {"destructiveHint": True}
 
 
 @pytest.mark.parametrize(("name", "annotations", "class_"), [
     ("get_issue", {}, "read"), ("listFiles", {}, "read"), ("search-code", {}, "read"), ("HTTPStatus", {}, ""),
+    ("get-env", {}, ""), ("get-env", READS, ""), ("readSecret", READS, ""), ("listAPIKey", {}, ""),
+    ("get_environment_list", READS, ""), ("list_monkeys", {}, "read"), ("get_token_delete", {}, "destroy"),
     ("whoami", {}, ""), ("whoami", READS, "read"), ("current_time", READS, "read"),
     ("delete_repo", {}, "destroy"), ("repoDelete", READS, "destroy"), ("REMOVE_ALL", {}, "destroy"),
     ("weird", DESTROYS, "destroy"), ("get_thing", DESTROYS, "destroy"), ("get_thing", READS | DESTROYS, ""),
@@ -46,3 +55,19 @@ def test_a_name_that_could_speak_for_other_tools_gets_no_class(name: str) -> Non
 
 def test_a_server_with_very_many_tools_does_not_fill_the_config() -> None:
     assert len(proposed({"name": f"get_{number}"} for number in range(5_000))) == 1_000
+
+
+def test_the_next_start_waits_for_no_server_that_hung_when_classes_were_proposed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proposed_classes, "START_WITHIN", 1.0)
+    file = tmp_path / "sluice.yaml"
+    added = {"slow": {"command": "sleep", "args": ["100"]}, "gone": {"command": "false"}}
+    rest = {"version": 1, "policy": {"use": "personal"}, "state": {"dir": str(tmp_path / "state")}}
+    file.write_text(json.dumps(rest | {"servers": added}))
+    found = propose(file, "", added)
+    assert {key: one.hangs for key, one in found.items()} == {"slow": True, "gone": False}
+    remember_hanging(file, found)
+    loaded = config.load(file)
+    places = {key: hung_key(key, loaded.servers[key].identity) for key in added}
+    assert set(state.read(loaded, ["hung/"])) == {places["slow"]}

@@ -289,6 +289,14 @@ MISTAKES = {
         "log:\n  level: info\n §format: json",
         ["bad-yaml this does not belong to the lines above (keys of one section begin in the same column)"],
     ),
+    "no colon behind a key": (
+        "servers:\n  a:\n    command: x\n  §time\n    command: y",
+        ["there is no colon behind this (a key ends with one, such as `time:`; quote a text of several lines"],
+    ),
+    "a quotation mark too many": (
+        'servers: {a: {command: x, args: [""§y"]}}',
+        ["bad-yaml or a quotation mark is too many (the bracket is opened in line 3)"],
+    ),
     "a tab": ("log:\n§\tlevel: info", ["bad-yaml a tab cannot indent (use spaces)"]),
     "a quotation mark that is not closed": ("log: {level: 'info}\n§", ["bad-yaml not closed (it is opened in line 4)"]),
     "a colon in a text": ("log: level§: info", ["bad-yaml a key cannot stand here"]),

@@ -47,11 +47,12 @@ class SnapshotStore:
 
     async def has_hung(self, server: McpServer) -> bool:
         """Whether its last start took longer than a start may."""
-        return self._store is not None and await self._store.get(_hung(server)) is not None
+        return self._store is not None and await self._store.get(hung_key(server.key, server.identity)) is not None
 
     async def note_hung(self, server: McpServer, is_hung: bool) -> None:
         if self._store is not None:
-            await (self._store.put(_hung(server), b"", KEEP) if is_hung else self._store.delete(_hung(server)))
+            place = hung_key(server.key, server.identity)
+            await (self._store.put(place, b"", KEEP) if is_hung else self._store.delete(place))
 
     async def remember(self, server: McpServer, scope: str, client: Client, snapshot: Snapshot, era: Era) -> None:
         if self._store is None:
@@ -93,8 +94,9 @@ def alias(server: McpServer, client: Client) -> str:
     return f"snapshot-of/{server.key}/{_short(about)}"
 
 
-def _hung(server: McpServer) -> str:
-    return f"hung/{server.key}/{_short(server.identity)}"
+def hung_key(key: str, identity: str) -> str:
+    """Where it stands that the last start of this server took longer than a start may."""
+    return f"hung/{key}/{_short(identity)}"
 
 
 def _short(text: str) -> str:

@@ -18,6 +18,7 @@ from sluicegate import config
 from sluicegate.admin.paging import MAX_ROWS
 from sluicegate.app import state
 from sluicegate.app.approvals_api import at_rest
+from sluicegate.approval.states import WAITING
 from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running
 from sluicegate.cli.options import AsJson
 from sluicegate.cli.output import Code, count, give, info, located, print_out, printable, stop, table
@@ -154,6 +155,8 @@ def approve(
     """Approve a call: exactly the one that is shown."""
     row = _ask(admin, f"approvals/{_word(id)}")
     if not (yes or seen or as_json):
+        if row["state"] not in WAITING:
+            stop(Code.NEGATIVE, f"{row['id']} is {row['state']}: nobody can approve it any more")
         for line in _screen(row):
             info(line)
         if sys.stdin.isatty() and not typer.confirm("Approve it?", err=True):

@@ -25,7 +25,7 @@ from sluicegate.cli.init import sluice_command
 from sluicegate.cli.options import AsJson, ConfigFile
 from sluicegate.cli.output import Code, count, info, print_json, print_out, printable, stop, table
 from sluicegate.cli.programs import make_absolute
-from sluicegate.cli.proposed_classes import Proposals, propose, set_classes, show_classes
+from sluicegate.cli.proposed_classes import Proposals, propose, remember_hanging, set_classes, show_classes
 from sluicegate.cli.secret import FOLDER, MovedSecrets
 from sluicegate.cli.template import new_file, server_lines, with_servers
 from sluicegate.cli.terminal import coloured
@@ -106,6 +106,7 @@ def install(
         except BaseException:  # also an interrupt: secrets that nothing names do not stay
             moved.drop()
             raise
+    remember_hanging(path, classes)
     for plan in plans:
         if plan.change is not None:
             _apply(plan, Journal(state_folder(path), plan.client))
@@ -288,6 +289,9 @@ def uninstall(
     for row in () if as_json else rows:
         if row["installed"]:
             print_out(f"{row['client']}: {row.get('done') or 'is left as it is'}")
+    if done := [row["client"] for row in rows if row.get("done")]:
+        info(f"next: restart {', '.join(done)}")
+        info(f"{path.parent} and {state_folder(path)} stay: the config, the audit log, secrets that moved here")
     stop(Code.NEGATIVE if problems else Code.OK, *problems)
 
 

@@ -81,7 +81,11 @@ def write_absolute(path: Path, key: str) -> str:
 
 def _missing(server: StdioServer) -> tuple[str, str]:
     is_path = os.path.dirname(server.command) != ""
-    message = "there is no such program" if is_path else f"no program {printable(server.command)} is on PATH"
+    name = printable(server.command)
+    message = f"there is no program {name}" if is_path else f"no program {name} is on PATH"
     if " " in server.command:
         return message, "arguments go into args: command: npx, args: [-y, PACKAGE]"
-    return message, "" if is_path else "install it, or write its path"
+    if not is_path:
+        return message, "install it, or write its path"
+    found = shutil.which(os.path.basename(server.command), path=_own_path(server))
+    return message, f"did you mean {printable(found)}?" if found else "install it, or correct the path"

@@ -4,6 +4,7 @@ and accepts them."""
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,8 @@ from typing import Any, Final
 import anyio
 
 from sluicegate import config
+from sluicegate.app import state
+from sluicegate.catalog_cache.snapshot_store import KEEP, hung_key
 from sluicegate.cli.output import info, print_out, printable
 from sluicegate.cli.reached_servers import ReachedServer, quiet_log, reach_these
 from sluicegate.cli.template import new_file, with_servers
@@ -44,6 +47,11 @@ _WRITES: Final = frozenset(
     "schedule script sell send set shell sign spawn sql start stop submit subscribe suspend swap switch sync toggle "
     "transfer trigger unlock unset unsubscribe update upgrade upload upsert vote withdraw write".split()
 )
+# What such a tool reads is a secret, more often than not: a person is asked.
+_SECRETS: Final = frozenset(
+    "cookie cookies credential credentials env environ environment key keychain keyring password passwords secret "
+    "secrets token tokens vault".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,7 @@ class Proposal:
     classes: dict[str, str] | None
     why: str = ""
     others: tuple[str, ...] = ()
+    hangs: bool = False
 
 
 Proposals = Mapping[str, Proposal]
@@ -77,13 +86,28 @@ def _proposal(key: str, server: ReachedServer) -> Proposal:
     if server.needs_login:
         return Proposal(None, f"it wants a login first, with `sluice login {key}`")
     if server.tools is None:
-        return Proposal(None, server.error or "it is down")
+        return Proposal(None, server.error or "it is down", hangs=server.hangs)
     if not server.tools:
         return Proposal(None, "it has none")
     classes = proposed(server.tools)
     names = (tool.get("name") for tool in server.tools)
     others = [name for name in names if isinstance(name, str) and name not in classes]
     return Proposal(classes, others=tuple(others[:_MOST]))
+
+
+def remember_hanging(path: Path, proposals: Proposals) -> None:
+    """The next start of Sluice waits for none of them: a client's first list is not late by one that hangs."""
+    hanging = [key for key, found in proposals.items() if found.hangs]
+    loaded = config.check(path).config if hanging else None
+    if loaded is not None:
+        with suppress(OSError):  # then it waits for them
+            anyio.run(_remember, loaded, hanging)
+
+
+async def _remember(loaded: config.Config, hanging: list[str]) -> None:
+    async with state.open_store(loaded) as store:
+        for key in hanging:
+            await store.put(hung_key(key, loaded.servers[key].identity), b"", KEEP)
 
 
 def set_classes(servers: dict[str, Any], proposals: Proposals) -> None:
@@ -124,6 +148,6 @@ def _class_of(tool: dict[str, Any]) -> str:
     is_destroying = inside(tool, "annotations", "destructiveHint") is True
     if not _DESTROYS.isdisjoint(seen) or (is_destroying and not is_reading):
         return "destroy"
-    if is_destroying or not _WRITES.isdisjoint(seen):
+    if is_destroying or not _WRITES.isdisjoint(seen) or not _SECRETS.isdisjoint(seen):
         return ""
     return "read" if is_reading or (words and words[0] in _READS) else ""

@@ -40,6 +40,7 @@ class ReachedServer:
     noise: str = ""
     tools: list[dict[str, Any]] | None = None
     needs_login: bool = False
+    hangs: bool = False
 
 
 @contextmanager
@@ -105,6 +106,7 @@ async def reach(
         reached.error, reached.needs_login = row["last_error"], server.login_needed is not None
         if limit.cancelled_caught:
             what = "it did not list its tools" if reached.is_up else "it did not answer"
+            reached.hangs = not reached.is_up
             reached.error, reached.is_up = f"{what} within {within:g} seconds", False
         elif reached.is_up and reached.tools is None:
             reached.error, reached.is_up = reached.error or "it refused to list its tools", False

@@ -43,11 +43,16 @@ _FLAGS: Final = {"true": True, "True": True, "TRUE": True, "false": False, "Fals
 _WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 # part of what ruamel says -> what is wrong, and what to do
+_NO_COLON: Final = "could not find expected ':'"
 _BAD_YAML: Final = {
     "mapping values are not allowed": (
         "a key cannot stand here", "look for a missing colon or other indentation above; quote a text that has a colon"
     ),
-    "expected ',' or": ("a comma or the closing bracket is missing", "the bracket is opened in line {line}"),
+    _NO_COLON: ("there is no colon behind this", "a key ends with one, such as `time:`; quote a text of several lines"),
+    "expected ',' or": (
+        "a comma or the closing bracket is missing, or a quotation mark is too many",
+        "the bracket is opened in line {line}",
+    ),
     "expected <block end>": (
         "this does not belong to the lines above", "keys of one section begin in the same column"
     ),
@@ -122,7 +127,8 @@ def parse(text: str, source: Source) -> Source:
     try:
         source.value = _document(iter(YAML(typ="safe", pure=True).parse(io.StringIO(text))), source)
     except MarkedYAMLError as error:
-        source.report(_at(error.problem_mark), "bad-yaml", *_explain(error))
+        mark = error.context_mark if error.problem == _NO_COLON else error.problem_mark
+        source.report(_at(mark), "bad-yaml", *_explain(error))
         raise ConfigError(source.findings) from None
     except ReaderError as error:
         before = text[: error.position]
