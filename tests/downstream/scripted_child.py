@@ -24,6 +24,11 @@ def send(**message: object) -> None:
     sys.stdout.flush()
 
 
+def raw(members: str) -> None:
+    sys.stdout.write('{"jsonrpc":"2.0",' + members + "}\n")
+    sys.stdout.flush()
+
+
 def answer(id: object, value: object) -> None:
     extra = {"resultType": "complete"} if IS_MODERN else {}
     send(id=id, result={"content": [{"type": "text", "text": json.dumps(value)}], **extra})
@@ -64,6 +69,13 @@ def call(id: int, name: str, params: dict) -> None:  # noqa: C901 - a list of tr
         answer(id, "again")
     elif name == "broken":
         send(id=id, result=["no object"])
+    elif name == "infinite":
+        raw(f'"id":{id},"result":{{"content":[],"x":[1e999]}}')
+    elif name == "infinite meanwhile":
+        asked["inf"] = id
+        raw(f'"method":"notifications/progress","params":{{"progressToken":{json.dumps(token)},"progress":1e999}}')
+        raw('"method":"notifications/message","params":{"level":"info","data":-1E+0400}')
+        raw(f'"id":"inf","method":"elicitation/create","params":{{"message":"x","x":{"1" * 400}.5}}')
     elif name == "ask":
         for number, method in enumerate(("roots/list", "sampling/createMessage", "elicitation/create", "ping")):
             asked[f"ask{number}"] = id

@@ -436,8 +436,8 @@ async def test_a_connection_that_is_ending_keeps_its_place_until_it_has_ended() 
         assert len(bench.opened) == 2
 
 
-async def test_a_large_message_is_weighed_decoded_and_searched_in_steps_of_their_own() -> None:
+async def test_a_large_message_is_weighed_measured_decoded_and_searched_in_steps_of_their_own() -> None:
     """Each takes milliseconds for a megabyte; whoever takes the pieces lets others have their turn between them."""
     connection = ServerConnection(SETTINGS, NoTransport(), lambda scope, notification: None, {})
     pieces = connection._receive_in_pieces(b'{"jsonrpc": "2.0", "id": 1, "result": {}}', None)
-    assert sum(1 for _ in pieces) == 3
+    assert sum(1 for _ in pieces) == 4

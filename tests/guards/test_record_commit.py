@@ -123,6 +123,25 @@ async def test_what_a_store_that_fails_means_depends_on_whether_the_server_was_r
     assert "locked" not in str(outcome.value)
 
 
+@pytest.mark.parametrize("at", ["server", "witness"])
+async def test_a_failure_of_ours_behind_the_sending_is_told_as_unknown(at: str) -> None:
+    async def spend(key: str, seconds: float | None) -> bool:
+        return True
+
+    async def serve(call: Call) -> Outcome:
+        if at == "server":
+            raise ValueError
+        return Result({"content": []})
+
+    def close(call: Call, outcome: Outcome | None, seconds: float) -> None:
+        if at == "witness":
+            raise ValueError
+
+    guards: dict[str, Any] = dict.fromkeys(ORDER) | {"record": RecordGuard(close), "commit": commit(spend)}
+    outcome: Any = await chain(guards, serve)(call())
+    assert outcome.reason == "outcome_unknown" and "may not have been executed" in str(outcome.value)
+
+
 async def test_a_round_that_was_spent_is_no_intent() -> None:
     events: list[str] = []
     handle = wire(events, keeps=True)

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from sluicegate.protocol.jsonrpc import (
     ListResponse,
     Malformed,
     Notification,
+    OutOfRange,
     Request,
     Response,
     SharedList,
@@ -34,6 +35,7 @@ from sluicegate.protocol.jsonrpc import (
     encode,
     encode_result,
     id_unread,
+    in_range,
     read,
     to_value,
     weigh,
@@ -331,6 +333,53 @@ def test_an_id_is_read_at_the_ends_of_a_message_alone(body: bytes, id: str | int
 def test_numbers_keep_their_type_and_value(number: str) -> None:
     strict, fast = decode(number.encode()), decode_fast(number.encode())
     assert type(strict) is type(fast) and strict == fast == (float(number) if set(number) & set(".e") else int(number))
+
+
+LONG = st.integers(1, 420).map(lambda count: "9" * count)
+NUMBERS = st.builds(
+    "".join,
+    st.tuples(
+        st.sampled_from(["", "-"]), st.one_of(st.sampled_from(["0", "1", "12345"]), LONG),
+        st.one_of(st.just(""), LONG.map(lambda digits: f".{digits}")),
+        st.one_of(st.just(""), st.builds("{}{}{}{}".format, st.sampled_from("eE"), st.sampled_from(["", "+", "-"]),
+                                         st.sampled_from(["", "0", "000"]), st.integers(0, 1_200))),
+    ),
+)  # fmt: skip
+
+
+@given(NUMBERS, st.sampled_from(["{}", "[1,{}]", '{{"a":{{"b":[{}]}}}}', '{{"e":"1e999 text","b":{}}}']))
+@example("1e999", "{}")
+@example("9" * 210 + "e99", "[1,{}]")
+@example("0.1E+0309", "{}")
+def test_a_number_is_out_of_range_exactly_if_it_would_be_an_infinity(number: str, shape: str) -> None:
+    data = shape.format(number).encode()
+    is_float = not number.lstrip("-").isdigit()
+    if is_float and math.isinf(float(number)):
+        with pytest.raises(OutOfRange):
+            decode_fast(data)
+        assert not ended(in_range(data))
+    else:
+        assert decode_fast(data) == json.loads(data)
+
+
+def ended(work: Generator[None, None, bool]) -> bool:
+    with pytest.raises(StopIteration) as end:
+        while True:
+            next(work)
+    return bool(end.value.value)
+
+
+def test_an_infinity_is_found_across_the_pieces_of_a_large_message() -> None:
+    size = jsonrpc._PIECE
+    for offset in range(-8, 3):
+        data = b"[" + b" " * (size - 1 + offset) + b"1e999]"
+        assert not ended(in_range(data)), offset
+
+
+def test_a_message_that_is_out_of_range_says_whose_it_is() -> None:
+    with pytest.raises(OutOfRange) as caught:
+        decode_fast(b'{"id":7,"method":"ping","params":{"x":1e999}}')
+    assert (caught.value.id, caught.value.method) == (7, "ping")
 
 
 @given(JSON)

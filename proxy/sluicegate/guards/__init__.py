@@ -46,7 +46,8 @@ _TELLING: Final = frozenset({"measure", "record"})
 
 _NO_STORE: Final = "NOT EXECUTED: Sluice cannot read or write its state. Try again later."
 _MAY_BE: Final = "Sluice cannot read or write its state: this call may or may not have been executed."
-_BROKEN: Final = Failure(INTERNAL_ERROR, "Internal error")
+_BROKEN: Final = "Internal error"
+_BROKEN_AFTER: Final = "Sluice failed after it sent this call: it may or may not have been executed."
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +103,12 @@ def _without_store(call: Call) -> Outcome:
     return refuse(call.method, "store_unavailable", _NO_STORE)
 
 
+def _broken(call: Call) -> Outcome:
+    if call.trail.is_sent or call.trail.has_begun:
+        return refuse(call.method, "outcome_unknown", _BROKEN_AFTER)
+    return Failure(INTERNAL_ERROR, _BROKEN)
+
+
 def _store_failure(error: Exception) -> Exception | None:
     """The failure of the store, which a task group wraps; None where anything else failed, too."""
     while isinstance(error, ExceptionGroup) and error.split(StoreFailed)[1] is None:
@@ -122,7 +129,7 @@ def _boundary(observers: Sequence[Observer], inner: Handler) -> Handler:
                 begun += 1
             outcome = await inner(call)
         except Exception as error:
-            outcome = _without_store(call) if (failure := _store_failure(error)) else _BROKEN
+            outcome = _without_store(call) if (failure := _store_failure(error)) else _broken(call)
             if failure:
                 log.error("refused: the store failed (call %s): %s", call.trail.id, failure)
             else:
@@ -133,7 +140,7 @@ def _boundary(observers: Sequence[Observer], inner: Handler) -> Handler:
                     observer.end(call, outcome, perf_counter() - began)
                 except Exception:  # that one cannot tell of a call is no reason for the others not to hear of it
                     log.exception("refused: failure of a witness (call %s)", call.trail.id)
-                    outcome = outcome and _BROKEN  # a cancelled call has none, and stays cancelled
+                    outcome = outcome and _broken(call)  # a cancelled call has none, and stays cancelled
         return outcome
 
     return handle

@@ -27,6 +27,7 @@ from sluicegate.protocol.jsonrpc import (
     Malformed,
     Message,
     Notification,
+    OutOfRange,
     Request,
     Response,
     TooMany,
@@ -36,6 +37,8 @@ from sluicegate.protocol.jsonrpc import (
     dump,
     encode,
     id_unread,
+    in_range,
+    is_id,
     read,
 )
 from sluicegate.protocol.methods import LISTS
@@ -300,7 +303,8 @@ class ServerConnection:
         try:
             yield from check_in_pieces(data, self.settings.nodes)
             yield
-            value = decode_fast(data)
+            is_in_range = yield from in_range(data)
+            value = decode_fast(data, is_in_range)
             yield
         except Malformed as bad:
             return self._unreadable(bad, data, exchange)
@@ -318,13 +322,28 @@ class ServerConnection:
         return self._take(value, exchange)
 
     def _unreadable(self, bad: Malformed, data: bytes, exchange: PendingRequest | None) -> PendingRequest | None:
-        """A message with more values than are decoded ends the exchange that it answers."""
+        """A message with more values than are decoded ends the exchange that it answers, and so does an answer with a
+        number that no client can read."""
+        if isinstance(bad, OutOfRange):
+            return self._out_of_range(bad, data, exchange)
         owner = (exchange or self._owner(id_unread(data), None)) if isinstance(bad, TooMany) else None
         if owner is None:
             self._refuse_garbage(data)
         else:
             owner.settle(error=AnswerTooLarge())
         return owner
+
+    def _out_of_range(
+        self, bad: OutOfRange, data: bytes, exchange: PendingRequest | None
+    ) -> PendingRequest | None:  # fmt: skip
+        owner = self._owner(bad.id, exchange, is_error=True) if bad.method is None else None
+        if owner is not None:
+            owner.settle(error=Lost(f"the server's answer cannot be read: {bad.text}", sent=True))
+            return owner
+        self._refuse_garbage(data)
+        if bad.method is not None and is_id(bad.id):  # a server that is left waiting would never finish its call
+            self.transport.send_soon(encode(Response(bad.id, error={"code": bad.code, "message": bad.text})))
+        return None
 
     def _take(self, value: Any, exchange: PendingRequest | None) -> PendingRequest | None:
         if exchange is not None and type(value) is dict and value.keys() == _PLAIN and value["jsonrpc"] == "2.0":
