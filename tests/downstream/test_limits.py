@@ -2,8 +2,10 @@
 
 import asyncio
 
+import anyio
 import pytest
 
+from sluicegate.downstream import call_limits
 from sluicegate.downstream.call_limits import Breaker, ConcurrencyLimit
 from sluicegate.downstream.failures import Lost, may_resend
 from sluicegate.downstream.settings import ServerSettings
@@ -120,6 +122,45 @@ async def test_one_place_is_kept_for_who_was_here_lately_and_has_none() -> None:
     assert gate.limit.busy == 8, "nobody else has come for long: the other one has all of them"
 
 
+async def test_who_asks_for_no_more_than_there_is_takes_no_kept_place_either() -> None:
+    gate = Gate(8, room=32)
+    for name in ("eve", "bob"):
+        await gate.come(name)
+        await gate.leave(name)
+    await gate.come(*["ann"] * 8)
+    assert gate.entered.count("ann") == 6, "one place each for eve and bob"
+    for turn in range(10):
+        await gate.come("eve")
+        assert gate.entered.count("eve") == turn + 2
+        gate.now += 5
+        await gate.leave("eve")
+    assert gate.entered.count("ann") == 7, "bob has not come for long"
+
+
+async def test_at_most_half_of_the_places_are_kept() -> None:
+    gate = Gate(8, room=32)
+    for number in range(20):
+        await gate.come(f"c{number}")
+        await gate.leave(f"c{number}")
+    await gate.come(*["ann"] * 8)
+    assert gate.entered.count("ann") == 4
+
+
+async def test_a_kept_place_is_given_away_in_time_though_nobody_comes_or_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(call_limits, "_LATELY", 0.05)
+    gate = Gate(2, room=32)
+    await gate.come("bob")
+    await gate.leave("bob")
+    await gate.come(*["ann"] * 2)
+    assert gate.entered.count("ann") == 1
+    gate.now += 60
+    with anyio.fail_after(10):
+        while gate.entered.count("ann") < 2:
+            await anyio.sleep(0.01)
+
+
 async def test_one_alone_has_every_place_and_no_place_is_lost() -> None:
     gate = Gate(3, room=32)
     waiting = await gate.come(*["ann"] * 9, *["bob"] * 3)
@@ -132,6 +173,7 @@ async def test_one_alone_has_every_place_and_no_place_is_lost() -> None:
                 gate.entered.remove(name)
                 await gate.leave(name)
     assert gate.limit.busy == 0 and gate.limit.waiting == 0
+    gate.now += 60  # bob has not come for long
     await gate.come(*["ann"] * 3)
     assert gate.entered == ["ann"] * 3
 

@@ -10,20 +10,23 @@ from typing import Final, Literal
 
 from sluicegate.telemetry import DEFAULT_BACKOFF
 
-_LATELY: Final = 30.0  # seconds for which a place is kept for whoever shared the server with others
+_LATELY: Final = 30.0  # seconds for which a place is kept for whoever left
+_MANY: Final = 1_000  # who left, before those are forgotten who left longer ago
 
 
 class ConcurrencyLimit:
     """At most `limit` inside at once, at most `room` waiting. Principals have equal shares of both: the next place goes
     to who has fewest, and where that says nothing, turns go round. What one principal waits for is first come first
-    served."""
+    served. Up to half of the places stay free for those who were here lately and have none, one each: calls that take
+    long would hold all."""
 
     def __init__(self, limit: int, room: int, clock: Callable[[], float]) -> None:
         self._limit, self._room, self._clock = limit, room, clock
-        self._free_for_all = limit  # places that need no turn: none while somebody waits
+        self._free_for_all = limit - limit // 2  # places that nothing is asked for: none while somebody waits
         self._inside: list[str] = []
         self._queues: dict[str, deque[asyncio.Future[bool]]] = {}  # whose turn comes first is first
-        self._lately: dict[str, float] = {}  # who had to share, the longest ago first
+        self._lately: dict[str, float] = {}  # who left, the longest ago first
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def busy(self) -> int:
@@ -35,7 +38,7 @@ class ConcurrencyLimit:
 
     def enter_at_once(self, principal: str) -> bool:
         """Whether there was a place, as there nearly always is: then nothing has to be awaited."""
-        if len(self._inside) >= self._free_for_all:
+        if len(self._inside) >= self._free_for_all and (self._queues or not self._has_place(principal)):
             return False
         self._inside.append(principal)
         return True
@@ -48,7 +51,7 @@ class ConcurrencyLimit:
             return False
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(principal, deque()).append(turn)
-        self._give_turns(principal)
+        self._give_turns()
         try:
             async with asyncio.timeout(timeout):
                 return await turn
@@ -74,27 +77,37 @@ class ConcurrencyLimit:
             queue.remove(turn)
             if not queue:
                 del self._queues[principal]
-            self._give_turns(principal)
+            self._give_turns()
         elif not turn.cancelled() and turn.result():
             self.leave(principal)  # the turn came in the same moment: pass it on
 
     def leave(self, principal: str) -> None:
         self._inside.remove(principal)
+        self._lately.pop(principal, None)
+        self._lately[principal] = self._clock()
         if self._queues:
-            self._give_turns(principal)
+            self._give_turns()
+        elif len(self._lately) > _MANY:
+            self._forget()
 
-    def _give_turns(self, seen: str) -> None:
-        """Some places stay free for those who were here lately and have none: calls that take long would hold all."""
+    def _forget(self) -> None:
         now = self._clock()
-        self._lately.pop(seen, None)
-        self._lately[seen] = now
-        while now - next(iter(self._lately.values())) > _LATELY:
+        while self._lately and now - next(iter(self._lately.values())) > _LATELY:
             del self._lately[next(iter(self._lately))]
-        while self._queues and (free := self._limit - len(self._inside)):
+
+    def _has_place(self, principal: str) -> bool:
+        free = self._limit - len(self._inside)
+        if free <= 0 or principal not in self._inside:
+            return free > 0
+        self._forget()
+        absent = (one for one in self._lately if one not in self._inside)
+        return free > len(list(islice(absent, self._limit // 2)))
+
+    def _give_turns(self) -> None:
+        while self._queues:
             counts = Counter(self._inside)
             principal = min(self._queues, key=counts.__getitem__)
-            absent = (one for one in self._lately if one not in counts)
-            if counts[principal] and free <= len(list(islice(absent, self._limit // 2))):
+            if not self._has_place(principal):
                 break
             queue = self._queues.pop(principal)
             turn = queue.popleft()
@@ -103,7 +116,13 @@ class ConcurrencyLimit:
             if not turn.done():
                 self._inside.append(principal)
                 turn.set_result(True)
-        self._free_for_all = 0 if self._queues else self._limit
+        self._free_for_all = 0 if self._queues else self._limit - self._limit // 2
+        if self._queues and len(self._inside) < self._limit and self._timer is None:  # until nobody was here lately
+            self._timer = asyncio.get_running_loop().call_later(_LATELY, self._look_again)
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._give_turns()
 
 
 class RetryBackoff:
