@@ -50,7 +50,7 @@ PROGRESS_EVERY: Final = 5.0
 # So that whatever a server counts afterwards is more.
 _STEP: Final = 1e-6
 
-_USED: Final = "The approval {} is over. The same call again, as a new one, asks anew."
+_USED: Final = "The approval {} was used: this call has been executed, or may have been. Look before you make it anew."
 CHANGED: Final = "NOT EXECUTED any further: what the policy asks for has changed since this call began. Call again."
 
 
@@ -155,7 +155,7 @@ class _ApprovalFlow:
             if isinstance(approval, VoteRefused):
                 return self._cannot_ask(approval)
             if answered is not None and approval.id != answered.id:  # used while this one looked
-                return self.refuse(_USED.format(answered.id))
+                return self._used(answered.id)
             self.queue.keep_whole(approval, presentation.arguments_of(self.call))
             if approval.is_waiting and (asked := await self._question(approval)) is not None:
                 return asked
@@ -190,8 +190,11 @@ class _ApprovalFlow:
             return refuse(self.call.method, "approval_denied", CHANGED)
         asked = await self.queue.get(answered.id)
         if asked is None or asked.state == "consumed":
-            return self.refuse(_USED.format(answered.id))
+            return self._used(answered.id)
         return self._not_approved(asked) if asked.state in FINISHED else None
+
+    def _used(self, id: str) -> Outcome:
+        return refuse(self.call.method, "outcome_unknown", _USED.format(id))
 
     def _shown(self) -> Json:
         return presentation.take(self.call, self.deps.redactor, self.deps.review(self.target))
@@ -312,6 +315,8 @@ class _ApprovalFlow:
 
     async def _use(self, approval: Approval) -> Outcome:
         if not self.queue.claim(approval.id):
+            if self._answered() is not None:  # the same round, sent twice: the first one is on its way
+                return self._used(approval.id)
             return self.refuse(f"{approval.id} is being used by another call. The same call again asks for another.")
         try:
             return await self._let_through(_ByApproval(self.queue, approval), approval.id, approval.binding)
