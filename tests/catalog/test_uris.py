@@ -159,6 +159,8 @@ def test_another_spelling_is_not_clean(uri: str) -> None:
         ("x://[::1]:01/t", "x://[::1]:1/t"), ("x://[::1]:/t", "x://[::1]/t"), ("db://h:01/t", "db://h:1/t"),
         ("https://xn--bcher-kva.de./t", "https://bücher.de/t"), ("git+https://h:443/t", "git+https://h/t"),
         ("db://u:p@h.:/t/?q", "db://h/t"), ("git+file:/a", "git+file:///a"),
+        ("https://h", "https://h/"), ("https://h?q", "https://h/?q"), ("https://h#f", "https://h/"),
+        ("https://h/?q", "https://h?q"), ("https://u@h:443?q#f", "https://h/"), ("db://h?q", "db://h/?q"),
     ],
 )  # fmt: skip
 def test_what_servers_take_a_uri_for_is_judged_too(uri: str, other: str) -> None:

@@ -165,7 +165,7 @@ def _is_clean_authority(scheme: str, rest: str) -> bool:
 def readings(uri: str) -> list[str]:
     """What else servers take a clean URI for: schemes have no case (RFC 3986 6.2.2.1), many parsers look at the path of
     a `file:` URI alone, or drop a query, a fragment, a user or the last dot of a host. A default port is there or
-    not, and a host of other letters is written in ASCII or not."""
+    not, an empty path is `/` (6.2.3), and a host of other letters is written in ASCII or not."""
     scheme, rest = _split(uri)
     scheme = scheme.lower()
     is_file = _kind(scheme) == "file"
@@ -178,7 +178,10 @@ def readings(uri: str) -> list[str]:
         places = [""] if is_file else _places(authority, _PORTS.get(_kind(scheme), ""))
         starts = [f"{scheme}://{place}" for place in places]
     bare = re.split(r"[?#]", path, maxsplit=1)[0]
-    found = [start + end for start in starts for end in (path, bare, bare.removesuffix("/"))]
+    paths = [path, bare, bare.removesuffix("/")]
+    if rest.startswith("//") and bare in ("", "/"):
+        paths += ["/", path[len(bare) :], f"/{path[len(bare) :]}"]
+    found = [start + end for start in starts for end in paths]
     found += [unquote(one) for one in found if "%" in one and not _SLASH.search(uri)]
     return [one for one in dict.fromkeys(found) if one != uri]
 
