@@ -293,7 +293,10 @@ async def stored(config: Config, policy: PolicyRules, store: Store) -> ServerFac
     async def wholes(server: str) -> list[tuple[Era, Snapshot]]:
         if server not in enabled:
             return []
-        naming = ServerNaming(server, listing.prefixes[server], listing.names_max, server in listing.plain, fingerprint)
+        naming = ServerNaming(
+            server, listing.prefixes[server], listing.names_max, server in listing.plain, fingerprint,
+            listing.others(server),
+        )  # fmt: skip
         return await snapshots.all(naming, enabled[server].identity)
 
     return ServerFacts(listing, wholes, pins, list(grants.alive()), settings.approvals(config).profiles)

@@ -27,17 +27,19 @@ MAX_NAME: Final = 512
 @dataclass(frozen=True, slots=True)
 class ServerNaming:
     """How one server is shown: its prefix ("" renames nothing), the longest public name, whether URIs stay plain.
-    `fingerprint` is how its definitions are told apart, None where nobody compares them."""
+    `fingerprint` is how its definitions are told apart, None where nobody compares them. `others` are the prefixes of
+    other servers."""
 
     server: str
     prefix: str
     names_max: int
     plain: bool = False
     fingerprint: Callable[[Json], str] | None = None
+    others: frozenset[str] = frozenset()
 
     @property
     def uris(self) -> Rewriting:
-        return Rewriting(self.prefix, self.plain)
+        return Rewriting(self.prefix, self.plain, self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ def _label(item: Any, key: str) -> str:
 
 def _public(naming: ServerNaming, method: str, own: Iterable[str]) -> Mapping[str, str]:
     if KINDS[method] == "res":
-        return {uri: naming.uris.public(uri) for uri in own}
+        return {uri: naming.uris.public(uri) for uri in own if not naming.uris.is_of_another(uri)}
     return names.publish(naming.server, naming.prefix, own, naming.names_max).public
 
 

@@ -25,13 +25,18 @@ _WEB = re.compile(r"https?:", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Rewriting:
-    """How the URIs of one server are shown. `plain` (`uris: plain`) shows them as they are."""
+    """How the URIs of one server are shown. `plain` (`uris: plain`) shows them as they are, but for those that begin as
+    the ones of `others` do: whoever asks for such a URI reaches the server of that prefix."""
 
     prefix: str
     plain: bool = False
+    others: frozenset[str] = frozenset()
 
     def public(self, uri: str) -> str:
         return uri if self.plain else public_uri(self.prefix, uri)
+
+    def is_of_another(self, uri: str) -> bool:
+        return self.plain and own_uri(uri, self.others) is not None
 
     def own(self, uri: str) -> str:
         """The server's own URI for a public one; what is not under this prefix stays as it is."""

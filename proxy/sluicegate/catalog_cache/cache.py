@@ -70,6 +70,10 @@ class ListSettings:
     bounds: Bounds = DEFAULT_BOUNDS
     for_starts: bool = False
 
+    def others(self, key: str) -> frozenset[str]:
+        """The prefixes of all other servers."""
+        return frozenset(prefix for other, prefix in self.prefixes.items() if other != key and prefix)
+
 
 class CatalogCache:
     """Snapshots of all `servers`, in the order configured. Without a `store` a restart forgets them; without `pins`
@@ -171,7 +175,8 @@ class CatalogCache:
     def _naming(self, key: str) -> ServerNaming:
         settings = self.settings
         mark = fingerprint if self._pins.is_pinned(key) else None
-        return ServerNaming(key, settings.prefixes[key], settings.names_max, key in settings.plain, mark)
+        others = settings.others(key)
+        return ServerNaming(key, settings.prefixes[key], settings.names_max, key in settings.plain, mark, others)
 
     # ------------------------------------------------------------ reading
 

@@ -287,7 +287,7 @@ class CombinedLists:
                 await list_page.breathe()
             item = items[index]
             own = item.get("uri") if isinstance(item, dict) else None
-            if not isinstance(own, str):
+            if not isinstance(own, str) or uris.is_of_another(own):
                 continue
             public = uris.public(own)
             if public in list_page.uris or not self._may_list(call, key, Target(key, "res", own, public, item)):

@@ -237,10 +237,10 @@ class Subscriptions:
     def shown(self, key: str, own: str) -> list[Notification]:
         """An update as this client may see it: under the names that it gave, or that a sub-resource has. What
         else its server wrote is left out."""
-        public = self._shared.lists.namings[key].uris.public(own)
-        given = self._by_server[key].get(own)
-        if given is None and not is_clean(own):
+        uris, given = self._shared.lists.namings[key].uris, self._by_server[key].get(own)
+        if given is None and (uris.is_of_another(own) or not is_clean(own)):
             return []
+        public = uris.public(own)
         call = self._shared.now(replace(self._as_read, params={"uri": public}))
         target = Target(key, "res", own, public)
         if call is None or self._shared.decide(call, target).verdict is not Verdict.ALLOW:
