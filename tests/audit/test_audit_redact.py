@@ -910,3 +910,9 @@ def test_a_place_is_named_in_plain_digits() -> None:
     own = Redactor(KEY, (), {"s/t": ["/list/1", "/list/2"]})
     first, second = own.arguments({"list": ["Ann", "Bob"]}, "s/t")["list"]
     assert first == "Ann" and second.startswith("[redacted:")
+
+
+def test_no_character_makes_a_text_long_in_which_names_are_sought() -> None:
+    """U+FDFA had become 18: 100 names of it took seconds."""
+    assert max(len(names.spelling(chr(code))) for code in range(0x20000)) <= 7
+    assert names.spelling("pass\ufdfaword\ufdfb") == "password"

@@ -16,6 +16,8 @@ _OTHER_SEPARATORS: Final = lazy(r"[^\w$@!]|_")
 _NO_LETTERS: Final = bytes(code for code in range(128) if not (chr(code).isalnum() or chr(code) in _LETTER_SIGNS))
 _HAS_SPELLING: Final = lazy(r"[^A-Za-z_\-. ]")
 # Letters that look like others, and digits and signs that stand for letters.
+# `normalize` makes up to 18 characters of one of these, none of them a letter of a word that is sought.
+_LIGATURES: Final = dict.fromkeys(range(0xFDF0, 0xFDFD))
 _MARKS_OF_NO_CLASS: Final = frozenset("\u0344\u0f73\u0f75\u0f81\uff9e\uff9f")  # until they are decomposed
 _LOOKS_LIKE: Final = str.maketrans("аеорсухіѕԁкмтнАЕОРСУХІЅКМТНВαοεινρτυκ", "aeopcyxisdkmthaeopcyxiskmthbaoeivptuk")
 _STANDS_FOR: Final = str.maketrans("01345$@!", "oleassai")
@@ -76,6 +78,7 @@ def _without_accents(text: str) -> str:
         return text
     # Marks go first: `normalize` puts a run of them in order in time that grows with the square of its length.
     bare = "".join(char for char in text if not unicodedata.combining(char) and char not in _MARKS_OF_NO_CLASS)
+    bare = bare.translate(_LIGATURES)
     return "".join(char for char in unicodedata.normalize("NFKD", bare) if not unicodedata.combining(char))
 
 

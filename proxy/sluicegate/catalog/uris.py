@@ -120,6 +120,11 @@ def is_clean(uri: str) -> bool:
     return not _DOTS.search(rest) and _is_clean_authority(scheme, rest)
 
 
+def has_dot_segment(text: str) -> bool:
+    """Whether a part of a URI makes every URI with it unclean."""
+    return _DOTS.search(text) is not None
+
+
 def _split(uri: str) -> tuple[str, str]:
     found = _SCHEME.match(uri)
     return (found[1], uri[found.end() :]) if found else ("", uri)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Generator
 from dataclasses import replace
 from typing import Final
 
-from sluicegate.catalog.uris import MAX_URI, expansions, spellings, variables
+from sluicegate.catalog.uris import MAX_URI, expansions, has_dot_segment, spellings, variables
 from sluicegate.guards import settled
 from sluicegate.policy.arguments import Violation
 from sluicegate.policy.rules import Ruling
@@ -98,7 +98,7 @@ async def _complete(call: Call, target: Target, inner: Handler, decide: Decide) 
         left = []
         for value in values[:_MAX_VALUES]:
             uris = expansions(target.own, {name: value}, known) if isinstance(value, str) else set[str]()
-            may_read = bool(uris)
+            may_read = bool(uris) and not has_dot_segment(value)  # what has one is not found
             for uri in uris:
                 yield
                 may_read = may_read and decide(read, Target(target.server, "res", uri, uri)).verdict is not Verdict.DENY
