@@ -118,6 +118,7 @@ def test_a_mistake_in_the_file_keeps_nobody_from_the_sluice_that_runs(tmp_path: 
         for words in (["servers"], ["console", "--no-browser"], ["audit", "tail"], ["logs", "bank"], ["block"]):
             done = command(tmp_path, *words, **at_home)
             assert done.returncode == 0 and "sluice.yaml:" in done.stderr, (words, done)
+            assert words[0] != "audit" or f"bank {waiting} pending" in done.stdout, done.stdout
     done = command(tmp_path, "approvals", "list", **at_home)
     assert done.returncode == 3 and told not in done.stderr, done
 
@@ -126,6 +127,8 @@ def test_all_commands_find_the_sluice_of_a_desktop_client(tmp_path: Path) -> Non
     with served(prepare(tmp_path)) as desktop:
         (row,) = shown(tmp_path, "servers")["servers"]
         assert (row["key"], row["status"]) == ("bank", "up")
+        table = command(tmp_path, "servers").stdout.splitlines()
+        assert max(map(len, table)) <= 100 and "LAST_ERROR" not in table[0], table
         assert {tool["name"] for tool in shown(tmp_path, "tools")["tools"]} == {"bank__pay", "bank__look"}
         assert {row["name"] for row in shown(tmp_path, "pins", "list", "--all")["pins"]} >= {"pay", "look"}
         assert command(tmp_path, "pins", "accept", "bank", "pay").returncode == 0

@@ -341,7 +341,11 @@ def _keys(path: Path) -> PublicKeys:
 
 def _about(record: Record) -> str:
     """What a record is about that is about no call."""
-    return " ".join(str(record[name]) for name in ("server", "name", "object", "act", "what") if name in record)
+    approval = record.get("approval")
+    about = record | (approval if isinstance(approval, dict) else {})
+    return " ".join(
+        str(about[name]) for name in ("server", "name", "object", "act", "what", "log", "id", "state") if name in about
+    )
 
 
 def _tell(record: Record, as_json: bool) -> None:

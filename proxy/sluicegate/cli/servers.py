@@ -17,6 +17,8 @@ WIDTH: Final = 60  # of a column on a terminal
 LOOK_EVERY: Final = 1.0
 MAX_ROWS: Final = 10_000
 _FIRST: Final = frozenset({"key", "name", "uri", "uriTemplate"})
+_DETAILS: Final = frozenset({"connections", "processes"})
+_NOTHING: Final = ("", 0, False, "closed")
 _TRIES: Final = 60  # to find the successor of a Sluice that ended
 _SERVER_KEY: Final = re.compile(r"[a-z][a-z0-9-]{0,19}")
 
@@ -173,16 +175,20 @@ def _seen_by(id: str | None) -> dict[str, str]:
 
 
 def _show(body: Any, what: str, as_json: bool) -> None:
-    """A table of what is plain text or a number; everything is in the JSON."""
+    """A table of what is plain text or a number and says something of a row; everything is in the JSON."""
     if as_json:
         print_json(body)
         return
     rows: list[dict[str, Any]] = body.get(what, [])
-    columns = list(dict.fromkeys(name for row in rows for name, cell in row.items() if _is_short(cell)))
+    columns = list(dict.fromkeys(name for row in rows for name, cell in row.items() if _is_told(name, cell)))
     columns.sort(key=lambda name: name not in _FIRST)  # what tells the rows apart
     if rows:
         cells = [[_cell(row.get(name), name) for name in columns] for row in rows]
         print_out(table([[name.upper() for name in columns], *cells], state="STATUS"))
+
+
+def _is_told(name: str, cell: Any) -> bool:
+    return _is_short(cell) and (name in _FIRST or (name not in _DETAILS and cell not in _NOTHING))
 
 
 def _is_short(cell: Any) -> bool:
