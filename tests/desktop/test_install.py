@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import stat
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import listing_server
 import pytest
 from command_line import run
+from ruamel.yaml import YAML
 
 from sluicegate.desktop.clients import CLIENTS
 from sluicegate.desktop.edit import CannotEdit, edited
@@ -143,6 +145,21 @@ def test_a_journal_that_somebody_changed_is_not_used(home: Path) -> None:
     journal.write_text(json.dumps(rows))
     refused = sluice(home, "uninstall", "cursor", "--yes")
     assert refused.returncode == 1 and "was edited" in refused.stderr and path.read_bytes() == after
+
+
+def test_clients_that_wait_for_different_times_have_one_server_with_the_longest(home: Path) -> None:
+    entry, program = {"command": "sh", "args": ["-c", "true"]}, shutil.which("sh")
+    for client, timeout in (("cursor", {}), ("gemini", {"timeout": 300_000}), ("windsurf", {"timeout": 5_000})):
+        CLIENTS[client].file().parent.mkdir(parents=True)
+        root = CLIENTS[client].root
+        servers = {"one": entry | timeout, "two": {"command": "sh", "args": ["-c", "false"]}}
+        CLIENTS[client].file().write_text(json.dumps({root: servers}))
+    done = sluice(home, "install", "cursor", "gemini", "windsurf", "--yes", "--no-start")
+    assert done.returncode == 0, done.stderr
+    config = YAML(typ="safe").load((home / ".config/sluice/sluice.yaml").read_text())
+    assert config["servers"].keys() == {"one", "two"} and config["servers"]["one"]["timeout"] == "300000ms"
+    notes = [line for line in done.stderr.splitlines() if "is written as" in line]
+    assert notes == [f"  note  one, two: sh is written as {program}, because clients do not see your shell's PATH"]
 
 
 def test_all_installs_for_the_clients_that_are_there_and_a_server_of_two_moves_once(home: Path) -> None:

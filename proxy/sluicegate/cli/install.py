@@ -30,6 +30,7 @@ from sluicegate.cli.secret import FOLDER, MovedSecrets
 from sluicegate.cli.template import new_file, server_lines, with_servers
 from sluicegate.cli.terminal import coloured
 from sluicegate.config import NO_VALUE, ConfigFinding
+from sluicegate.config.units import read_duration
 from sluicegate.desktop import changes
 from sluicegate.desktop.changes import Changed, FileChange, Journal
 from sluicegate.desktop.clients import CLIENTS
@@ -44,6 +45,8 @@ Clients = Annotated[
 All = Annotated[bool, typer.Option("--all", help="All of them that are on this machine.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+
+_DEFAULT_TIMEOUT: Final = "60s"
 
 
 @dataclass
@@ -184,11 +187,14 @@ def _moving(plan: _Plan, data: bytes, taken: dict[str, Any], secrets: MovedSecre
         return {}
     imported = read(data, suffix)
     plan.notes += [note for note in imported.notes if not note.endswith(IN_PLAIN_TEXT)]
-    moved = {}
+    moved: dict[str, str] = {}
+    whose: dict[str, list[str]] = {}  # by note
     for key, name in imported.names.items():
         server = imported.servers[key]
-        plan.notes += [f"{name}: {note}" for note in make_absolute(server)]
+        notes = list(make_absolute(server))
         same = next((one for one, known in taken.items() if secrets.is_same(one, server, known)), None)
+        if same in secrets.plain:  # it is new, too
+            plan.notes += _longer_timeout(same, server, taken[same])
         if same is None:
             same, number = key, 1
             while same in taken:
@@ -196,8 +202,19 @@ def _moving(plan: _Plan, data: bytes, taken: dict[str, Any], secrets: MovedSecre
                 same = f"{key[: 20 - len(str(number)) - 1].rstrip('-')}-{number}"
             secrets.move(same, server)
             taken[same] = server
+            for note in notes:
+                whose.setdefault(note, []).append(same)
         moved[name] = same
+    plan.notes += [f"{', '.join(keys)}: {note}" for note, keys in whose.items()]
     return moved
+
+
+def _longer_timeout(key: str, server: dict[str, Any], known: dict[str, Any]) -> Iterator[str]:
+    """Clients may wait for the same server for different times: the longest of them counts."""
+    wanted, has = server.get("timeout"), known.get("timeout")
+    if wanted is not None and read_duration(wanted) > read_duration(has or _DEFAULT_TIMEOUT):
+        known["timeout"] = wanted
+        yield f"{key}: its timeout is {wanted}, the longest of several clients"
 
 
 def _show(

@@ -49,7 +49,9 @@ class MovedSecrets:
         _change(self.plain[key], lambda text, name, hint: as_text(texts[text]) if text in texts else text)
 
     def is_same(self, key: str, server: Json, known: Json) -> bool:
-        """Whether `known`, the section of `key`, is that server, also with its secrets moved and with classes."""
+        """Whether `known`, the section of `key`, is that server, also with its secrets moved, with classes and with
+        another timeout."""
+        known, server = ({name: part for name, part in one.items() if name != "timeout"} for one in (known, server))
         known = _without_classes(known)
         if known == server:
             return True
