@@ -103,3 +103,27 @@ def test_a_stop_while_the_servers_of_a_killed_worker_are_ended_is_a_clean_one(tm
 
 def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.parametrize("kind", ["plain", "stubborn"])
+def test_what_a_sluice_that_was_killed_had_started_ends_at_the_next_start(tmp_path: Path, kind: str) -> None:
+    """And nothing of a Sluice that runs."""
+    deaf = {"command": "sleep", "args": ["600"], "required": False}
+    folders = [tmp_path / name for name in ("killed", "other", "next")]
+    for folder in folders:
+        folder.mkdir()
+    killed, other, following = folders
+    with sluice({"servers": {"a": straying(other, "a", "plain")}}, other):
+        servers = {"a": straying(killed, "a", kind), "deaf": deaf}
+        with sluice({"servers": servers}, killed) as process:
+            children = {int(one) for one in Path(f"/proc/{process.process.pid}/task/{process.process.pid}/children")
+                        .read_text().split()}  # fmt: skip
+            process.process.kill()
+            process.process.wait()
+        ((_, stray),) = starts(killed, "a")
+        with sluice({"servers": {"a": straying(following, "a", "plain")}}, following) as process:
+            until(lambda: not runs(stray) and not any(map(runs, children)))
+            ((server, own),) = starts(following, "a")
+            assert runs(server) and runs(own)
+        ((server, others),) = starts(other, "a")
+        assert runs(server) and runs(others)

@@ -24,6 +24,7 @@ from sluicegate.approval.webhook import Webhooks
 from sluicegate.catalog_cache import completeness
 from sluicegate.config import Config
 from sluicegate.downstream.transport.process import memory
+from sluicegate.downstream.transport.stray_processes import end_forsaken
 from sluicegate.policy.files import LoadedPolicy
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.methods import LISTS
@@ -145,6 +146,7 @@ async def core(
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         stack.push_async_callback(behind.control.aclose)
+        group.start_soon(anyio.to_thread.run_sync, end_forsaken)
         behind.tasking.start.set(lambda job: group.start_soon(telemetry.supervise, "held call", job))
         for name, run in _tasks(made):
             group.start_soon(telemetry.supervise, name, run)

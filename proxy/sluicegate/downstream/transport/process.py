@@ -7,7 +7,6 @@ children that start at the same time among them, so that one server could read w
 import asyncio
 import io
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -96,7 +95,7 @@ class Process:
         command: Sequence[str], env: Mapping[str, str], cwd: str | None, exited: Callable[[int], None]
     ) -> "Process":
         """Raises `OSError` or `ValueError` where it cannot be started."""
-        mark = secrets.token_hex(8)
+        mark = stray_processes.new_mark()
         popen = await anyio.to_thread.run_sync(_spawn, command, {**env, stray_processes.MARK: mark}, cwd)
         return Process(popen, mark, exited)
 

@@ -5,12 +5,17 @@ hand such orphans to it (PR_SET_CHILD_SUBREAPER, prctl(2)), so that they stay be
 parents, as long as these live, and by a variable that each server is started with (/proc/PID/environ, proc(5)). One
 that has neither ends with Sluice itself. No other system has this: there only the process group ends.
 
+Where Sluice itself was killed, what it had started is ended by the next Sluice of the same user: the variable
+says which Sluice that was.
+
 Orphans that ended are reaped here. Those that somebody in this process waits for are left to them: they are in our
 session, or were started by `spawn`.
 """
 
 import ctypes
+import logging
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -21,8 +26,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+log = logging.getLogger(__name__)
+
 MARK: Final = "SLUICE_SERVER_PROCESS"
-"""The variable; its value is another one at each start."""
+"""The variable; its value is another one at each start: `NAMESPACE.PID.STARTED.RANDOM`, of the Sluice that started it.
+"""
 GRACE: Final = 2.0
 """Seconds between SIGTERM and SIGKILL, and for SIGKILL."""
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -58,6 +66,40 @@ def spawn(command: Any, **settings: Any) -> "subprocess.Popen[bytes]":
 
 def waited(pid: int) -> None:
     _spawned.discard(pid)
+
+
+def new_mark() -> str:
+    pid, status = os.getpid(), _status(os.getpid())
+    return f"{_namespace(pid)}.{pid}.{status.started if status else 0}.{secrets.token_hex(8)}"
+
+
+def forsaken() -> set[Stray]:
+    """What a Sluice of this user has started that was killed: it runs, and that Sluice does not. Processes of other
+    containers are not looked at: there the number of a process means another one."""
+    here, found = _namespace(os.getpid()), list[int]()
+    for entry in Path("/proc").glob("[0-9]*") if here else ():
+        if (owner := _owner(int(entry.name), here)) is not None and not _runs(owner):
+            found.append(int(entry.name))
+    return _running(found)
+
+
+def _owner(pid: int, namespace: str) -> Stray | None:
+    """The Sluice that started that process, by its variable."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        mark = next((one for one in variables if one.startswith(f"{MARK}=".encode())), b"").decode("ascii")
+        there, owner, started, _ = mark.partition("=")[2].split(".")
+        return Stray(int(owner), int(started)) if there == namespace == _namespace(pid) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _namespace(pid: int) -> str:
+    """Where numbers of processes mean what they mean; empty where that cannot be told."""
+    try:
+        return str(os.stat(f"/proc/{pid}/ns/pid").st_ino)
+    except OSError:
+        return ""
 
 
 def below(pids: Iterable[int]) -> list[int]:
@@ -100,6 +142,13 @@ def end(find: Callable[[], set[Stray]], found_before: Iterable[Stray] = ()) -> N
                 _send(one, number)
             signalled |= left
             time.sleep(_POLL)
+
+
+def end_forsaken() -> None:
+    """Takes up to twice `GRACE`: not for an event loop."""
+    if sys.platform == "linux" and (found := forsaken()):
+        log.warning("servers of a Sluice that was killed still run, and are ended", extra={"count": len(found)})
+        end(set, found)
 
 
 def reap() -> None:
