@@ -19,7 +19,8 @@ def with_huge(message: Json) -> str:
 @pytest.mark.parametrize("modes", [(), ("modern",)], ids=["legacy", "modern"])
 async def test_the_call_of_a_child_ends_at_once_and_the_child_stays(modes: tuple[str, ...]) -> None:
     async with running(command=child(*modes), era="modern" if modes else "legacy") as rig:
-        assert await rig.reason("infinite") == "outcome_unknown"
+        for _ in range(6):  # more than a server may fail in a row
+            assert await rig.reason("infinite") == "outcome_unknown"
         assert await rig.tool("echo", {"a": 1}) == {"a": 1}
 
 
@@ -50,8 +51,8 @@ async def test_over_http_too(era: str) -> None:
 
     client = MODERN if era == "modern" else LEGACY
     async with endpoint(script) as (url, _), running(url=url, era=era) as rig:
-        assert await rig.reason("body", client) == "outcome_unknown"
-        assert await rig.reason("stream", client) == "outcome_unknown"
+        for name in ["body", "stream"] * 3:
+            assert await rig.reason(name, client) == "outcome_unknown"
         assert await rig.tool("note", client=client) == "done"
         assert await rig.tool("other", client=client) == "done"
         assert rig.emitted == [] and rig.server.status == "up"

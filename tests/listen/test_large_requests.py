@@ -414,6 +414,22 @@ async def test_on_the_2024_transport_too(monkeypatch: pytest.MonkeyPatch) -> Non
         await until(lambda: len(seen) == 4)
 
 
+HUGE = f'{{"jsonrpc":"2.0","id":1e999,"method":"x","params":{{"text":"{TEXT * 2}"}}}}'.encode()
+
+
+async def test_a_large_message_with_a_number_that_is_out_of_range_is_refused_and_ends_nothing() -> None:
+    async with site() as here, here.client() as client:
+        refused = await client.post("/mcp", content=HUGE, headers={"content-type": "application/json"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, jsonrpc.PARSE_ERROR)
+        await open_session(client)
+        assert (await client.post("/mcp", json=call("echo"))).status_code == 200
+    async with connected() as wire:
+        await wire.send(HUGE)
+        assert (await wire.receive())["error"]["code"] == jsonrpc.PARSE_ERROR
+        await wire.send(request("ping"))
+        assert (await wire.receive())["result"] == {}
+
+
 async def test_a_large_message_that_is_none_is_not_in_flight_any_more() -> None:
     async with site() as here, stream(here) as client:
         assert await client.post({"jsonrpc": "2.0", "id": {}, "method": "x", "params": {"text": TEXT * 2}}) == 400

@@ -382,6 +382,16 @@ def test_a_message_that_is_out_of_range_says_whose_it_is() -> None:
     assert (caught.value.id, caught.value.method) == (7, "ping")
 
 
+@pytest.mark.parametrize("id", ["1e999", '{"a":1}', "[1]", "true", "1.5", "null"])
+@pytest.mark.parametrize("padding", [0, 30_000])
+def test_no_id_that_is_none_is_taken_from_what_is_out_of_range(id: str, padding: int) -> None:
+    data = f'{{"id":{id},"method":"ping","params":{{"x":-1e999,"y":"{"z" * padding}"}}}}'.encode()
+    for parse in (decode, decode_fast):
+        with pytest.raises(Malformed) as caught:
+            parse(data)
+        assert caught.value.id is None and caught.value.code == PARSE_ERROR
+
+
 @given(JSON)
 def test_what_is_encoded_is_read_back_the_same_by_both_parsers(value: Any) -> None:
     assert decode(dump(value)) == value == decode_fast(dump(value))

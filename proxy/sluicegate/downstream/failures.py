@@ -104,6 +104,10 @@ class AnswerTooLarge(Exception):
     """The answer is larger than it may be."""
 
 
+class AnswerOutOfRange(AnswerTooLarge):
+    """A number in the answer is larger than clients can read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Proof:
     """`status` is an HTTP status that proves it. With `challenge`, `WWW-Authenticate` has a challenge with this error,
@@ -185,6 +189,11 @@ def why_not(client: Client, server: str, error: Lost, lines: Lines, end: str = "
 
 def failed(call: Call, server: str, error: Lost | TimeoutError | AnswerTooLarge, lines: Lines = list) -> Outcome:
     """What the caller gets in place of an answer. `lines` gives what the server wrote last."""
+    if isinstance(error, AnswerOutOfRange):
+        text = f"The answer of the server {server} cannot be read: a number in it is out of range."
+        if call.method == "tools/call":
+            return refuse(call.method, "outcome_unknown", f"{text} {_UNKNOWN}")
+        return refuse(call.method, "server_unavailable", text)
     if isinstance(error, AnswerTooLarge):
         return refuse(call.method, "result_too_large", f"The answer of the server {server} is too large.")
     if isinstance(error, TimeoutError):

@@ -162,7 +162,8 @@ class OutOfRange(Malformed):
 
     def __init__(self, value: Any) -> None:
         super().__init__(PARSE_ERROR, "number out of range")
-        self.method, self.id = inside(value, "method"), inside(value, "id")
+        id, self.method = inside(value, "id"), inside(value, "method")
+        self.id = id if is_id(id) else None
 
 
 # ---------------------------------------------------------------- bytes -> JSON
@@ -302,14 +303,15 @@ def check_in_pieces(data: bytes | bytearray, max_nodes: int) -> Generator[None, 
     _weigh(outside, _PARSED_DEPTH, max_nodes)
 
 
-def decode_fast(data: bytes | bytearray, is_in_range: bool = False) -> Any:
+def decode_fast(data: bytes | bytearray, is_in_range: bool | None = None) -> Any:
     """The JSON value of a server's answer: one pass, depth bounded by the parser (200). Raises `Malformed`, and
-    `OutOfRange` for a number that the parser makes an infinity, such as 1e999, unless `in_range` has said no."""
+    `OutOfRange` for a number that the parser makes an infinity, such as 1e999. `is_in_range` is what `in_range` has
+    said, if it was asked."""
     try:
         value = from_json(data, allow_inf_nan=False, cache_strings="keys")
     except ValueError:
         raise Malformed(PARSE_ERROR, "not valid UTF-8 JSON") from None
-    if not (is_in_range or _is_in_range(data)):
+    if not (_is_in_range(data) if is_in_range is None else is_in_range):
         try:
             _pairs([value])
         except Malformed:

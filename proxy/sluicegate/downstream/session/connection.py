@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from sluicegate.downstream.failures import AnswerTooLarge, Lost
+from sluicegate.downstream.failures import AnswerOutOfRange, AnswerTooLarge, Lost
 from sluicegate.downstream.server_output import ServerOutput
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.settings import ServerSettings
@@ -338,7 +338,7 @@ class ServerConnection:
     ) -> PendingRequest | None:  # fmt: skip
         owner = self._owner(bad.id, exchange, is_error=True) if bad.method is None else None
         if owner is not None:
-            owner.settle(error=Lost(f"the server's answer cannot be read: {bad.text}", sent=True))
+            owner.settle(error=AnswerOutOfRange())
             return owner
         self._refuse_garbage(data)
         if bad.method is not None and is_id(bad.id):  # a server that is left waiting would never finish its call
