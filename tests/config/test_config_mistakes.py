@@ -291,7 +291,7 @@ MISTAKES = {
     ),
     "no colon behind a key": (
         "servers:\n  a:\n    command: x\n  §time\n    command: y",
-        ["there is no colon behind this (a key ends with one, such as `time:`; quote a text of several lines"],
+        ["bad-yaml there is no colon behind this (a key ends with one, such as `time:`; quote a text of"],
     ),
     "a quotation mark too many": (
         'servers: {a: {command: x, args: [""§y"]}}',

@@ -115,12 +115,26 @@ def test_a_mistake_in_the_file_keeps_nobody_from_the_sluice_that_runs(tmp_path: 
         assert told in done.stderr.splitlines() and "sluice.yaml:" in done.stderr
         assert command(tmp_path, "approve", waiting, "-y", **at_home).returncode == 0
         assert "error" not in desktop.ask("tools/call", name="bank__pay", arguments={"n": 1})
-        for words in (["servers"], ["console", "--no-browser"], ["audit", "tail"], ["logs", "bank"], ["block"]):
+        asking = [["servers"], ["console", "--no-browser"], ["logs", "bank"], ["block"]]
+        for words in asking if how == "no YAML" else [*asking, ["audit", "tail"]]:
             done = command(tmp_path, *words, **at_home)
             assert done.returncode == 0 and "sluice.yaml:" in done.stderr, (words, done)
             assert words[0] != "audit" or f"bank {waiting} pending" in done.stdout, done.stdout
-    done = command(tmp_path, "approvals", "list", **at_home)
-    assert done.returncode == 3 and told not in done.stderr, done
+    for words in (["approvals", "list"], ["audit", "tail"]) if how == "no YAML" else (["approvals", "list"],):
+        done = command(tmp_path, *words, **at_home)
+        assert done.returncode == 3 and told not in done.stderr, done
+
+
+def test_a_file_that_is_missing_or_no_yaml_leads_to_no_other_sluice(tmp_path: Path) -> None:
+    """Such as the one with all defaults: its operator token would be shown at its port."""
+    at_home = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
+    (tmp_path / "state" / "sluice").mkdir(parents=True, mode=0o700)
+    (tmp_path / "state" / "sluice" / "operator.token").write_text("secret")
+    (tmp_path / "bad.yaml").write_text("state: {dir: mine}\nlisten: {admin: 127.0.0.1:9}\n]")
+    for file in ("bad.yaml", "missing.yaml"):
+        for words in (["block", "key:x"], ["servers"], ["audit", "verify"]):
+            done = run(tmp_path, *words, "-c", file, env=at_home)
+            assert done.returncode == 3 and "credential" not in done.stderr, (file, words, done)
 
 
 def test_all_commands_find_the_sluice_of_a_desktop_client(tmp_path: Path) -> None:

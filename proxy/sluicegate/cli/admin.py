@@ -21,7 +21,7 @@ from sluicegate.app.instance_lock import InstanceLock
 from sluicegate.cli.options import ConfigFile
 from sluicegate.cli.output import Code, info, load_sound, printable, stop
 from sluicegate.cli.output import Unreachable as Unreachable
-from sluicegate.config import Address
+from sluicegate.config import Address, Config, ConfigError
 
 TIMEOUT: Final = 10.0
 FROM_ALL_WORKERS: Final = 45.0
@@ -30,6 +30,8 @@ TOKEN_FILE: Final = "operator.token"
 KEY_VARIABLE: Final = "SLUICE_KEY"
 MAX_KEY: Final = 65_536
 _KEY: Final = re.compile(r"[!-~]{1,65536}")
+
+_NOTHING: Final = {"version": 1, "servers": {}, "policy": {"use": "team"}}
 
 AdminKey = Annotated[
     str | None,
@@ -111,14 +113,27 @@ class Admin:
     def __init__(self, config_file: Path | None, key: GivenKey | None = None, as_operator: bool = False) -> None:
         if key and as_operator and not key.source.endswith(KEY_VARIABLE):
             stop(Code.USAGE, "--operator excludes --key and --key-file")
-        self.path, self._known, self._broken = load_sound(config_file)
+        self._load(config_file)
         self._key = None if as_operator or key is None else key.value
         self._credential = key.source if key else ""
         self._is_named = self._is_told = False
         self._instance_lock = InstanceLock(self._known.state.dir, self.path)
 
+    def _load(self, named: Path | None) -> None:
+        """Of a file that is no YAML, nothing but the socket of its Sluice can be told: the socket's name is made of the
+        file's path. Raises `ConfigError` where no Sluice has that."""
+        self._has_port = True
+        try:
+            self.path, self._known, self._broken = load_sound(named)
+        except ConfigError as error:
+            self.path, self._has_port, self._broken = config.find_config(named), False, error
+            directory = config.state_dir_of(self.path)
+            if directory is None or InstanceLock(directory, self.path).admin() is None:
+                raise
+            self._known = config.make(_NOTHING | {"state": {"dir": str(directory)}}, self.path.parent)
+
     @property
-    def config(self) -> config.Config:
+    def config(self) -> Config:
         """Raises `ConfigError` where the file has errors: the Sluice that runs goes by what it said before."""
         if self._broken is not None:
             raise self._broken
@@ -164,6 +179,8 @@ class Admin:
     def _client(self) -> "httpx.Client":
         key, socket = self._key, self._instance_lock.admin()
         transport = httpx.HTTPTransport(uds=socket, verify=False)
+        if not (socket or self._has_port):
+            raise Unreachable(f"no Sluice runs with {self.path} any more", *START)
         address = Address("localhost", 80) if socket else reachable(self._known.listen.admin)
         if key is None and socket:
             self._credential = f"the operator, by the socket in {self.state_dir}"

@@ -2,7 +2,6 @@
 
 Imports nothing that one of its commands alone needs, and not typer: a desktop client waits for it."""
 
-import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -23,8 +22,6 @@ T = TypeVar("T")
 # Seconds until a thread that computes lets the event loop go on (sys.setswitchinterval; Python's own is 5 ms). Threads
 # search large arguments for secrets, and the loop waits for each of them after every read and write.
 _SWITCH_INTERVAL: Final = 0.001
-
-_STATE: Final = re.compile(r"""^\s*"?state"?:\s*\{?\s*"?dir"?:\s*["']?([^"'\s,}#]+)""", re.MULTILINE)
 
 
 def cannot_start(error: OSError, path: Path) -> config.ConfigFinding:
@@ -53,22 +50,9 @@ def serve_file(config_file: Path | None) -> Code:
     with config_problems(path):
         if checked.config is not None:
             run_loop(partial(serve_stdio, checked.config, file=path))
-        elif (state := _state(path)) is None or not run_loop(partial(join_stdio, path, state)):
+        elif (state := config.state_dir_of(path)) is None or not run_loop(partial(join_stdio, path, state)):
             return Code.CONFIG
     return Code.OK
-
-
-def _state(path: Path) -> Path | None:
-    """Where a file that cannot be used seems to have its state: good for looking whether a Sluice runs there."""
-    source = config.draft(path)
-    if source is None:  # no YAML: what its lines say
-        try:
-            found = _STATE.search(path.read_text("utf-8", "replace"))
-        except OSError:
-            found = None
-        named = {"state": {"dir": found[1]}} if found else {}
-        source = config.Source(str(path), path.absolute().parent, value=named)
-    return config.state_of(source)
 
 
 def run_loop(main: Callable[[], Awaitable[T]]) -> T:

@@ -5,6 +5,7 @@ a finding or in a repr: it may be a secret.
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
@@ -106,10 +107,11 @@ __all__ = [
     "Log", "Names", "Policy", "Problem", "Profile", "Rate", "Server", "Source", "State", "StdioServer", "Telemetry",
     "Tools", "Webhook", "check", "check_text", "draft", "find_config", "finding_at", "is_key_name", "is_server_key",
     "load", "locate", "make", "nobody_gets_in", "places", "schema", "sound_part",
-    "state_of",
+    "state_dir_of", "state_of",
 ]  # fmt: skip
 
 NAME = "sluice.yaml"
+_STATE: Final = re.compile(r"""^\s*"?state"?:\s*\{?\s*"?dir"?:\s*["']?([^"'\s,}#]+)""", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +175,26 @@ def state_of(source: Source) -> Path | None:
         return None
 
 
-def sound_part(path: Path) -> Config | None:
-    """What a file that has errors says of where its Sluice is, and its audit log. None where that cannot be told: one
-    of those sections has an error. A file that is no YAML says nothing, and the defaults are taken."""
+def state_dir_of(path: Path) -> Path | None:
+    """Where a file that cannot be used seems to have its state: good for looking whether a Sluice runs there."""
     source = draft(path)
-    value = source.value if source is not None and isinstance(source.value, dict) else {}
+    if source is None:  # no YAML: what its lines say
+        try:
+            found = _STATE.search(path.read_text("utf-8", "replace"))
+        except OSError:
+            found = None
+        named = {"state": {"dir": found[1]}} if found else {}
+        source = Source(str(path), path.absolute().parent, value=named)
+    return state_of(source)
+
+
+def sound_part(path: Path) -> Config | None:
+    """What a file that has errors says of where its Sluice is, and its audit log. None where that cannot be told: it is
+    no YAML, or one of those sections has an error."""
+    source = draft(path)
+    if source is None:
+        return None
+    value = source.value if isinstance(source.value, dict) else {}
     sections = {key: value[key] for key in ("state", "listen", "console", "audit") if key in value}
     try:
         return make({"version": 1, "servers": {}, "policy": {"use": "team"}, **sections}, path.parent)
