@@ -373,6 +373,24 @@ async def test_so_is_what_is_no_post(monkeypatch: pytest.MonkeyPatch, method: st
     assert seen == entered == ["key:a"]
 
 
+NO_STREAM: list[tuple[str, dict[str, str], int]] = [
+    ("PUT", {}, 405), ("GET", {"accept": "text/plain"}, 406), ("GET", {"last-event-id": "none"}, 400)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "head", "status"), NO_STREAM)
+async def test_in_a_session_too_but_for_its_end(
+    monkeypatch: pytest.MonkeyPatch, method: str, head: dict[str, str], status: int
+) -> None:
+    async with site() as here, here.client() as client:
+        await open_session(client)
+        async with paid(monkeypatch) as seen:
+            assert (await client.request(method, "/mcp", headers=head)).status_code == status
+            assert seen == ["key:a"]
+            monkeypatch.setattr(LargeRequests, "enter", lambda self, name: anyio.sleep_forever())
+            assert (await client.delete("/mcp")).status_code == 200
+
+
 async def _note(seen: list[str], name: str) -> None:
     seen.append(name)
 

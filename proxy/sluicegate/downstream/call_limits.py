@@ -118,7 +118,8 @@ class ConcurrencyLimit:
                 turn.set_result(True)
         self._free_for_all = 0 if self._queues else self._limit - self._limit // 2
         if self._queues and len(self._inside) < self._limit and self._timer is None:  # until nobody was here lately
-            self._timer = asyncio.get_running_loop().call_later(_LATELY, self._look_again)
+            over = min(self._lately.values(), default=0.0) + _LATELY - self._clock()
+            self._timer = asyncio.get_running_loop().call_later(max(over, 0.01), self._look_again)
 
     def _look_again(self) -> None:
         self._timer = None

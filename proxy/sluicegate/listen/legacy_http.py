@@ -266,10 +266,12 @@ class LegacyHttp:
             if found is None or (found[0] != PUSH and answer is None):
                 await exchange.error(400, "this event cannot be resumed from")
                 return
+            exchange.is_call = True  # servers and other clients make what it carries
             if answer is not None:
                 await answer.resume(exchange, found[1])
                 return
             session.outbox.rewind(found[1])
+        exchange.is_call = True
         await session.attach(exchange, self._context.settings.pace.retry)
 
     async def delete(self, exchange: HttpExchange, principal: Principal) -> None:

@@ -296,7 +296,8 @@ class Listener:
     def _route(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
         if exchange.head.method == "POST":
             return self._post(exchange, principal)
-        if self._legacy.has_session(exchange, principal):  # its end, above all, waits for nothing
+        is_end = exchange.head.method == "DELETE" and self._legacy.has_session(exchange, principal)
+        if is_end:  # it waits for nothing: what waits ends with it
             return self._serve_no_post(exchange, principal)
         return self._uncalled(self._serve_no_post, exchange, principal)
 
