@@ -1,7 +1,9 @@
 """Approvals in one process, the guard included: each ends in how many calls the server saw."""
 
+import itertools
 import json
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from sluicegate.audit.read import approvals
 from sluicegate.policy.arguments import ArgumentSchema
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import ApprovalRef, Client, InputRequired, Result, Trail, Verdict
+from sluicegate.store import Write
+from sluicegate.store.memory import MemoryStore
 from sluicegate.store.sqlite import SqliteStore
 
 
@@ -872,11 +876,13 @@ async def asked(town: Town, **arguments: Any) -> tuple[str, Any, ApprovalRef]:
     return key, ask, outcome.approval_ref
 
 
-async def answered(town: Town, approval_ref: ApprovalRef, value: Any, **arguments: Any) -> Any:
+async def answered(
+    town: Town, approval_ref: ApprovalRef, value: Any, desk: ApprovalQueue | None = None, **arguments: Any
+) -> Any:
     trail = Trail("c2")
     trail.resume("c1", 1, approval_ref)
     call = town.call(trail=trail, **arguments)
-    return await town.run(replace(call, params={**call.params, "inputResponses": {approval_ref.key: value}}))
+    return await town.run(replace(call, params={**call.params, "inputResponses": {approval_ref.key: value}}), desk)
 
 
 async def test_whoever_asked_confirms_in_a_form() -> None:
@@ -918,6 +924,44 @@ async def test_of_two_same_rounds_at_once_one_is_executed_and_the_other_is_told_
         for _ in range(4):
             group.start_soon(send)
     assert sorted(ends) == ["", *["outcome_unknown"] * 3] and len(town.seen) == 1
+
+
+class Slow(MemoryStore):
+    """As over a network: others have their turn meanwhile, and a different number of turns each time."""
+
+    def __init__(self, turns: Sequence[int]) -> None:
+        super().__init__()
+        self._turns = itertools.cycle(turns)
+
+    async def get(self, key: str) -> bytes | None:
+        for _ in range(next(self._turns)):
+            await anyio.lowlevel.checkpoint()
+        return await super().get(key)
+
+    async def swap(self, key: str, expected: bytes | None, writes: Sequence[Write]) -> bool:
+        for _ in range(next(self._turns)):
+            await anyio.lowlevel.checkpoint()
+        return await super().swap(key, expected, writes)
+
+
+@pytest.mark.parametrize("turns", [(1,), (3, 0), (0, 5, 1), (7, 1, 0, 2), (2, 9)])
+@pytest.mark.parametrize("desks", [1, 2])
+async def test_that_is_so_with_a_slow_store_and_at_two_replicas(turns: Sequence[int], desks: int) -> None:
+    town = Town(profile="confirm", how="form", store=Slow(turns))
+    _, _, approval_ref = await asked(town, amount=1)
+    ends: list[str] = []
+    others = [town.desk, *(town.new_desk() for _ in range(desks - 1))]
+
+    async def send(desk: ApprovalQueue, wait: int) -> None:
+        for _ in range(wait):
+            await anyio.lowlevel.checkpoint()
+        outcome = await answered(town, approval_ref, answer(decision="once"), desk=desk, amount=1)
+        ends.append("outcome_unknown" if outcome.value.get("lost") else reason(outcome))  # as `commit` says it
+
+    async with anyio.create_task_group() as group:
+        for number in range(6):
+            group.start_soon(send, others[number % desks], 4 * number)
+    assert sorted(ends) == ["", *["outcome_unknown"] * 5] and len(town.seen) == 1, ends
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from sluicegate.guards.record import RecordGuard
 from sluicegate.outcomes import classify
 from sluicegate.protocol.model import (
     REASON,
+    ApprovalRef,
     Call,
     Client,
     Failure,
@@ -121,6 +122,29 @@ async def test_what_a_store_that_fails_means_depends_on_whether_the_server_was_r
     assert outcome.reason == wanted and events == [wanted]
     assert ("NOT EXECUTED" in str(outcome.value)) == (wanted == "store_unavailable")
     assert "locked" not in str(outcome.value)
+
+
+@pytest.mark.parametrize(("key", "wanted"), [("q1", "outcome_unknown"), ("", "approval_denied")])
+async def test_an_approval_that_another_replica_used_may_have_been_for_this_very_round(key: str, wanted: str) -> None:
+    class Used:
+        @property
+        def note(self) -> dict[str, Any]:
+            return {}
+
+        async def redeem(self) -> bool:
+            return False
+
+    async def spend(key: str, seconds: float | None) -> bool:
+        return True
+
+    async def never(call: Call) -> Outcome:
+        raise AssertionError
+
+    asked = call()
+    asked.trail.resume("c0", 1, ApprovalRef("a1", "d", "rule", "confirm", key))
+    asked.trail.approval_use = Used()
+    outcome: Any = await commit(spend)(asked, never)
+    assert outcome.reason == wanted
 
 
 @pytest.mark.parametrize("at", ["server", "witness"])

@@ -181,7 +181,7 @@ class _ApprovalFlow:
     def _answered(self) -> ApprovalRef | None:
         """Our own question that this round answers."""
         asked = self.call.trail.approval_ref
-        return None if asked is None or not asked.key or asked.is_login else asked
+        return asked if asked is not None and asked.is_question else None
 
     async def _spent(self, answered: ApprovalRef, binding: CallBinding) -> Outcome | None:
         """How a round ends whose approval is over. Rates count a call and its rounds once: a round that is sent again
@@ -205,6 +205,8 @@ class _ApprovalFlow:
 
     def _not_approved(self, approval: Approval) -> Outcome:
         method = self.call.method
+        if approval.state == "consumed" and self._answered() is not None:  # the same round, sent twice
+            return self._used(approval.id)
         if approval.is_waiting:
             text = messages.pending(approval, self.deps.command("approve", approval))
             return messages.answer(method, "approval_pending", text, approval)

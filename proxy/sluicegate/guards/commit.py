@@ -21,6 +21,7 @@ Intend = Callable[[Call, Json | None], Awaitable[bool]]
 the call must not take place."""
 
 USED = "NOT EXECUTED: the approval was used, or withdrawn, at this very moment. The same call again asks for another."
+USED_PERHAPS = "The approval was used, or withdrawn, at this very moment: this call may have been executed."
 UNAVAILABLE = "NOT EXECUTED: the audit log cannot be written, and no call may pass unrecorded. Try again later."
 BEGUN = "This call began at a server whose place another one has taken: it may or may not have been executed."
 REPLACED = "NOT EXECUTED: another server took the place of this one at this very moment. Call again."
@@ -42,6 +43,8 @@ def commit(spend: Spend, intend: Intend | None = None, identity: Identify = str)
             if not is_kept:
                 return refuse(call.method, "audit_unavailable", LATER if trail.has_begun else UNAVAILABLE)
         if approval_use is not None and not await approval_use.redeem():
+            if trail.approval_ref is not None and trail.approval_ref.is_question:  # the same round, sent twice
+                return refuse(call.method, "outcome_unknown", USED_PERHAPS)
             return refuse(call.method, "approval_denied", USED)
         # All of that took time. From here on there is no wait until the server under this key is called.
         if trail.identity is not None and call.target is not None and trail.identity != identity(call.target.server):

@@ -128,6 +128,11 @@ class ApprovalRef:
         """Whether what was asked is a login, and no approval."""
         return self.profile == LOGIN_PROFILE
 
+    @property
+    def is_question(self) -> bool:
+        """Whether it is one of ours, for an approval, that the round answers."""
+        return self.key != "" and not self.is_login
+
 
 class ApprovalUse(Protocol):
     """What lets a call pass that needed a human: said in its intent, and good when it is redeemed, once."""
