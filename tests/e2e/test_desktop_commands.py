@@ -115,7 +115,7 @@ def test_a_mistake_in_the_file_keeps_nobody_from_the_sluice_that_runs(tmp_path: 
         assert told in done.stderr.splitlines() and "sluice.yaml:" in done.stderr
         assert command(tmp_path, "approve", waiting, "-y", **at_home).returncode == 0
         assert "error" not in desktop.ask("tools/call", name="bank__pay", arguments={"n": 1})
-        asking = [["servers"], ["console", "--no-browser"], ["logs", "bank"], ["block"]]
+        asking = [["servers"], ["console", "--no-browser"], ["logs", "bank"], ["block"], ["pins", "list", "bank"]]
         for words in asking if how == "no YAML" else [*asking, ["audit", "tail"]]:
             done = command(tmp_path, *words, **at_home)
             assert done.returncode == 0 and "sluice.yaml:" in done.stderr, (words, done)

@@ -459,7 +459,7 @@ async def test_a_completion_names_no_resource_that_the_client_may_not_read() -> 
     assert (await completed("file:///{dir}/{x}", ["passwd"], dir="pub"))["total"] == 1
     assert await completed("file:///{x}/{name}", ["etc", "pub"]) == {"values": ["pub"], "hasMore": False}
     assert await completed("file://{+x}{?q}", ["/etc/x", "/pub/x"]) == {"values": ["/pub/x"], "hasMore": False}
-    dotted = ["../etc/x", "./x", "x/../../etc", "..", "a..b/.c"]
+    dotted = ["../etc/x", "./x", "x/../../etc", "..", "%2e%2e/x", "a..b/.c"]
     assert await completed("file:///pub/{+x}", dotted) == {"values": ["a..b/.c"], "hasMore": False}
     assert len((await completed("memo:{x}", [str(n) for n in range(300)]))["values"]) == 100
 

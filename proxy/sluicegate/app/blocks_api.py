@@ -74,9 +74,10 @@ def blocks_api(
         if not await act("unblock", what=block.what, by=who):
             return _UNRECORDED
         left = await change(store, lambda others: tuple(row for row in others if row.id != id))
+        late = await _late(took_effect)
         if again := _of(block.what, left):
             return 409, {"error": f"{block.what} was blocked again by {again.by}: unblock that, too"}
-        return 200, {"block": _row(block), "note": "", "unconfirmed": await _late(took_effect)}
+        return 200, {"block": _row(block), "note": "", "unconfirmed": late}
 
     return BlocksApi(every, add, end)
 

@@ -121,8 +121,8 @@ def is_clean(uri: str) -> bool:
 
 
 def has_dot_segment(text: str) -> bool:
-    """Whether a part of a URI makes every URI with it unclean."""
-    return _DOTS.search(text) is not None
+    """Whether a part of a URI makes every URI with it unclean: by a dot segment, also an encoded one."""
+    return _DOTS.search(text) is not None or _HIDDEN.search(text) is not None
 
 
 def _split(uri: str) -> tuple[str, str]:

@@ -140,6 +140,11 @@ class Admin:
         return self._known
 
     @property
+    def is_broken(self) -> bool:
+        """Whether the file has errors."""
+        return self._broken is not None
+
+    @property
     def state_dir(self) -> Path:
         return self._known.state.dir
 

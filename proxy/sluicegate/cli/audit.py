@@ -128,7 +128,7 @@ def _lines(reports: Iterable[VerifyReport]) -> Iterator[str]:
 
 
 def retire(
-    writer: Annotated[str, typer.Argument(metavar="LOG", help="The log, as `verify --fleet` names it.")],
+    writer: Annotated[str, typer.Argument(metavar="WRITER", help="The log, as `verify --fleet` names it.")],
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:

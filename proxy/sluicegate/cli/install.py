@@ -109,10 +109,10 @@ def install(
         except BaseException:  # also an interrupt: secrets that nothing names do not stay
             moved.drop()
             raise
-    remember_hanging(path, classes)
     for plan in plans:
         if plan.change is not None:
             _apply(plan, Journal(state_folder(path), plan.client))
+    remember_hanging(path, classes)
     if not as_json:
         info(f"next: restart {', '.join(plan.client for plan in plans if plan.change)}; then sluice servers")
 

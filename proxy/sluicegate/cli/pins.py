@@ -173,7 +173,7 @@ def _named(rows: list[Row], names: list[str]) -> list[Row]:
 
 
 def _rows(admin: Admin, server: str | None, definitions: bool = False) -> list[Row]:
-    if server is not None and server not in admin.config.servers:
+    if server is not None and not admin.is_broken and server not in admin.config.servers:
         stop(Code.NEGATIVE, f"no server {printable(server)} is configured")
     params = ({"server": server} if server else {}) | ({"definitions": "1"} if definitions else {})
     try:
