@@ -2,13 +2,16 @@
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.sluice_process import sluice
+from e2e.sluice_process import ROOT, sluice
 from waiting import until_so as until
+
+from sluicegate.downstream.transport import stray_processes
 
 SCRIPT = Path(__file__).with_name("straying_server.py")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no other system hands orphans to Sluice")
@@ -127,3 +130,24 @@ def test_what_a_sluice_that_was_killed_had_started_ends_at_the_next_start(tmp_pa
             assert runs(server) and runs(own)
         ((server, others),) = starts(other, "a")
         assert runs(server) and runs(others)
+
+
+def test_a_sluice_that_is_started_in_the_shell_of_such_a_server_ends_neither_itself_nor_what_runs_it() -> None:
+    """The variable is in its environment, too."""
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    marked = {**os.environ, stray_processes.MARK: f"{namespace}.{dead.pid}.1.0", "PYTHONPATH": str(ROOT / "proxy")}
+    script = (
+        "import os; from sluicegate.downstream.transport.stray_processes import forsaken; "
+        "print(os.getpid(), os.getppid(), *(one.pid for one in forsaken()))"
+    )
+    beside = subprocess.Popen(["sleep", "600"], env=marked)
+    try:
+        line = f"{sys.executable} -c '{script}'; true"  # a shell that stays its parent
+        done = subprocess.run(["sh", "-c", line], env=marked, capture_output=True, text=True, check=True)
+        own, parent, *found = map(int, done.stdout.split())
+        assert beside.pid in found and own not in found and parent not in found, done.stdout
+    finally:
+        beside.kill()
+        beside.wait()

@@ -75,12 +75,22 @@ def new_mark() -> str:
 
 def forsaken() -> set[Stray]:
     """What a Sluice of this user has started that was killed: it runs, and that Sluice does not. Processes of other
-    containers are not looked at: there the number of a process means another one."""
-    here, found = _namespace(os.getpid()), list[int]()
-    for entry in Path("/proc").glob("[0-9]*") if here else ():
-        if (owner := _owner(int(entry.name), here)) is not None and not _runs(owner):
-            found.append(int(entry.name))
-    return _running(found)
+    containers are not looked at: there the number of a process means another one. Nor is whoever has the variable from
+    such a server's shell and is a Sluice, or runs this one."""
+    here = _namespace(os.getpid())
+    pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")] if here else []
+    owners = {pid: owner for pid in pids if (owner := _owner(pid, here)) is not None}
+    spared = {owner.pid for owner in owners.values() if _runs(owner)}.union(_with_parents(os.getpid()))
+    return _running(pid for pid, owner in owners.items() if pid not in spared and not _runs(owner))
+
+
+def _with_parents(pid: int) -> Iterator[int]:
+    while pid > 0:
+        yield pid
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+        except (OSError, IndexError, ValueError):
+            return
 
 
 def _owner(pid: int, namespace: str) -> Stray | None:
