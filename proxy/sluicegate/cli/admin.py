@@ -31,8 +31,6 @@ KEY_VARIABLE: Final = "SLUICE_KEY"
 MAX_KEY: Final = 65_536
 _KEY: Final = re.compile(r"[!-~]{1,65536}")
 
-_NOTHING: Final = {"version": 1, "servers": {}, "policy": {"use": "team"}}
-
 AdminKey = Annotated[
     str | None,
     typer.Option("--key", metavar="KEY", show_default=False,
@@ -130,7 +128,7 @@ class Admin:
             directory = config.state_dir_of(self.path)
             if directory is None or InstanceLock(directory, self.path).admin() is None:
                 raise
-            self._known = config.make(_NOTHING | {"state": {"dir": str(directory)}}, self.path.parent)
+            self._known = config.without_servers({"state": {"dir": str(directory)}}, self.path.parent)
 
     @property
     def config(self) -> Config:

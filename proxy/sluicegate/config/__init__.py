@@ -107,7 +107,7 @@ __all__ = [
     "Log", "Names", "Policy", "Problem", "Profile", "Rate", "Server", "Source", "State", "StdioServer", "Telemetry",
     "Tools", "Webhook", "check", "check_text", "draft", "find_config", "finding_at", "is_key_name", "is_server_key",
     "load", "locate", "make", "nobody_gets_in", "places", "schema", "sound_part",
-    "state_dir_of", "state_of",
+    "state_dir_of", "state_of", "without_servers",
 ]  # fmt: skip
 
 NAME = "sluice.yaml"
@@ -188,6 +188,11 @@ def state_dir_of(path: Path) -> Path | None:
     return state_of(source)
 
 
+def without_servers(sections: Mapping[str, Any], base: Path) -> Config:
+    """For whoever looks for a Sluice, or for what it keeps. Raises `ConfigError`."""
+    return make({"version": 1, "servers": {}, "policy": {"use": "team"}, **sections}, base)
+
+
 def sound_part(path: Path) -> Config | None:
     """What a file that has errors says of where its Sluice is, and its audit log. None where that cannot be told: it is
     no YAML, or one of those sections has an error."""
@@ -197,7 +202,7 @@ def sound_part(path: Path) -> Config | None:
     value = source.value if isinstance(source.value, dict) else {}
     sections = {key: value[key] for key in ("state", "listen", "console", "audit") if key in value}
     try:
-        return make({"version": 1, "servers": {}, "policy": {"use": "team"}, **sections}, path.parent)
+        return without_servers(sections, path.parent)
     except ConfigError:
         return None
 
