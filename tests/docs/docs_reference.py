@@ -24,7 +24,7 @@ from sluicegate.policy.lint_syntax import AREAS
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PART = re.compile(r"(?<=<!-- generated: )(\w+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
-NAMED = {"clients.keys": "Key", "approvals.profiles": "Profile"}
+NAMED = {"clients.keys": "Key", "approvals.profiles": "Profile", "toolsets": "ToolsetSection"}
 
 
 def written(text: str) -> str:

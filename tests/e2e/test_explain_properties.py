@@ -63,6 +63,10 @@ sections = st.fixed_dictionaries(
 alone = st.sampled_from(
     [{}, {}, {"prefix": "hub"}, {"prefix": ""}, {"prefix": "", "unlisted": "forward", "pin": "warn"}]
 )
+toolsets = st.sampled_from([
+    {}, {}, {"tools": ["git/get_*"]}, {"tools": ["!git/delete_*", "!k8s/x"]},
+    {"tools": ["*/*"], "resources": ["git/file:///a", "!git/x:*"]}, {"tools": ["k8s/*"]},
+])  # fmt: skip
 questions = st.one_of(
     st.tuples(
         st.just("tools/call"), st.sampled_from([*TOOLS, *TOOLS, "nothing", "GET_X"]), st.sampled_from([{}, {"n": 2}])
@@ -198,9 +202,10 @@ def _listed(definitions: dict[str, Json]) -> list[Json]:
 @given(
     lines, clients, sections, alone, definitions, definitions,
     st.lists(st.sampled_from(TOOLS)), st.lists(questions, min_size=1, max_size=4), st.booleans(), st.booleans(),
+    toolsets,
 )  # fmt: skip
 def test_what_is_explained_is_what_happens(  # type: ignore[no-untyped-def]
-    rows, client, section, single, first, then, accepted, asked, shadow, is_changed
+    rows, client, section, single, first, then, accepted, asked, shadow, is_changed, toolset
 ) -> None:
     servers = {"git": section | single} | ({} if single else {"k8s": {"command": "y"}})
     roles = client.roles
@@ -212,9 +217,10 @@ def test_what_is_explained_is_what_happens(  # type: ignore[no-untyped-def]
         },
         "anonymous": {"roles": []},
     }  # fmt: skip
-    made = config.make({"policy": {"use": "personal"}, "servers": servers, "clients": ways}, Path("/nowhere"))
+    settings_of = {"policy": {"use": "personal"}, "servers": servers, "clients": ways}
+    made = config.make(settings_of | ({"toolsets": {"dev": toolset}} if toolset else {}), Path("/nowhere"))
     client, lead = (room_settings.client_of(made, one.principal) or one for one in (client, LEAD))
-    client = replace(client, roles=roles)  # groups come with tokens alone
+    client = replace(client, roles=roles, toolset="dev" if toolset else "")  # groups come with tokens alone
 
     async def main() -> None:
         town = Town(made, rows, shadow, first)

@@ -29,7 +29,7 @@ def expect(metrics: Metrics, config: Config) -> None:
     clients = ["local", *(f"key:{name}" for name in config.clients.keys)]
     clients += ["anonymous"] if config.clients.anonymous else []
     enabled = [key for key, server in config.servers.items() if server.enabled]
-    metrics.expect(enabled, clients, policy_loading.profiles(config))
+    metrics.expect(enabled, clients, policy_loading.profiles(config), config.toolsets)
 
 
 def servers(control: ServerControl) -> Iterator[Sample]:

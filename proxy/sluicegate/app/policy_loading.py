@@ -15,6 +15,7 @@ from sluicegate.policy.judge import PolicyInForce
 from sluicegate.policy.lint_semantics import KnownNames
 from sluicegate.policy.profiles import BUILT_IN, ApprovalProfile
 from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist, nobody_accepted
+from sluicegate.policy.toolsets import Toolset, Toolsets
 from sluicegate.protocol.model import Target
 
 
@@ -66,6 +67,17 @@ def classes(config: Config) -> Classes:
     return Classes({key: server.tools.classes for key, server in config.servers.items()})
 
 
+def toolsets(config: Config) -> list[Toolset]:
+    return [
+        Toolset(
+            name,
+            {"tool": one.tools, "prompt": one.of_servers(one.prompts), "res": one.of_servers(one.resources)},
+            frozenset(one.roles), frozenset(one.default_for),
+        )
+        for name, one in config.toolsets.items()
+    ]  # fmt: skip
+
+
 def make(
     config: Config,
     loaded: LoadedPolicy,
@@ -78,8 +90,9 @@ def make(
     there = enabled.keys() if running is None else enabled.keys() & set(running)
     lists = allowlist({key: ToolRules(enabled[key].tools.allow, enabled[key].tools.deny) for key in there})
     until = config.policy.until
+    narrowed = Toolsets(toolsets(config), loaded.policy) if config.toolsets else None
     return PolicyInForce(
-        Rulebook(loaded.policy, classes(config), lists, loaded.arguments, is_accepted),
+        Rulebook(loaded.policy, classes(config), lists, loaded.arguments, is_accepted, toolsets=narrowed),
         explains=config.policy.on_deny == "explain",
         until=until.timestamp() if until else None,
     )

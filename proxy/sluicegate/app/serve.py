@@ -27,6 +27,7 @@ from sluicegate.app.login_pages import LoginPages
 from sluicegate.app.login_sign_in import SignIn
 from sluicegate.app.reload import InForce, ToldReload, joining
 from sluicegate.app.services import Services
+from sluicegate.app.toolset_entry import PolicyToolsets
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.config import Address, Config
 from sluicegate.config.fleet import PeerTls
@@ -121,7 +122,8 @@ async def running(
         mark = "" if inner.services.replicas is None else inner.services.replicas.mark
         listener = Listener(inner.handler, ME, identities.clients, settings.listening(config, mark), inner.end_session,
                             refused, on_abandoned=inner.abandon, on_sweep=inner.keep, handover=handover,
-                            until_free=inner.until_free, pages=pages, peers=peers)  # fmt: skip
+                            until_free=inner.until_free, pages=pages, peers=peers,
+                            toolsets=PolicyToolsets(inner.services.judging.judge))  # fmt: skip
         inner.behind.sessions.set(listener)
         inner.services.metrics.watch(partial(_open, listener))
         files = open_files.raise_limit()

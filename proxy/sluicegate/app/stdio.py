@@ -12,10 +12,11 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
@@ -33,13 +34,17 @@ log = logging.getLogger(__name__)
 
 JOIN: Final = "/join"
 """Asked at the admin socket by a process that is about to join this Sluice."""
+_TOOLSET: Final = b"toolset "
+"""What a process that joins says first, with the name of its client's toolset. No message begins so."""
+_CHUNK: Final = 4096
 _AGAIN: Final = 0.05
 _PATIENCE: Final = 5.0  # seconds that the Sluice that runs has to say what is in force
 Serve = Callable[[line_streams.LineReader, line_streams.LineWriter], Awaitable[None]]
 
 
-async def serve_stdio(config: Config, *, file: Path | None = None) -> None:
-    """One client on stdin and stdout, until it closes stdin or SIGTERM comes. Without a file it shares nothing."""
+async def serve_stdio(config: Config, *, file: Path | None = None, toolset: str = "") -> None:
+    """One client on stdin and stdout, until it closes stdin or SIGTERM comes. Without a file it shares nothing. It has
+    the toolset of that name; "" for the one of its roles, or none."""
     telemetry.configure(config.log.level, config.log.format)
     async with _standard_streams() as (reader, writer):
         lock = InstanceLock(Path(config.state.dir), file) if file is not None else None
@@ -47,15 +52,15 @@ async def serve_stdio(config: Config, *, file: Path | None = None) -> None:
             log.warning(f"{lock.unshared}: every client runs a Sluice of its own, and commands work on state.dir alone")
         if file is None or lock is None or lock.unshared:
             async with core(config, "stdio", file) as inner:
-                await _server(config, inner)(reader, writer)
+                await _server(config, inner, toolset)(reader, writer)
         elif lock.take():
-            async with _firewall(config, file, lock) as serve:
+            async with _firewall(config, file, lock, toolset) as serve:
                 await serve(reader, writer)
         else:
-            await _go_along(file, lock, reader, writer, config.limits.max_request)
+            await _go_along(file, lock, reader, writer, config.limits.max_request, toolset)
 
 
-async def join_stdio(file: Path, state: Path) -> bool:
+async def join_stdio(file: Path, state: Path, toolset: str = "") -> bool:
     """The same for a file that cannot be used, by way of the Sluice that runs with it: False where none does. Raises
     `ConfigError` if that one ends and the file still cannot be used."""
     telemetry.configure("info", "auto")
@@ -65,7 +70,7 @@ async def join_stdio(file: Path, state: Path) -> bool:
         return False
     found[1].close()
     async with _standard_streams() as (reader, writer):
-        await _go_along(file, lock, reader, writer, Limits().max_request)
+        await _go_along(file, lock, reader, writer, Limits().max_request, toolset)
     return True
 
 
@@ -112,12 +117,12 @@ def _until_sigterm(stdin: line_streams.LineReader) -> Iterator[line_streams.Line
 
 
 @asynccontextmanager
-async def _firewall(config: Config, file: Path, lock: InstanceLock) -> AsyncIterator[Serve]:
+async def _firewall(config: Config, file: Path, lock: InstanceLock, toolset: str) -> AsyncIterator[Serve]:
     async with core(config, "stdio", file) as inner:
         serve = _server(config, inner)
         answer = partial(_answer_operators, config, inner)
-        async with lock.open(serve, partial(_at_socket, answer)):
-            yield serve
+        async with lock.open(partial(_joined, serve), partial(_at_socket, answer)):
+            yield partial(serve, toolset=toolset)
 
 
 @asynccontextmanager
@@ -143,8 +148,41 @@ async def _answer_operators(config: Config, inner: Core, listener: socket.socket
     await desktop.serve_desktop_admin(config, inner, listener)
 
 
-def _server(config: Config, inner: Core) -> Serve:
-    """Serves one client on a pair of streams; each is the local one."""
+async def _joined(serve: "ServeWithin", reader: line_streams.LineReader, writer: line_streams.LineWriter) -> None:
+    """Serves a client of another process, which may say first which toolset it has."""
+    begun = more = await reader.read(_CHUNK)
+    while more and b"\n" not in begun and len(begun) < _CHUNK and begun.startswith(_TOOLSET[: len(begun)]):
+        begun += (more := await reader.read(_CHUNK))
+    toolset = b""
+    if begun.startswith(_TOOLSET):
+        toolset, _, begun = begun.removeprefix(_TOOLSET).partition(b"\n")
+    await serve(_Resumed(begun, reader), writer, toolset=toolset.decode("ascii", "replace"))
+
+
+class _Resumed:
+    """A reader of which a part was read already."""
+
+    def __init__(self, begun: bytes, inner: line_streams.LineReader) -> None:
+        self._begun, self._inner = begun, inner
+
+    async def read(self, n: int) -> bytes:
+        if not self._begun:
+            return await self._inner.read(n)
+        found, self._begun = self._begun[:n], self._begun[n:]
+        return found
+
+
+class ServeWithin(Protocol):
+    """Serves one client, which has the toolset of that name."""
+
+    def __call__(
+        self, reader: line_streams.LineReader, writer: line_streams.LineWriter, toolset: str = ""
+    ) -> Coroutine[Any, Any, None]: ...
+
+
+def _server(config: Config, inner: Core, chosen: str = "") -> ServeWithin:
+    """Serves one client on a pair of streams; each is the local one. It has the toolset that was `chosen`, unless it
+    says another."""
     limits, everybody = config.limits, _Everybody()
     inner.behind.sessions.set(everybody)
     has_begun = False
@@ -156,16 +194,25 @@ def _server(config: Config, inner: Core) -> Serve:
             return _begin(inner, call)
         return inner.handler(call)
 
-    async def serve(reader: line_streams.LineReader, writer: line_streams.LineWriter) -> None:
+    async def serve(reader: line_streams.LineReader, writer: line_streams.LineWriter, toolset: str = chosen) -> None:
         with everybody.one() as offer_ask:
             await stdio.serve(
-                handle, reader=reader, writer=writer, client=Client("local", config.clients.local.roles),
+                handle, reader=reader, writer=writer, client=_client(config, inner, toolset),
                 server_info=ME, on_session_end=inner.end_session, max_line=limits.max_request,
                 max_depth=limits.max_depth, max_nodes=limits.nodes, max_batch=limits.max_batch,
                 on_abandoned=inner.abandon, offer_ask=offer_ask, until_free=inner.until_free,
             )  # fmt: skip
 
     return serve
+
+
+def _client(config: Config, inner: Core, toolset: str) -> Client:
+    """With a toolset that is not there for it, nothing is."""
+    client = Client("local", config.clients.local.roles)
+    found = inner.services.judging.judge.enter(client, toolset)
+    if found is None:
+        log.warning("this toolset is not there for this client: it sees nothing", extra={"toolset": toolset})
+    return replace(client, toolset=toolset if found is None else found)
 
 
 async def _begin(inner: Core, call: Call) -> Outcome:
@@ -180,29 +227,33 @@ async def _begin(inner: Core, call: Call) -> Outcome:
 
 
 async def _go_along(
-    file: Path, lock: InstanceLock, reader: line_streams.LineReader, writer: line_streams.LineWriter, max_line: int
-) -> None:
+    file: Path, lock: InstanceLock, reader: line_streams.LineReader, writer: line_streams.LineWriter, max_line: int,
+    toolset: str,
+) -> None:  # fmt: skip
     """Carries this client's lines to whoever runs the firewall: another process, and some day this one."""
     past = SessionTranscript(ME)
     send, inbox = anyio.create_memory_object_stream[Line](0)
     async with anyio.create_task_group() as group:
         group.start_soon(pump, reader, max_line, send)
         async with AsyncExitStack() as ours, inbox:
-            while not await _carried(lock, inbox, writer, past):
+            while not await _carried(lock, inbox, writer, past, toolset):
                 if lock.take():  # with the file as it is by now
-                    await ours.enter_async_context(_firewall(load(file), file, lock))
+                    await ours.enter_async_context(_firewall(load(file), file, lock, toolset))
                 else:  # whoever holds the lock is not ready yet, or about to end
                     await anyio.sleep(_AGAIN)
         group.cancel_scope.cancel()
 
 
 async def _carried(
-    lock: InstanceLock, inbox: MemoryObjectReceiveStream[Line], writer: line_streams.LineWriter, past: SessionTranscript
-) -> bool:
+    lock: InstanceLock, inbox: MemoryObjectReceiveStream[Line], writer: line_streams.LineWriter,
+    past: SessionTranscript, toolset: str,
+) -> bool:  # fmt: skip
     """Whether the client is done; not yet where nobody answers, and where who did has ended."""
     if not lock.is_ours:
         await _join(lock)
     sluice = await lock.connect()
+    if sluice is not None and toolset:
+        sluice[1].write(_TOOLSET + toolset.encode() + b"\n")
     return sluice is not None and await relay(inbox, writer, BridgeStreams(*sluice), past)
 
 

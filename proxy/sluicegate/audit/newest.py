@@ -173,8 +173,8 @@ class CallFilter:
 
 
 def _searched(record: Record) -> str:
-    named = ("call", "principal", "owner", "method", "server", "own", "public", "asked", "reason", "trace", "decision",
-             "arguments")  # fmt: skip
+    named = ("call", "principal", "owner", "toolset", "method", "server", "own", "public", "asked", "reason", "trace",
+             "decision", "arguments")  # fmt: skip
     return json.dumps([record.get(name) for name in named], ensure_ascii=False).casefold()
 
 
@@ -289,8 +289,8 @@ def _of_intent(
 def summary(record: Record) -> Record:
     """A call in a line, without its arguments."""
     decision = as_record(record.get("decision"))
-    names = ("time", "principal", "owner", "client", "method", "server", "kind", "own", "public", "asked", "class",
-             "reason", "code", "seconds", "trace", "round")  # fmt: skip
+    names = ("time", "principal", "owner", "toolset", "client", "method", "server", "kind", "own", "public", "asked",
+             "class", "reason", "code", "seconds", "trace", "round")  # fmt: skip
     row = {"id": record.get("call", ""), "outcome": record.get("outcome", ""), "is_open": record["type"] == "intent"}
     row |= {name: record[name] for name in names if name in record}
     return row | {name: decision[name] for name in ("verdict", "rule", "would_deny") if name in decision}

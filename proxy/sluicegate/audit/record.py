@@ -174,6 +174,7 @@ class Composer:
         key = (
             call.method, client.principal, client.roles, client.owner, client.revision, client.session,
             name[:_MAX_SMALL] if isinstance(name, str) else "", version[:64] if isinstance(version, str) else "",
+            client.toolset,
         )  # fmt: skip
         cached = self._clients.get(key)
         if cached is None:
@@ -182,7 +183,7 @@ class Composer:
 
     def _encode_asker(
         self, method: str, principal: str, roles: tuple[str, ...], owner: str, revision: str, session: str | None,
-        name: str, version: str,
+        name: str, version: str, toolset: str,
     ) -> str:  # fmt: skip
         shown, written = [self._redactor.text(role) for role in roles[:MAX_ROLES]], self._redactor.written
         fields: Json = {
@@ -194,6 +195,8 @@ class Composer:
         }
         if owner:
             fields["owner"] = self._redactor.text(owner)
+        if toolset:
+            fields["toolset"] = self._redactor.text(toolset, 32)
         if session is not None:  # an id is a bearer's right in old revisions, so that only its digest is kept
             fields["session"] = self._redactor.short_digest(session)
         return f'"method":{self._id(method)},"transport":"{self._transport}",{dump(fields)[1:-1]}'

@@ -11,9 +11,13 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Final
 
 from sluicegate.cli.output import Code, Stopped, Unreachable, error_object, info
 from sluicegate.config import ConfigError
+
+_OPTIONS: Final = {"-c": "config", "--config": "config", "--toolset": "toolset"}
+"""Of `sluice stdio`, as far as the files of desktop clients have them."""
 
 
 def main() -> None:
@@ -32,12 +36,9 @@ def main() -> None:
 def _is_desktop(words: Sequence[str]) -> bool:
     """Whether this is the command that `install` writes into the files of desktop clients. It is read here, because a
     person waits for that client, and importing typer would be a twentieth of its start."""
-    match words:
-        case ["stdio"]:
-            return True
-        case ["stdio", "-c" | "--config", file]:
-            return not file.startswith("-")
-    return False
+    if words[:1] != ["stdio"] or len(words) % 2 == 0:
+        return False
+    return all(word in _OPTIONS for word in words[1::2]) and not any(word.startswith("-") for word in words[2::2])
 
 
 def _serve_desktop(words: Sequence[str]) -> int:
@@ -45,7 +46,9 @@ def _serve_desktop(words: Sequence[str]) -> int:
     gc.freeze()  # what is imported by now stays
     gc.set_threshold(20_000, 50, 100)  # as where `serve` is up: a start and a call make few cycles
     gc.enable()
-    return int(run.serve_file(Path(words[2]) if words[2:] else None))
+    given = {_OPTIONS[word]: value for word, value in zip(words[1::2], words[2::2], strict=True)}
+    file = given.get("config")
+    return int(run.serve_file(Path(file) if file else None, given.get("toolset", "")))
 
 
 def _run_command(words: Sequence[str], as_json: bool) -> int:

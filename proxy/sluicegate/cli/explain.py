@@ -4,6 +4,7 @@ The verdict is found here, without casbin. What servers list, what a person acce
 of the Sluice that runs, if it decides by the same config; else it is read from `state.dir`.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -45,6 +46,9 @@ def explain(
         list[str] | None,
         typer.Option("--group", metavar="GROUP", help="A group in the client's token; may be repeated."),
     ] = None,
+    toolset: Annotated[
+        str, typer.Option("--toolset", metavar="NAME", help="At this toolset; else the one of the client's roles.")
+    ] = "",
     args: Annotated[
         str | None, typer.Option("--args", metavar="JSON", help="The arguments of the call, as a JSON object.")
     ] = None,
@@ -69,6 +73,9 @@ def explain(
             stop(Code.UNREACHABLE, f"what is stored cannot be read: {error}")
     client = _client(facts, question["as"], role or [], group or [])
     book = policy_loading.make(loaded.running(facts.servers), policy, facts.servers).rulebook
+    if toolset and toolset not in loaded.toolsets:
+        stop(Code.USAGE, f"--toolset: no toolset is called so; there is {', '.join(loaded.toolsets) or 'none'}")
+    client = replace(client, toolset=toolset or (book.toolsets.enter(client, "") if book.toolsets else "") or "")
     found = book.explain_by(facts, client, KINDS[method], _arguments(args))
     for note in explain_facts.notes(loaded, facts, client):
         info(f"note: {note}")

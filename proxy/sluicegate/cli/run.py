@@ -41,7 +41,7 @@ def config_problems(path: Path, why: Callable[[OSError, Path], config.ConfigFind
         stop(Code.CONFIG, str(why(error, path)))
 
 
-def serve_file(config_file: Path | None) -> Code:
+def serve_file(config_file: Path | None, toolset: str = "") -> Code:
     """Serves one client on stdin and stdout with a config file, or goes along with the Sluice that runs with it."""
     path = config.find_config(config_file)
     checked = config.check(path)
@@ -49,8 +49,11 @@ def serve_file(config_file: Path | None) -> Code:
         info(str(finding))
     with config_problems(path):
         if checked.config is not None:
-            run_loop(partial(serve_stdio, checked.config, file=path))
-        elif (state := config.state_dir_of(path)) is None or not run_loop(partial(join_stdio, path, state)):
+            if toolset and toolset not in checked.config.toolsets:
+                names = ", ".join(checked.config.toolsets) or "none"
+                stop(Code.USAGE, f"--toolset: {path} has no toolset of this name; it has {names}")
+            run_loop(partial(serve_stdio, checked.config, file=path, toolset=toolset))
+        elif (state := config.state_dir_of(path)) is None or not run_loop(partial(join_stdio, path, state, toolset)):
             return Code.CONFIG
     return Code.OK
 

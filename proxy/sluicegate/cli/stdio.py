@@ -10,6 +10,7 @@ from sluicegate import config
 from sluicegate.app.stdio import serve_stdio
 from sluicegate.cli.admin import GivenKey, key_of
 from sluicegate.cli.options import ConfigFile
+from sluicegate.cli.output import Code, stop
 from sluicegate.cli.run import config_problems, run_loop, serve_file
 
 
@@ -18,6 +19,10 @@ def stdio(
     url: Annotated[
         str | None, typer.Option(metavar="URL", help="Connect to the Sluice at this URL instead of starting one.")
     ] = None,
+    toolset: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Show this toolset of the config file. With --url: write it into the URL."),
+    ] = "",
     key_file: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="With --url: a file that holds the client key; else $SLUICE_KEY."),
@@ -29,11 +34,13 @@ def stdio(
 ) -> None:
     """Serve one client on stdin and stdout. Only MCP messages go to stdout."""
     if url:
+        if toolset:
+            stop(Code.USAGE, f"--toolset: write it into the URL: {url.rstrip('/')}/{toolset}")
         shown = key_of(key_file, key, may_read_stdin=False)
         with config_problems(Path(url)):
             run_loop(partial(serve_stdio, _bridge(url, shown), file=None))
         return
-    raise typer.Exit(serve_file(config_file))
+    raise typer.Exit(serve_file(config_file, toolset))
 
 
 def _bridge(url: str, key: GivenKey | None) -> config.Config:

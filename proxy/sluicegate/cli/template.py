@@ -90,6 +90,14 @@ REST: Final = """\
 #   # Clients log in by themselves: Sluice is their authorization server, in front of this provider.
 #   # login: {issuer: https://login.example.com, client_id: sluice, scopes: [openid], roles_from: [groups], lasts: 7d}
 
+# toolsets:                                   # parts of it, each at /mcp/NAME or with `sluice stdio --toolset NAME`
+#   dev:
+#     tools: ["github/*", "!github/delete_*"]   # SERVER/GLOB over own names; ! leaves out
+#     prompts: ["github/*"]                     # these two: those of the servers that `tools` names, unless set
+#     resources: ["github/*"]
+#     for: ["role:dev"]                         # everybody, unless set
+#     default_for: []                           # roles that have it at /mcp, too
+
 # approvals:
 #   hold_for: 45s                             # how long a call waits for its approval before it is told to come back
 #   profiles:                                 # what p2 rows may ask for besides confirm, one-of-leads and two-person

@@ -116,7 +116,7 @@ def _unknown(path: Path) -> Problem:
             kind = "reaches by url" if section is StdioServer else "starts by command"
             message = f'"{key}" is for a server that Sluice {kind}'
             return Problem(path, "unknown-key", message, "a server has a command or a url", at_key=True)
-    keys = list(section.model_fields) if section else []
+    keys = [field.alias or name for name, field in section.model_fields.items()] if section else []
     theirs = _OTHER_NAMES.get(key, "")
     near = [theirs] if theirs.partition(":")[0] in keys else difflib.get_close_matches(key, keys, n=1)
     hint = f'did you mean "{near[0]}"?' if near else f"its keys are {', '.join(keys)}" if keys else ""

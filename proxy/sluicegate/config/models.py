@@ -38,6 +38,7 @@ from sluicegate.config.names import (
     Prefix,
     PublicUrl,
     ServerKey,
+    ToolsetName,
     Url,
     VariableName,
     VariableValue,
@@ -46,6 +47,7 @@ from sluicegate.config.names import (
 from sluicegate.config.policy import Approvals, Class, Policy
 from sluicegate.config.section import Section, written
 from sluicegate.config.state import State
+from sluicegate.config.toolsets import ToolsetSection
 from sluicegate.config.units import (
     WHOLE,
     Address,
@@ -358,6 +360,8 @@ class Config(Section):
     """Who gets in, and with which roles."""
     policy: Policy
     """Who may do what. Required."""
+    toolsets: dict[ToolsetName, ToolsetSection] = written({})
+    """Endpoints that show a part of what policy allows: `/mcp/NAME`, and `sluice stdio --toolset NAME`."""
     approvals: Approvals = written({})
     """Who agrees to calls that the policy asks a human for."""
     audit: Audit = written({})

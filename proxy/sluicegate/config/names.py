@@ -17,6 +17,8 @@ _KEY_NAME = deferred_pattern(r"[a-z0-9][a-z0-9._-]{0,63}")
 _HASH = deferred_pattern(r"sha256:[0-9a-f]{64}")
 _RING_KEY = deferred_pattern(r"[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]=?")
 _ROLE = deferred_pattern(r"role:[^\s,\"]{1,128}")
+_TOOLSET = deferred_pattern(r"[a-z][a-z0-9-]{0,31}")
+_SERVER_GLOB = deferred_pattern(r"(?s:!?[a-z0-9*?\[\]!-]+/.+)")
 _PROFILE = deferred_pattern(r"(?!none$)[a-z][a-z0-9-]{0,31}")
 _REPLICA = deferred_pattern(r"[A-Za-z0-9_-]{1,63}")
 _HOST = deferred_pattern(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
@@ -148,6 +150,12 @@ ReplicaName = Annotated[
 ProfileName = Annotated[
     str,
     _matching(_PROFILE, "bad-profile-name", "a profile's name is 1 to 32 of a-z, 0-9 and -, a letter first, not none"),
+]
+ToolsetName = Annotated[
+    str, _matching(_TOOLSET, "bad-toolset-name", "a toolset's name is 1 to 32 of a-z, 0-9 and -, a letter first")
+]
+ServerGlob = Annotated[
+    str, _matching(_SERVER_GLOB, "bad-glob", "write SERVER/GLOB, or !SERVER/GLOB for what is left out")
 ]
 Role = Annotated[str, _matching(_ROLE, "bad-role", "a role is written role:NAME")]
 Host = Annotated[str, _matching(_HOST, "bad-host", "not a host; write name or name:port, without scheme and path")]

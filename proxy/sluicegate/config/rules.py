@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -144,6 +145,26 @@ def _prefixes_differ(config: Config) -> Iterator[Problem]:
         if first != key and server.prefix:
             path = ("servers", key, "prefix")
             yield Problem(path, "duplicate-prefix", f'"{server.prefix}" is the prefix of the server {first} already')
+
+
+def _toolsets_hold_something(config: Config) -> Iterator[Problem]:
+    """Globs of servers are judged here, those of names where the lists are known."""
+    roles: dict[str, str] = {}
+    for name, toolset in config.toolsets.items():
+        path = ("toolsets", name)
+        if not (toolset.tools or toolset.prompts or toolset.resources):
+            yield Problem(path, "empty-toolset", "this toolset has nothing", "add tools: [SERVER/GLOB]")
+        for part, globs in toolset.globs():
+            for at, glob in enumerate(globs):
+                server = glob.removeprefix("!").partition("/")[0]
+                if not any(fnmatchcase(key, server) for key in config.servers):
+                    message, hint = f'no server is called "{server}"', f"servers are {', '.join(config.servers)}"
+                    yield Problem((*path, part, at), "unknown-server", message, hint, severity="warning")
+        for at, role in enumerate(toolset.default_for):
+            first = roles.setdefault(role, name)
+            if first != name:
+                message = f"{role} has the toolset {first} by default already, which comes first"
+                yield Problem((*path, "default_for", at), "two-defaults", message, "remove one", severity="warning")
 
 
 def _transparent_means_alone(config: Config) -> Iterator[Problem]:
@@ -454,7 +475,7 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _shadow_mode_ends, _approvers_can_be_named, _approvals_can_be_given,
     _notified_profiles_exist, _open_policy_stays_at_home, _two_listeners_have_two_addresses, _anonymous_stays_at_home,
     _the_console_needs_https,
-    _prefixes_differ, _transparent_means_alone, _forwarding_means_transparent,
+    _prefixes_differ, _toolsets_hold_something, _transparent_means_alone, _forwarding_means_transparent,
     _pins_need_a_list, _forwarding_outruns_denies,
     _timeouts_are_in_order, _named_files_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,
     _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _sessions_let_go_of_processes,

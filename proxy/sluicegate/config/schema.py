@@ -35,7 +35,9 @@ def _docstrings(model: type[BaseModel]) -> dict[str, str]:
         for field, text in pairwise(body):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
                 if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
-                    found[field.target.id] = inspect.cleandoc(text.value.value)
+                    name = field.target.id
+                    known = part.model_fields.get(name)
+                    found[(known.alias if known else None) or name] = inspect.cleandoc(text.value.value)
     return found
 
 

@@ -16,6 +16,7 @@ from sluicegate.catalog.uris import MAX_URI, expansions, has_dot_segment, spelli
 from sluicegate.guards import settled
 from sluicegate.policy.arguments import Violation
 from sluicegate.policy.rules import Ruling
+from sluicegate.policy.toolsets import OUTSIDE
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, inside
 from sluicegate.protocol.methods import METHODS, WITHOUT_TARGET
 from sluicegate.protocol.mirrored_headers import check_mirrored
@@ -130,7 +131,7 @@ def _arguments(prompt: Json | None) -> frozenset[str] | None:
 
 def _denied(call: Call, decision: Decision, explain: bool) -> Outcome:
     """In own names: the name guard says an unknown and a denied one with the same words."""
-    if explain:
+    if explain and not decision.rule.startswith(OUTSIDE):
         return refuse(call.method, "denied", f"Denied: {decision.reason} ({decision.rule}).")
     return not_found(call.method, call.params)
 

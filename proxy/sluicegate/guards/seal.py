@@ -31,6 +31,7 @@ from sluicegate.protocol.model import (
     Target,
     Verdict,
     refuse,
+    within,
 )
 from sluicegate.runtime.loop_budget import LoopBudget
 
@@ -91,7 +92,7 @@ def seal(
             return Failure(INVALID_PARAMS, f"the server asked for input more than {MAX_ROUNDS} times")
         of, expires = await _fingerprint(call, target), clock() + ROUND_SECONDS
         payload = _envelope(call, target, outcome, round + 1, of, expires, identity(target.server))
-        return replace(outcome, state=seal(PURPOSE, payload, call.client.principal))
+        return replace(outcome, state=seal(PURPOSE, payload, _whose(call)))
 
     return guard
 
@@ -161,7 +162,11 @@ def _with_answers(call: Call, asked: Json | None) -> Call | Failure:
 
 def _unsealed(call: Call, unseal: Unseal) -> Json | None:
     token = call.params["requestState"]
-    return unseal(PURPOSE, token, call.client.principal) if isinstance(token, str) else None
+    return unseal(PURPOSE, token, _whose(call)) if isinstance(token, str) else None
+
+
+def _whose(call: Call) -> str:
+    return within(call.client.principal, call.client.toolset)
 
 
 def _is_good(call: Call, envelope: Json, now: float, identity: str) -> bool:

@@ -31,6 +31,8 @@ class RememberedHead:
     passed: HostOriginPolicy | None = None
     """The policy that let this head pass as a POST to the MCP endpoint that no page sent. A policy never changes, and
     neither do the listener's paths and limits; a listener with another policy checks the head again."""
+    toolset: str | None = None
+    """The toolset that the path names at the MCP endpoint, "" for none: a pure function of the path."""
     routing: Routing | None = None
     """What the headers of the modern revision say: a pure function of the lines."""
 

@@ -40,7 +40,7 @@ class RunningCall:
 def client_of(principal: Principal, handshake: legacy_client.Handshake, session: str | None) -> Client:
     return Client(
         principal.name, principal.roles, principal.owner, handshake.revision, handshake.info, handshake.capabilities,
-        session, handshake.capability_key, principal.credential,
+        session, handshake.capability_key, principal.credential, toolset=principal.toolset,
     )  # fmt: skip
 
 

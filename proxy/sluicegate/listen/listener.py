@@ -39,6 +39,7 @@ from sluicegate.listen.streamable_http import (
     unread,
     version,
 )
+from sluicegate.listen.toolset_paths import NO_TOOLSETS, ToolsetEntry, named_by
 from sluicegate.listen.worker_handoff import WorkerHandoff
 from sluicegate.protocol.jsonrpc import (
     INTERNAL_ERROR,
@@ -114,9 +115,11 @@ class Listener:
         until_free: UntilFree = lambda principal: 0.0,
         pages: Sequence[Pages] = (),
         peers: Forwarding | None = None,
+        toolsets: ToolsetEntry = NO_TOOLSETS,
     ) -> None:
         """`handover`: other workers exist, and each serves the principals that are its own. `pages` are for people.
-        `peers`: other replicas exist, and each serves the sessions that are its own."""
+        `peers`: other replicas exist, and each serves the sessions that are its own. `toolsets` have paths of their
+        own."""
         self._settings, self._identity, self._on_refused = settings, identity, on_refused
         self._policy = HostOriginPolicy(settings.names, MCP_PORT)
         large = LargeRequests(settings.limits, until_free)
@@ -125,12 +128,14 @@ class Listener:
             StreamSlots(settings.limits.streams), large,
         )  # fmt: skip
         self._on_sweep, self._handover, self._pages, self._peers = on_sweep, handover, pages, peers
+        self._toolsets = toolsets
         self.sessions = Sessions(settings.sessions, self._context, on_session_end, clock)
         self._legacy = LegacyHttp(self._context, self.sessions, self._again)
         self._forwarded = ForwardedHeaders(settings.names)
-        self._resource = ProtectedResource(settings, identity, self._forwarded)
+        self._resource = ProtectedResource(settings, identity, self._forwarded, lambda: toolsets.is_used)
         self._event_streams = HttpSse(self._context, on_session_end)
         self._routes = self._lay_out()
+        self._endpoints = frozenset(path for path, serve in self._routes.items() if serve == self._route)
 
     def _lay_out(self) -> dict[str, _Serve]:
         """What is where, with and without a slash at the end. Also under the public path, for proxies that leave it in
@@ -216,6 +221,9 @@ class Listener:
             return exchange.error(refusal.status, refusal.text)
         origin = head.get(b"origin")
         serve = self._routes.get(head.path)
+        head.remembered.toolset = named = named_by(head.path, self._endpoints)
+        if named and self._toolsets.is_used:
+            serve = self._route
         is_metadata = serve is None and self._resource.is_at(exchange)
         if serve is None and not is_metadata:
             for pages in self._pages:
@@ -242,6 +250,10 @@ class Listener:
 
     def _dispatch(self, exchange: HttpExchange, principal: Principal, serve: _Serve) -> Awaitable[None]:
         """Has it served by the worker that has this principal, the replica that has the session, or here."""
+        entered = self._entered(exchange, principal)
+        if entered is None:
+            return exchange.error(404, "Not found")  # as a path that is none
+        principal = entered
         if self._handover is not None and not self._handover.is_ours(principal.name):
             return self._pass_on(exchange, self._handover, principal)
         if self._peers is not None and not exchange.is_from_peer and version(exchange) != _MODERN:
@@ -341,7 +353,13 @@ class Listener:
 
     def _again(self, exchange: HttpExchange, principal: Principal) -> Principal | None:
         """Who sends this request by now, after a wait; None where that credential is over."""
-        return self._principal(exchange) or (principal if self._identity.is_current(principal) else None)
+        now = self._principal(exchange) or (principal if self._identity.is_current(principal) else None)
+        return None if now is None else self._entered(exchange, now)
+
+    def _entered(self, exchange: HttpExchange, principal: Principal) -> Principal | None:
+        """The principal with its toolset; None where the path names one that is not there for it. HTTP+SSE has none."""
+        toolset = exchange.head.remembered.toolset
+        return principal if toolset is None else self._toolsets.enter(principal, toolset)
 
     def _take(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
         since = perf_counter()

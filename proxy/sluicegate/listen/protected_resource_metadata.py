@@ -4,6 +4,7 @@
 what they do not know. This module authenticates nobody: `listen.auth` does. Served only where there is a token issuer.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from sluicegate.http.forwarded_headers import ForwardedHeaders
@@ -11,6 +12,7 @@ from sluicegate.listen.auth import CredentialRefused, Identity
 from sluicegate.listen.http_exchange import HttpExchange
 from sluicegate.listen.http_request import Headers
 from sluicegate.listen.settings import ListenSettings
+from sluicegate.listen.toolset_paths import named_by
 from sluicegate.protocol.jsonrpc import dump
 
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
@@ -18,10 +20,13 @@ _ALLOW: Final = [(b"allow", b"GET, HEAD, OPTIONS")]
 
 
 class ProtectedResource:
-    def __init__(self, settings: ListenSettings, identity: Identity, forwarded: ForwardedHeaders) -> None:
+    def __init__(
+        self, settings: ListenSettings, identity: Identity, forwarded: ForwardedHeaders,
+        has_toolsets: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
         self._public_url = settings.names.public_url
         self._path = settings.path
-        self._identity, self._forwarded = identity, forwarded
+        self._identity, self._forwarded, self._has_toolsets = identity, forwarded, has_toolsets
 
     # ------------------------------------------------------------ where
 
@@ -42,7 +47,11 @@ class ProtectedResource:
             return False
         path = self._endpoint(exchange)[1].rstrip("/")
         places = ("", self._path, path)
-        return before in ("", path.removesuffix(self._path)) and after.removesuffix("/") in places
+        if before not in ("", path.removesuffix(self._path)):
+            return False
+        if self._has_toolsets() and named_by(after, (self._path, path)):  # theirs name the same resource
+            return True
+        return after.removesuffix("/") in places
 
     # ------------------------------------------------------------ what
 

@@ -65,6 +65,8 @@ class Sessions:
         session = self._all.get(id)
         if session is None or session.principal.name != principal.name:
             return None
+        if session.principal.toolset != principal.toolset:  # at another toolset it is unknown
+            return None
         if session.principal.credential != principal.credential:  # its key was replaced, and so revoked
             self.end(session)
             return None

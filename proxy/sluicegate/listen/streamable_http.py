@@ -245,7 +245,7 @@ def serve_modern(
     exchange.is_call = True
     client = Client(
         principal.name, principal.roles, principal.owner, parsed.revision, parsed.info, parsed.capabilities, None,
-        parsed.capability_key, principal.credential,
+        parsed.capability_key, principal.credential, False, principal.toolset,
     )  # fmt: skip
     emit = partial(_emit, exchange, parsed.method, request.id)
     call = Call(client, parsed.method, parsed.params, parsed.meta, None, parsed.mirrored, emit, context.trail())

@@ -140,6 +140,7 @@ _CALLS = "Calls by clients. outcome=ok is fine; for the rest see the server's lo
 server_unavailable, outcome_unknown), the policy (denied, unknown) or the client (protocol_error, invalid_arguments)."
 _CLIENT_CALLS = "Calls by configured client. A client whose outcomes are mostly not ok has a wrong \
 configuration or misses a right: `sluice explain --as CLIENT` says which."
+_TOOLSET_CALLS = "Calls by clients that have a toolset. Many unknown ones: the toolset lacks what its clients look for."
 _DECISIONS = "Decisions on calls. A rise of verdict=deny is a client that tries what it may not, or a policy \
 that lost a row: see `sluice explain` and the audit log."
 _SERVER_SECONDS = "Seconds a client waited for an answer. If slow, compare with \
@@ -166,6 +167,7 @@ class _Bound:
     seconds: Seconds
     client: Count
     decisions: Count | None
+    toolset: Count | None
 
 
 class _Limit:
@@ -201,6 +203,7 @@ class Metrics:
         self._classify, self._transport, self._piped = classify, transport, piped
         self._calls = Counter("sluice_calls", _CALLS, ("server", "tool", "method", "outcome"), registry)
         self._client_calls = Counter("sluice_client_calls", _CLIENT_CALLS, ("client", "outcome"), registry)
+        self._toolset_calls = Counter("sluice_toolset_calls", _TOOLSET_CALLS, ("toolset", "outcome"), registry)
         self._decisions = Counter("sluice_decisions", _DECISIONS, ("verdict", "server", "class"), registry)
         self._server_seconds = Histogram(
             "mcp_server_operation_duration_seconds", _SERVER_SECONDS, (*CONVENTIONAL, "mcp_protocol_version"),
@@ -228,8 +231,8 @@ class Metrics:
         registry.register(self._scraped)
         ProcessCollector(registry=registry)
         self._limits = {
-            "calls": _Limit((0, 1)), "clients": _Limit((0,)), "decisions": _Limit((1,)), "changes": _Limit((0,)),
-            "server_seconds": _Limit((2, 3)), "client_seconds": _Limit((2, 3, 7)),
+            "calls": _Limit((0, 1)), "clients": _Limit((0,)), "toolsets": _Limit((0,)), "decisions": _Limit((1,)),
+            "changes": _Limit((0,)), "server_seconds": _Limit((2, 3)), "client_seconds": _Limit((2, 3, 7)),
         }  # fmt: skip
         self._bound: dict[tuple[Any, ...], _Bound] = {}
         self._bound_servers: dict[tuple[Any, ...], Seconds] = {}
@@ -244,7 +247,7 @@ class Metrics:
         decisions = trail.decisions
         verdict = decisions[-1].verdict if decisions else ""
         server, shown = ("", "") if target is None else (target.server, _shown(target))
-        key = (call.method, server, shown, ending, client.revision, verdict, _configured(client))
+        key = (call.method, server, shown, ending, client.revision, verdict, _configured(client), client.toolset)
         bound = self._bound.get(key)
         if bound is None:
             bound = _keep(self._bound, key, self._bind(call, target, ending, verdict))
@@ -253,6 +256,8 @@ class Metrics:
         bound.seconds.observe(seconds)
         if bound.decisions is not None:
             bound.decisions.value += 1
+        if bound.toolset is not None:
+            bound.toolset.value += 1
         if target is not None:
             self._relay.observe(seconds - trail.wait_seconds - trail.audit_seconds)
             self._audit.observe(trail.audit_seconds)
@@ -274,7 +279,9 @@ class Metrics:
             _keep(self._bound_servers, key, bound)
         bound.observe(seconds)
 
-    def expect(self, servers: Iterable[str], clients: Iterable[str], profiles: Iterable[str]) -> None:
+    def expect(
+        self, servers: Iterable[str], clients: Iterable[str], profiles: Iterable[str], toolsets: Iterable[str] = ()
+    ) -> None:
         """What the configuration names has its series from now on, with 0. For Prometheus a series that begins with 1
         has not increased. Half of a series' label sets stays free for what is called."""
         for server in servers:
@@ -286,6 +293,8 @@ class Metrics:
                 self._start("changes", self._changes, server, kind)
         for client, word in product(clients, LABELS):
             self._start("clients", self._client_calls, client, word)
+        for toolset, word in product(toolsets, LABELS):
+            self._start("toolsets", self._toolset_calls, toolset, word)
         for profile in profiles:
             self._waits.labels(profile)
 
@@ -304,11 +313,13 @@ class Metrics:
             server = public = OTHER  # never resolved: the name is the client's own invention
             tool = OTHER if kind == "tool" else ""
         labels, word = _conventional(call.method, kind, public, ending, self._transport), ending[0]
+        toolset = call.client.toolset
         return _Bound(
             self._calls.labels(*self._limits["calls"](server, tool, call.method, word)),
             self._server_seconds.labels(*self._limits["server_seconds"](*labels, call.client.revision)),
             self._client_calls.labels(*self._limits["clients"](_configured(call.client), word)),
             self._decided(target, verdict),
+            self._toolset_calls.labels(*self._limits["toolsets"](toolset, word)) if toolset else None,
         )
 
     def _decided(self, target: Target | None, verdict: str) -> Count | None:

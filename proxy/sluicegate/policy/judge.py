@@ -96,7 +96,7 @@ class PolicyEngine:
         that cannot be said. Clients that differ in nothing that counts have the same."""
         is_judged_alone = self.problem or self._blocks.has_principal(call.client.principal)
         held = None if is_judged_alone else self._held_by(call.client)
-        return None if held is None else (self._changes, self.errors, held)
+        return None if held is None else (self._changes, self.errors, held, call.client.toolset)
 
     def _held_by(self, client: Client) -> frozenset[str] | None:
         try:
@@ -133,10 +133,21 @@ class PolicyEngine:
         return self._is_sure(is_allowed, f"{target.kind} {target.own} on {target.server} for {client.principal}")
 
     def may_see(self, call: Call, server: str) -> bool:
-        policy, client = self.in_force.rulebook.policy, call.client
+        rulebook, client = self.in_force.rulebook, call.client
         if self._blocks.has_server(server) or self._blocks.has_principal(client.principal):
             return False
-        return self._is_sure(lambda: policy.may_see(client, server), f"{server} for {client.principal}")
+        return self._is_sure(lambda: rulebook.may_see(client, server), f"{server} for {client.principal}")
+
+    def enter(self, client: Client, toolset: str) -> str | None:
+        """The toolset that a client has where it names this one, or none (""); None for one that is not there for it.
+        """
+        toolsets = self._in_force.rulebook.toolsets
+        if not toolsets:
+            return None if toolset else ""
+        try:
+            return toolsets.enter(client, toolset)
+        except ValueError:  # a principal that is none
+            return None
 
     def check_arguments(self, target: Target, arguments: Json | None) -> Violation | None:
         return self._in_force.rulebook.check_arguments(target, arguments)

@@ -18,6 +18,7 @@ from sluicegate.policy.facts import Candidate, Facts
 from sluicegate.policy.globs import matches_folded
 from sluicegate.policy.memo import Memo
 from sluicegate.policy.rules import PolicyRules
+from sluicegate.policy.toolsets import OUTSIDE, Toolsets
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client, Decision, Kind, Target, Verdict
 
@@ -25,6 +26,7 @@ MAX_MEMO: Final = 20_000
 
 # Names are compared as they are (`fnmatchcase`). A name that its server has not listed is also denied in other letters,
 # which the server could still understand.
+_ANY: Final = Decision(Verdict.ALLOW, "", "")
 _NOT_A_TOOL: Final = Decision(Verdict.ALLOW, "policy.use: open", "the open policy allows it")
 
 
@@ -88,6 +90,7 @@ class Rulebook:
     arguments: ArgumentRules = NO_RULES
     is_accepted: Callable[[Target], bool] = nobody_accepted
     blocks: Blocks = NOTHING_BLOCKED
+    toolsets: Toolsets | None = None
 
     def _listed(self, client: Client, target: Target) -> Decision:
         return (self.blocks.rows and self.blocks.deny(client, target)) or self.lists(client, target)
@@ -103,19 +106,36 @@ class Rulebook:
         act = self.classify(target).name
         may_be_alike = target.is_unlisted or target.kind == "res"
         alike = self.policy.decide_alike(client, target, act) if may_be_alike else None
-        return alike or self.policy.decide(client, target, act)
+        found = alike or self.policy.decide(client, target, act)
+        return self._narrowed(client, target, found) if client.toolset else found
+
+    def _narrowed(self, client: Client, target: Target, found: Decision, is_template: bool = False) -> Decision:
+        """What is allowed may lie outside of the client's toolset."""
+        if found.verdict is Verdict.DENY or not client.toolset:
+            return found
+        if self.toolsets is None:
+            return Decision(Verdict.DENY, OUTSIDE + client.toolset, "there are no toolsets")
+        return self.toolsets.deny(client, target, is_template) or found
+
+    def may_see(self, client: Client, server: str) -> bool:
+        """Whether a client has any right on a server: on one without, not even its name is shown."""
+        if not self.policy.may_see(client, server):
+            return False
+        return not client.toolset or (self.toolsets is not None and self.toolsets.may_see(client, server))
 
     def decide_remembered(self, client: Client, target: Target, act: str) -> Decision:
         """Of a tool whose definition is not at hand: `act` is the class that it had."""
         listed = self._listed(client, target)
         if listed.verdict is Verdict.DENY:
             return listed
-        return self.policy.decide(client, target, self.classes.written(target) or act)
+        return self._narrowed(client, target, self.policy.decide(client, target, self.classes.written(target) or act))
 
     def decide_template(self, client: Client, target: Target) -> Decision:
         """For resources/templates/list, and for completions of a template's variables."""
         listed = self._listed(client, target)
-        return listed if listed.verdict is Verdict.DENY else self.policy.decide_template(client, target)
+        if listed.verdict is Verdict.DENY:
+            return listed
+        return self._narrowed(client, target, self.policy.decide_template(client, target), is_template=True)
 
     def check_arguments(self, target: Target, arguments: Json | None) -> Violation | None:
         """Why a tool that may be called may not be called with these: `invalid_arguments`."""
@@ -134,6 +154,8 @@ class Rulebook:
         may_be_alike = target.is_unlisted or target.kind == "res"
         if may_be_alike and (alike := self.policy.decide_alike(client, target, found.name)) is not None:
             return alike
+        if client.toolset and (outside := self._narrowed(client, target, _ANY)) is not _ANY:
+            return outside
         return explain(self.policy, client, target, found, self.arguments, arguments)
 
     def explain_by(

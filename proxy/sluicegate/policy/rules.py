@@ -178,6 +178,10 @@ class PolicyRules:
         """The same rows in the other mode (its end is a date, and dates are the caller's business)."""
         return PolicyRules(self._engine, self.rows, self.profiles, self.revision, shadow)
 
+    def beside(self, rows: Sequence[Row], revision: str) -> "PolicyRules":
+        """Other rows, read by the same model, with the same engine."""
+        return PolicyRules(self._engine, rows, {}, revision)
+
     # ------------------------------------------------------------ decisions
 
     def decide(self, client: Client, target: Target, act: str) -> Ruling:

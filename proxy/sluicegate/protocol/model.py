@@ -54,7 +54,7 @@ class Client:
     """The peer that calls. `session` is the id of a legacy session, None for stateless clients.
     `capability_key` is the canonical text of `capabilities`: equal keys, equal capability sets. `credential` tells the
     keys apart that one principal has had (see `key_mark`); it is empty for whoever came in without a key. `is_operator`
-    of one that came in at the admin port."""
+    of one that came in at the admin port. `toolset` is the name of the one that it has, empty for none."""
 
     principal: str
     roles: tuple[str, ...] = ()
@@ -66,6 +66,12 @@ class Client:
     capability_key: str = "{}"
     credential: str = ""
     is_operator: bool = False
+    toolset: str = ""
+
+    @property
+    def holder(self) -> str:
+        """Whose something is that outlives a call and is of one toolset: at another one it is unknown."""
+        return within(holder(self.principal, self.credential), self.toolset)
 
     @property
     def era(self) -> Era:
@@ -76,6 +82,11 @@ def holder(principal: str, credential: str = "") -> str:
     """Whose something is that outlives a call: a key that was replaced is another one, as its holder may be. All
     tokens of one subject are one holder's."""
     return f"{principal} {credential}" if credential else principal
+
+
+def within(whose: str, toolset: str) -> str:
+    """The same, of one toolset. No principal holds a space."""
+    return f"{whose} /{toolset}" if toolset else whose
 
 
 @dataclass(frozen=True, slots=True)

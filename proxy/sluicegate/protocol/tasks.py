@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from sluicegate.protocol import reserved_keys, union_members
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, inside, without
 from sluicegate.protocol.methods import TASK_SHOWN
-from sluicegate.protocol.model import MISSING_CAPABILITY, Client, Failure, Outcome, Result, holder
+from sluicegate.protocol.model import MISSING_CAPABILITY, Client, Failure, Outcome, Result
 from sluicegate.protocol.revisions import META, RELATED_TASK, REVISIONS
 
 EXTENSION: Final = META + "tasks"
@@ -50,7 +50,7 @@ _LEGACY_NAMES: Final[dict[str, str]] = {modern: legacy for legacy, modern in _MO
 
 def owner(client: Client) -> str:
     """Whose a task is."""
-    return holder(client.principal, client.credential)
+    return client.holder
 
 
 def is_nobody(client: Client) -> bool:

@@ -22,7 +22,7 @@ from sluicegate.catalog_cache.list_walk import ask, next_cursor, page_of, ttl_of
 from sluicegate.policy.memo import Memo
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Malformed, SharedList, decode_fast, dump
 from sluicegate.protocol.methods import LISTS
-from sluicegate.protocol.model import Call, Failure, McpServer, Outcome, Result, Target, holder
+from sluicegate.protocol.model import Call, Failure, McpServer, Outcome, Result, Target
 from sluicegate.router.visible_lists import VisibleList, VisibleLists
 
 MAX_SHARED: Final = 64  # pages of ours that are the same for many
@@ -53,13 +53,13 @@ class Cursors:
 
     def close(self, call: Call, position: Position) -> str:
         return seal_cursor(
-            position, principal=holder(call.client.principal, call.client.credential),
+            position, principal=call.client.holder,
             method=call.method, generations=self.generations(), seal=self.seal,
         )  # fmt: skip
 
     def open(self, call: Call) -> Position | None:
         return open_cursor(
-            call.params["cursor"], principal=holder(call.client.principal, call.client.credential),
+            call.params["cursor"], principal=call.client.holder,
             method=call.method, generations=self.generations(), unseal=self.unseal,
         )  # fmt: skip
 

@@ -1,13 +1,14 @@
 """The authenticated principal, and the reasons why a credential is refused."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
     """`expires` is the second from which the credential is no longer good, `credential` the mark of its key, `grant`
-    that of which its token is one of many."""
+    that of which its token is one of many. `toolset` is that of the endpoint it came in at, and no part of who it is.
+    """
 
     name: str
     roles: tuple[str, ...] = ()
@@ -15,6 +16,7 @@ class Principal:
     expires: float | None = None
     credential: str = ""
     grant: str = ""
+    toolset: str = field(default="", compare=False)
 
 
 def key_mark(digest: str) -> str:

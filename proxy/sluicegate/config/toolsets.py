@@ -1,0 +1,36 @@
+"""The section `toolsets` of the config file: endpoints that show a part of what policy allows."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import Field
+
+from sluicegate.config.names import Roles, ServerGlob
+from sluicegate.config.section import Section
+
+_Globs = tuple[ServerGlob, ...]
+
+
+class ToolsetSection(Section):
+    tools: _Globs = ()
+    """Own tool names as SERVER/GLOB, `!SERVER/GLOB` for what is left out. With globs of this kind alone: all but these.
+    """
+    prompts: Annotated[_Globs | None, Field(json_schema_extra=lambda schema: schema.pop("default", None))] = None
+    """The same for prompts; unless set, the prompts of the servers that `tools` names."""
+    resources: Annotated[_Globs | None, Field(json_schema_extra=lambda schema: schema.pop("default", None))] = None
+    """The same for URIs of resources, as their server has them; unless set, those of the servers that `tools` names."""
+    roles: Roles = Field(default=(), alias="for")
+    """Roles that may use the toolset; everybody if there are none."""
+    default_for: Roles = ()
+    """Roles that have this toolset at `/mcp` and with `sluice stdio`, too, and may use it."""
+
+    def globs(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Its lists of globs as they are written, by key."""
+        yield from (("tools", self.tools), ("prompts", self.prompts or ()), ("resources", self.resources or ()))
+
+    def of_servers(self, globs: tuple[str, ...] | None) -> tuple[str, ...]:
+        """These globs, or all of the servers that `tools` names."""
+        if globs is not None:
+            return globs
+        named = dict.fromkeys(glob.partition("/")[0] for glob in self.tools if not glob.startswith("!"))
+        return tuple(f"{server}/*" for server in named or (("*",) if self.tools else ()))
