@@ -30,6 +30,7 @@ from sluicegate.protocol.model import (
 )
 from sluicegate.router import Cursors, MayList, MaySee, Router
 from sluicegate.router.tasks import InspectState, uninspected
+from sluicegate.router.tool_search import NO_SEARCH, SearchDeps
 from sluicegate.router.visible_lists import PermissionKey, no_permission_key
 from sluicegate.store.memory import MemoryStore
 
@@ -169,7 +170,7 @@ class Front:
         store: MemoryStore | None = None, generation: str = "1", pins: DefinitionPins | None = None,
         may_list: MayList | None = None, may_see: MaySee | None = None,
         permission_key: PermissionKey = no_permission_key, inspected: InspectState = uninspected,
-        current: Callable[[Client], Client | None] = lambda client: client,
+        current: Callable[[Client], Client | None] = lambda client: client, searching: SearchDeps = NO_SEARCH,
         **settings: Any,
     ) -> None:  # fmt: skip
         self.hide = hide
@@ -188,7 +189,7 @@ class Front:
             self.servers, self.lists, self.resolver, self.hub, self.cursors, may_list,
             may_see or (lambda call, server: not self.hide(server, "*")),
             lambda call, target: ALLOWED if may_list(call, target.server, target) else DENIED,
-            permission_key=permission_key, inspected=inspected, current=current,
+            permission_key=permission_key, inspected=inspected, current=current, searching=searching,
         )  # fmt: skip
 
     async def __aenter__(self) -> "Front":

@@ -1,13 +1,14 @@
 """Where a client learns who gives tokens for this Sluice, when nobody said what it is called outside."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from listen_harness import site
 
 from sluicegate.http.hosts import ServedNames
-from sluicegate.listen.auth import IdentitySettings
+from sluicegate.listen.auth import IdentitySettings, Principal
 from sluicegate.listen.auth.issuers import TokenIssuer
 from sluicegate.listen.auth.tokens import TokenSettings
 from sluicegate.listen.settings import ListenSettings
@@ -70,3 +71,24 @@ async def test_pages_of_an_allowed_origin_may_read_it() -> None:
         assert answer.headers["access-control-allow-origin"] == "https://app.test"
         assert (await client.options(WELL_KNOWN, headers={"Origin": "https://app.test"})).status_code == 204
         assert (await client.get(WELL_KNOWN, headers={"Origin": "https://evil.test"})).status_code == 403
+
+
+class OneToolset:
+    """`dev` is there for everybody."""
+
+    is_used = True
+
+    def enter(self, principal: Principal, name: str) -> Principal | None:
+        return replace(principal, toolset=name) if name in ("", "dev") else None
+
+
+async def test_a_toolset_is_a_part_of_the_same_resource() -> None:
+    async with site(TRUSTING, identity=TOKENS, toolsets=OneToolset()) as here, here.client(None) as client:
+        whole = (await client.get(f"{WELL_KNOWN}/mcp")).json()
+        for place in ("/mcp/dev", "/mcp/dev/", "/mcp/nothing"):  # who is nobody is not told which there are
+            assert (await client.get(f"{WELL_KNOWN}{place}")).json() == whole
+            refused = await client.post(place, json={})
+            assert refused.status_code == 401 and f"{WELL_KNOWN}/mcp" in refused.headers["www-authenticate"]
+        for place in ("/mcp/dev/more", "/mcp/Dev", "/dev"):
+            assert (await client.get(f"{WELL_KNOWN}{place}")).status_code == 404
+            assert (await client.post(place, json={})).status_code == 404

@@ -12,7 +12,7 @@ from sluicegate.app.services import Services, towards_clients, towards_servers
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.catalog_cache import Resolver
 from sluicegate.config import Config
-from sluicegate.guards import RESUMED, TASK_NOTIFICATIONS, chain
+from sluicegate.guards import RESUMED, TASK_NOTIFICATIONS, chain, search
 from sluicegate.guards.approve import approve
 from sluicegate.guards.commit import commit
 from sluicegate.guards.cut_off import cut_off
@@ -32,6 +32,7 @@ from sluicegate.policy.rates import Windows
 from sluicegate.protocol.input_requests_client import opens_pages
 from sluicegate.protocol.model import Call, Client, Guard, Handler, Outcome
 from sluicegate.router import Cursors, Router
+from sluicegate.router.tool_search import SearchDeps
 
 UntilFree = Callable[[str], float]
 
@@ -56,7 +57,8 @@ def pipeline(
                     judge.decide, services.store, judge.permission_key,
                     about_task=lambda call: about_task()(call),
                     inspected=partial(inspect_task_state, behind.tasking.inspected), current=asked.current,
-                    mark="" if replicas is None else replicas.mark)  # fmt: skip
+                    mark="" if replicas is None else replicas.mark,
+                    searching=SearchDeps(judge.search_of, judge.is_pinned, search.TOOLS))  # fmt: skip
     behind.tasking.router.set(router.tasks)
     windows = _windows(config)
     services.metrics.watch(partial(metric_sources.limits, windows))
@@ -78,11 +80,16 @@ def pipeline(
     def identity(key: str) -> str:
         return behind.servers[key].identity
 
+    def has_search(client: Client) -> bool:
+        return judge.search_of(client) is not None
+
     guards: dict[str, Guard | None] = {
+        "unwrap": search.unwrap(has_search),
         "measure": Measure(metrics.call, metrics.calls) if metrics else None,
         "record": RecordGuard(audit.outcome if audit else None),
         "cut_off": None if replicas is None else cut_off(lambda: replicas.problem),
         "throttle": throttle(windows["client"]) if "client" in windows else None,
+        "find": search.find(has_search, router.search.find),
         "name": name(
             partial(behind.tasking.resolve, resolver),
             tables.rewriting.__getitem__,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from sluicegate.config import Config
+from sluicegate.config.toolsets import BUDGET
 from sluicegate.policy import files
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.files import LoadedPolicy, PolicySources
@@ -15,7 +16,7 @@ from sluicegate.policy.judge import PolicyInForce
 from sluicegate.policy.lint_semantics import KnownNames
 from sluicegate.policy.profiles import BUILT_IN, ApprovalProfile
 from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist, nobody_accepted
-from sluicegate.policy.toolsets import Toolset, Toolsets
+from sluicegate.policy.toolsets import Search, Toolset, Toolsets
 from sluicegate.protocol.model import Target
 
 
@@ -68,14 +69,17 @@ def classes(config: Config) -> Classes:
 
 
 def toolsets(config: Config) -> list[Toolset]:
-    return [
-        Toolset(
-            name,
-            {"tool": one.tools, "prompt": one.of_servers(one.prompts), "res": one.of_servers(one.resources)},
-            frozenset(one.roles), frozenset(one.default_for),
-        )
-        for name, one in config.toolsets.items()
-    ]  # fmt: skip
+    """Those of the config, and what there is without one."""
+    found = [Toolset("", {}, search=_search(config.search, BUDGET))]
+    for name, one in config.toolsets.items():
+        globs = {"tool": one.tools, "prompt": one.of_servers(one.prompts), "res": one.of_servers(one.resources)}
+        search = _search(one.search, one.budget)
+        found.append(Toolset(name, globs, frozenset(one.roles), frozenset(one.default_for), search, one.pinned))
+    return found
+
+
+def _search(mode: str, budget: int) -> Search | None:
+    return None if mode == "off" else Search(mode == "auto", budget)
 
 
 def make(
@@ -90,7 +94,8 @@ def make(
     there = enabled.keys() if running is None else enabled.keys() & set(running)
     lists = allowlist({key: ToolRules(enabled[key].tools.allow, enabled[key].tools.deny) for key in there})
     until = config.policy.until
-    narrowed = Toolsets(toolsets(config), loaded.policy) if config.toolsets else None
+    is_narrowed = bool(config.toolsets) or config.search != "off"
+    narrowed = Toolsets(toolsets(config), loaded.policy) if is_narrowed else None
     return PolicyInForce(
         Rulebook(loaded.policy, classes(config), lists, loaded.arguments, is_accepted, toolsets=narrowed),
         explains=config.policy.on_deny == "explain",

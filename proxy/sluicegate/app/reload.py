@@ -33,7 +33,7 @@ Marks = dict[Path, Mark]
 """Size, modification time and inode of each file; None for one that is not there."""
 
 _UNREAD: Final[Mark] = (-1, -1, -1)
-_LIVE: Final = frozenset({"policy", "approvals", "clients", "servers", "log", "toolsets"})
+_LIVE: Final = frozenset({"policy", "approvals", "clients", "servers", "log", "toolsets", "search"})
 """The parts of the config that come into force without a restart."""
 _BROKEN_OFF: Final = ("the last reload did not end",)
 

@@ -21,6 +21,7 @@ from sluicegate.catalog_cache.definition_pins import Pinned
 from sluicegate.config import AnyServer, Config, HttpServer, Key
 from sluicegate.config.units import Expanded
 from sluicegate.downstream.settings import ServerSettings
+from sluicegate.guards.search import OWN_TOOLS
 from sluicegate.http.hosts import ServedNames
 from sluicegate.listen import settings as wire
 from sluicegate.listen.auth import ClientKey, IdentitySettings, key_mark
@@ -62,6 +63,7 @@ def lists(config: Config, servers: Iterable[str], transport: str) -> ListSetting
     """A client on stdio may keep its first list for ever, so that waits for servers to start."""
     enabled = {key: config.servers[key] for key in servers}
     transparent = any(not server.prefix for server in enabled.values())
+    searches = config.search != "off" or any(toolset.search != "off" for toolset in config.toolsets.values())
     return ListSettings(
         prefixes={key: server.prefix for key, server in enabled.items()},
         plain=frozenset(key for key, server in enabled.items() if server.uris == "plain"),
@@ -71,6 +73,7 @@ def lists(config: Config, servers: Iterable[str], transport: str) -> ListSetting
         page=config.limits.page,
         bounds=bounds(config),
         for_starts=transport == "stdio",
+        reserved=OWN_TOOLS if searches else frozenset(),
     )
 
 

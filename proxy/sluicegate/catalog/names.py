@@ -6,7 +6,7 @@ in whatever order servers come up: no table of names taken decides anything.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from types import MappingProxyType
@@ -32,14 +32,14 @@ class Naming:
     refused: tuple[str, ...] = ()
 
 
-def public_name(server_key: str, prefix: str, own: str, max_chars: int) -> str:
+def public_name(server_key: str, prefix: str, own: str, max_chars: int, reserved: Container[str] = ()) -> str:
     """`{prefix}__{own}`, with a hash as its end wherever that alone could not be turned back into one own name.
 
     An own name that already ends like our hash gets one too: else it could pose as another name that was cut.
-    An empty prefix (transparent mode) renames nothing.
+    An empty prefix (transparent mode) renames nothing but what is `reserved` for Sluice's own tools.
     """
     if not prefix:
-        return own
+        return f"{own}_{_digest(server_key, own)}" if own in reserved else own
     cleaned = _FOREIGN.sub("_", own)
     plain = f"{prefix}{SEPARATOR}{cleaned}"
     limit = min(max_chars, LONGEST)
@@ -59,7 +59,9 @@ def _bytes(name: str) -> bytes:
     return name.encode("utf-8", "surrogatepass")
 
 
-def publish(server_key: str, prefix: str, own_names: Iterable[str], max_chars: int) -> Naming:
+def publish(
+    server_key: str, prefix: str, own_names: Iterable[str], max_chars: int, reserved: Container[str] = ()
+) -> Naming:
     """The public names of one server's tools (or prompts), whatever their order and however often each is listed.
 
     Refused are names with a lone surrogate (no JSON encoder can say them back to the server) and, of two own
@@ -69,7 +71,7 @@ def publish(server_key: str, prefix: str, own_names: Iterable[str], max_chars: i
     own: dict[str, str] = {}
     refused: list[str] = []
     for name in sorted(set(own_names), key=_bytes):
-        shown = public_name(server_key, prefix, name, max_chars)
+        shown = public_name(server_key, prefix, name, max_chars, reserved)
         if shown in own or not _is_unicode(name):
             refused.append(name)
         else:

@@ -28,7 +28,7 @@ MAX_NAME: Final = 512
 class ServerNaming:
     """How one server is shown: its prefix ("" renames nothing), the longest public name, whether URIs stay plain.
     `fingerprint` is how its definitions are told apart, None where nobody compares them. `others` are the prefixes of
-    other servers."""
+    other servers, `reserved` the names of Sluice's own tools."""
 
     server: str
     prefix: str
@@ -36,6 +36,7 @@ class ServerNaming:
     plain: bool = False
     fingerprint: Callable[[Json], str] | None = None
     others: frozenset[str] = frozenset()
+    reserved: frozenset[str] = frozenset()
 
     @property
     def uris(self) -> Rewriting:
@@ -45,12 +46,14 @@ class ServerNaming:
 @dataclass(frozen=True, slots=True)
 class Entry:
     """`target.item` is the definition as the server gave it, `shown` as clients see it. `digest` tells one line of a
-    list from another; `fingerprint` is of the definition alone, whatever the order of its keys."""
+    list from another; `fingerprint` is of the definition alone, whatever the order of its keys. `size` is about how
+    many bytes it has as it is sent."""
 
     target: Target
     shown: Json
     digest: bytes
     fingerprint: str = ""
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,8 @@ def _label(item: Any, key: str) -> str:
 def _public(naming: ServerNaming, method: str, own: Iterable[str]) -> Mapping[str, str]:
     if KINDS[method] == "res":
         return {uri: naming.uris.public(uri) for uri in own if not naming.uris.is_of_another(uri)}
-    return names.publish(naming.server, naming.prefix, own, naming.names_max).public
+    reserved = naming.reserved if KINDS[method] == "tool" else ()
+    return names.publish(naming.server, naming.prefix, own, naming.names_max, reserved).public
 
 
 def _entry(naming: ServerNaming, method: str, own: str, public: str, item: Json, data: bytes) -> Entry:
@@ -163,7 +167,8 @@ def _entry(naming: ServerNaming, method: str, own: str, public: str, item: Json,
         shown = {**shown, "name": public}
     mark = blake2b(public.encode() + b"\0" + data, digest_size=16).digest()
     print_ = naming.fingerprint(item) if naming.fingerprint else ""
-    return Entry(Target(naming.server, kind, own, public, item), shown, mark, print_)
+    size = len(data) + len(public) - len(own)
+    return Entry(Target(naming.server, kind, own, public, item), shown, mark, print_, size)
 
 
 # ---------------------------------------------------------------- listings -> snapshot

@@ -69,6 +69,8 @@ class ListSettings:
     list_timeout: float = 10.0
     bounds: Bounds = DEFAULT_BOUNDS
     for_starts: bool = False
+    reserved: frozenset[str] = frozenset()
+    """Names of Sluice's own tools, which no other tool may have."""
 
     def others(self, key: str) -> frozenset[str]:
         """The prefixes of all other servers."""
@@ -176,7 +178,9 @@ class CatalogCache:
         settings = self.settings
         mark = fingerprint if self._pins.is_pinned(key) else None
         others = settings.others(key)
-        return ServerNaming(key, settings.prefixes[key], settings.names_max, key in settings.plain, mark, others)
+        return ServerNaming(
+            key, settings.prefixes[key], settings.names_max, key in settings.plain, mark, others, settings.reserved
+        )
 
     # ------------------------------------------------------------ reading
 

@@ -97,6 +97,10 @@ REST: Final = """\
 #     resources: ["github/*"]
 #     for: ["role:dev"]                         # everybody, unless set
 #     default_for: []                           # roles that have it at /mcp, too
+#     search: off                               # on | auto: tools are found by find_tools, called by call_tool
+#     pinned: []                                # what is listed all the same
+#     budget: 20000                             # tokens of a list; over it, auto is on
+# search: off                                  # the same where a client has no toolset
 
 # approvals:
 #   hold_for: 45s                             # how long a call waits for its approval before it is told to come back

@@ -47,7 +47,7 @@ from sluicegate.config.names import (
 from sluicegate.config.policy import Approvals, Class, Policy
 from sluicegate.config.section import Section, written
 from sluicegate.config.state import State
-from sluicegate.config.toolsets import ToolsetSection
+from sluicegate.config.toolsets import Searching, ToolsetSection
 from sluicegate.config.units import (
     WHOLE,
     Address,
@@ -362,6 +362,9 @@ class Config(Section):
     """Who may do what. Required."""
     toolsets: dict[ToolsetName, ToolsetSection] = written({})
     """Endpoints that show a part of what policy allows: `/mcp/NAME`, and `sluice stdio --toolset NAME`."""
+    search: Searching = "off"
+    """on: who has no toolset finds tools by `find_tools` and calls them by `call_tool`; auto: whose list has more than
+    about 20000 tokens."""
     approvals: Approvals = written({})
     """Who agrees to calls that the policy asks a human for."""
     audit: Audit = written({})

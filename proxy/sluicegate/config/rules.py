@@ -167,6 +167,15 @@ def _toolsets_hold_something(config: Config) -> Iterator[Problem]:
                 yield Problem((*path, "default_for", at), "two-defaults", message, "remove one", severity="warning")
 
 
+def _a_search_covers_many(config: Config) -> Iterator[Problem]:
+    places: list[tuple[str, ...]] = [("search",)] if config.search != "off" else []
+    places += [("toolsets", name, "search") for name, toolset in config.toolsets.items() if toolset.search != "off"]
+    for path in places:
+        message = 'a client\'s own "always allow" for call_tool covers every tool behind it'
+        hint = "let the policy ask a person, with a p2 row, for what should not run unseen"
+        yield Problem(path, "one-leave-for-all", message, hint, severity="warning")
+
+
 def _transparent_means_alone(config: Config) -> Iterator[Problem]:
     enabled = [key for key, server in config.servers.items() if server.enabled]
     for key in enabled:
@@ -475,7 +484,8 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _shadow_mode_ends, _approvers_can_be_named, _approvals_can_be_given,
     _notified_profiles_exist, _open_policy_stays_at_home, _two_listeners_have_two_addresses, _anonymous_stays_at_home,
     _the_console_needs_https,
-    _prefixes_differ, _toolsets_hold_something, _transparent_means_alone, _forwarding_means_transparent,
+    _toolsets_hold_something, _a_search_covers_many,
+    _prefixes_differ, _transparent_means_alone, _forwarding_means_transparent,
     _pins_need_a_list, _forwarding_outruns_denies,
     _timeouts_are_in_order, _named_files_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,
     _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _sessions_let_go_of_processes,

@@ -221,9 +221,11 @@ class Listener:
             return exchange.error(refusal.status, refusal.text)
         origin = head.get(b"origin")
         serve = self._routes.get(head.path)
-        head.remembered.toolset = named = named_by(head.path, self._endpoints)
-        if named and self._toolsets.is_used:
-            serve = self._route
+        if head.path in self._endpoints:
+            head.remembered.toolset = ""
+        elif serve is None and self._toolsets.is_used:
+            head.remembered.toolset = toolset = named_by(head.path, self._endpoints)
+            serve = None if toolset is None else self._route
         is_metadata = serve is None and self._resource.is_at(exchange)
         if serve is None and not is_metadata:
             for pages in self._pages:

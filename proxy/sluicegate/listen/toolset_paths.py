@@ -30,8 +30,6 @@ NO_TOOLSETS: Final = _NoToolsets()
 
 
 def named_by(path: str, endpoints: Collection[str]) -> str | None:
-    """The name behind one of these paths, "" for the path itself; None for another path."""
-    if path in endpoints:
-        return ""
+    """The name behind one of these paths; None for another path."""
     before, _, name = path.removesuffix("/").rpartition("/")
     return name if before in endpoints and _NAME.fullmatch(name) else None

@@ -14,6 +14,7 @@ from sluicegate.policy.arguments import Violation
 from sluicegate.policy.blocks import NOTHING_BLOCKED, Blocks
 from sluicegate.policy.memo import Memo
 from sluicegate.policy.rulebook import Rulebook
+from sluicegate.policy.toolsets import Search
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.methods import ABOUT_A_TASK
 from sluicegate.protocol.model import Call, Client, Decision, Target, Verdict
@@ -148,6 +149,15 @@ class PolicyEngine:
             return toolsets.enter(client, toolset)
         except ValueError:  # a principal that is none
             return None
+
+    def search_of(self, client: Client) -> Search | None:
+        """Whether, and when, this client finds tools by a search; None: it does not."""
+        toolsets = self._in_force.rulebook.toolsets
+        return None if toolsets is None else toolsets.search_of(client)
+
+    def is_pinned(self, client: Client, target: Target) -> bool:
+        toolsets = self._in_force.rulebook.toolsets
+        return toolsets is not None and toolsets.is_pinned(client, target)
 
     def check_arguments(self, target: Target, arguments: Json | None) -> Violation | None:
         return self._in_force.rulebook.check_arguments(target, arguments)

@@ -18,14 +18,26 @@ OUTSIDE: Final = "toolsets."
 
 
 @dataclass(frozen=True, slots=True)
+class Search:
+    """That tools are found by `find_tools`, and not listed: always, or where a list has more than `budget` tokens."""
+
+    is_auto: bool
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
 class Toolset:
     """`globs` are `SERVER/GLOB` over own names and URIs by kind, with `!` in front for what is left out. `audience` are
-    the roles that may use it, all if there are none; those of `default_for` have it where no toolset is named."""
+    the roles that may use it, all if there are none; those of `default_for` have it where no toolset is named. `pinned`
+    are globs of the tools that are listed though others are searched for. The one without a name is what there is where
+    a client has no toolset."""
 
     name: str
     globs: Mapping[str, tuple[str, ...]]
     audience: frozenset[str] = frozenset()
     default_for: frozenset[str] = frozenset()
+    search: "Search | None" = None
+    pinned: tuple[str, ...] = ()
 
 
 def split(glob: str) -> tuple[bool, str, str]:
@@ -40,7 +52,11 @@ class Toolsets:
     def __init__(self, those: Iterable[Toolset], policy: PolicyRules) -> None:
         self._those = {one.name: one for one in those}
         self._policy = policy
-        self._rules = {one.name: policy.beside([*_rows(one)], one.name) for one in self._those.values()}
+        self._pinned = {
+            one.name: policy.beside([*_rows(one.name, "tool", "pinned", one.pinned)], one.name)
+            for one in self._those.values() if one.pinned
+        }  # fmt: skip
+        self._rules = {one.name: policy.beside([*_all_rows(one)], one.name) for one in self._those.values()}
         self._entered: Memo[tuple[str, tuple[str, ...], str], tuple[str | None]] = Memo(MAX_CLIENTS)
 
     def __reduce__(self) -> tuple[type["Toolsets"], tuple[object, ...]]:
@@ -48,7 +64,7 @@ class Toolsets:
         return Toolsets, (tuple(self._those.values()), self._policy)
 
     def __bool__(self) -> bool:
-        return bool(self._those)
+        return any(self._those)
 
     def enter(self, client: Client, name: str) -> str | None:
         """The toolset that this client has where it names that one, or none (""): "" for all that policy allows, None
@@ -62,7 +78,7 @@ class Toolsets:
         if name:
             one = self._those.get(name)
             return None if one is None or not _is_for(one, roles) else name
-        return next((one.name for one in self._those.values() if one.default_for & roles), "")
+        return next((one.name for one in self._those.values() if one.name and one.default_for & roles), "")
 
     def deny(self, client: Client, target: Target, is_template: bool = False) -> Decision | None:
         """Why this target is not in the client's toolset; None where it is, and for who has no toolset."""
@@ -80,6 +96,15 @@ class Toolsets:
         rule = found.rule if found.rule.startswith(OUTSIDE) else OUTSIDE + client.toolset
         return Decision(Verdict.DENY, rule, f"{target.own} is not in the toolset {client.toolset}")
 
+    def search_of(self, client: Client) -> Search | None:
+        one = self._those.get(client.toolset)
+        return None if one is None else one.search
+
+    def is_pinned(self, client: Client, target: Target) -> bool:
+        """Whether the tool is listed where others are searched for."""
+        pinned = self._pinned.get(client.toolset)
+        return pinned is not None and pinned.decide(client, target, "read").verdict is not Verdict.DENY
+
     def may_see(self, client: Client, server: str) -> bool:
         """Whether the client's toolset has anything of that server."""
         rules = self._rules.get(client.toolset)
@@ -90,15 +115,19 @@ def _is_for(one: Toolset, roles: frozenset[str]) -> bool:
     return not one.audience or bool((one.audience | one.default_for) & roles)
 
 
-def _rows(one: Toolset) -> Iterable[Row]:
+def _all_rows(one: Toolset) -> Iterable[Row]:
     for kind, globs in one.globs.items():
-        where = f"{OUTSIDE}{one.name}.{_KEYS[kind]}"
-        if globs and all(split(glob)[0] for glob in globs):  # all but these
-            yield Row(where, 0, "p", ("*", "*", f"{kind}:*", "*", "allow"), ())
-        for number, glob in enumerate(globs, 1):
-            takes_away, server, own = split(glob)
-            fields = ("*", server, f"{kind}:{own}", "*", "deny" if takes_away else "allow")
-            yield Row(where, number, "p", fields, ())
+        yield from _rows(one.name, kind, _KEYS[kind], globs)
+
+
+def _rows(name: str, kind: str, key: str, globs: tuple[str, ...]) -> Iterable[Row]:
+    where = f"{OUTSIDE}{name}.{key}"
+    if globs and all(split(glob)[0] for glob in globs):  # all but these
+        yield Row(where, 0, "p", ("*", "*", f"{kind}:*", "*", "allow"), ())
+    for number, glob in enumerate(globs, 1):
+        takes_away, server, own = split(glob)
+        fields = ("*", server, f"{kind}:{own}", "*", "deny" if takes_away else "allow")
+        yield Row(where, number, "p", fields, ())
 
 
 _KEYS: Final = {"tool": "tools", "prompt": "prompts", "res": "resources"}

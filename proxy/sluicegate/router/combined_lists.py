@@ -9,9 +9,10 @@ left out before pages are cut, so that neither their number nor their length tel
 import asyncio
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, Final
 
 from sluicegate.catalog import uri_fields
@@ -23,6 +24,7 @@ from sluicegate.policy.memo import Memo
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Malformed, SharedList, decode_fast, dump
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Failure, McpServer, Outcome, Result, Target
+from sluicegate.router.tool_search import ToolSearch
 from sluicegate.router.visible_lists import VisibleList, VisibleLists
 
 MAX_SHARED: Final = 64  # pages of ours that are the same for many
@@ -146,15 +148,16 @@ class _Ahead:
 class CombinedLists:
     def __init__(
         self, servers: Mapping[str, McpServer], lists: CatalogCache, resolver: Resolver, cursors: Cursors,
-        may_list: MayList, views: VisibleLists,
+        may_list: MayList, views: VisibleLists, search: ToolSearch, own_tools: Sequence[Json],
     ) -> None:  # fmt: skip
+        """`own_tools` are listed in place of what a client finds by `search`."""
         self._servers = servers
         self._lists = lists
         self._resolver = resolver
         self._cursors = cursors
         self._may_list = may_list
-        self._views = views
-        self._pages: Memo[tuple[_Part, ...], SharedList] = Memo(MAX_SHARED)
+        self._views, self._search, self._own_tools = views, search, tuple(own_tools)
+        self._pages: Memo[tuple[tuple[_Part, ...], bool], SharedList] = Memo(MAX_SHARED)
         self._silent_until: dict[tuple[str, str], float] = {}
 
     # ------------------------------------------------------------ tools, prompts, templates
@@ -165,11 +168,12 @@ class CombinedLists:
             return start
         list_page, parts, rest = _Page(self._lists.settings.page), list[_Part](), None
         room = list_page.size
+        is_searched = call.method == "tools/list" and await self._search.is_in_place_of_list(call)
         for key, snapshot in self._from(await self._lists.all(call.client, "list"), start.server):
             self._note_ttl(list_page, key, snapshot, call)
             if snapshot is None or not self._servers[key].shows(call.client):
                 continue
-            view = await self._views.view(call, key, snapshot, call.method, list_page.breathe)
+            view = await self._views.view(call, key, snapshot, call.method, list_page.breathe, is_searched)
             begin = bisect_left(view.shown, start.offset) if key == start.server else 0
             end = min(begin + room, len(view.shown))
             parts.append((view, begin, end))
@@ -177,18 +181,19 @@ class CombinedLists:
             if end < len(view.shown):
                 rest = Position(key, None, view.shown[end])
                 break
-        list_page.items = self._shared(call.method, tuple(parts))
+        list_page.items = self._shared(call.method, tuple(parts), is_searched and call.params.get("cursor") is None)
         return self._answer(call, list_page, rest)
 
-    def _shared(self, method: str, parts: tuple[_Part, ...]) -> SharedList:
-        """Returns the items of these parts: the same list object for the same parts."""
-        shared = self._pages.get(parts)
+    def _shared(self, method: str, parts: tuple[_Part, ...], has_own: bool) -> SharedList:
+        """Returns the items of these parts, behind our own tools: the same list object for the same parts."""
+        shared = self._pages.get((parts, has_own))
         if shared is None:
-            shared = SharedList(
+            items = (
                 view.snapshot.entries(method)[index].shown for view, begin, end in parts
                 for index in view.shown[begin:end]
             )  # fmt: skip
-            self._pages.keep(parts, shared)
+            shared = SharedList(chain(self._own_tools if has_own else (), items))
+            self._pages.keep((parts, has_own), shared)
         return shared
 
     def _from(self, snapshots: ServerSnapshots, server: str) -> ServerSnapshots:

@@ -15,48 +15,59 @@ from sluicegate.catalog.snapshot import KINDS, Entry, Snapshot, digest
 from sluicegate.catalog_cache import CatalogCache, MayList
 from sluicegate.policy.memo import Memo
 from sluicegate.protocol.methods import LISTS
-from sluicegate.protocol.model import Call, McpServer
+from sluicegate.protocol.model import Call, Client, McpServer, Target
 
 PermissionKey = Callable[[Call], Hashable | None]
 """What decisions for this client go by, as a whole; None where nothing may be remembered."""
 
 MAX_VIEWS: Final = 5_000
+_PINNED: Final = " pinned"
 STRIDE: Final = 8  # items that are judged in a row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VisibleList:
-    """`shown` are places in the snapshot's list; `number` is another for another list. The same list to the same rights
-    is the same object."""
+    """`shown` are places in the snapshot's list; `number` is another for another list, `size` its bytes. The same list
+    to the same rights is the same object."""
 
     snapshot: Snapshot
     shown: tuple[int, ...]
     number: int
+    size: int
 
 
 class VisibleLists:
-    def __init__(self, may_list: MayList, permission_key: PermissionKey) -> None:
-        self._may_list = may_list
+    def __init__(
+        self, may_list: MayList, permission_key: PermissionKey,
+        is_pinned: Callable[[Client, Target], bool] = lambda client, target: False,
+    ) -> None:  # fmt: skip
+        self._may_list, self._is_pinned = may_list, is_pinned
         self._permission_key = permission_key
         self._views: Memo[tuple[Hashable, str, str], VisibleList] = Memo(MAX_VIEWS)
 
     async def view(
-        self, call: Call, key: str, snapshot: Snapshot, method: str, breathe: Callable[[], Awaitable[None]]
-    ) -> VisibleList:
-        """Judging a long list for the first time takes a while: `breathe` lets others have their turn."""
+        self, call: Call, key: str, snapshot: Snapshot, method: str, breathe: Callable[[], Awaitable[None]],
+        only_pinned: bool = False,
+    ) -> VisibleList:  # fmt: skip
+        """Judging a long list for the first time takes a while: `breathe` lets others have their turn. `only_pinned`
+        leaves out what a client that searches does not see in its list."""
         permission_key = self._permission_key(call)
-        cached = None if permission_key is None else self._views.get((permission_key, key, method))
+        place = method + _PINNED if only_pinned else method
+        cached = None if permission_key is None else self._views.get((permission_key, key, place))
         if cached is not None and cached.snapshot is snapshot:
             return cached
         entries, shown = snapshot.entries(method), []
         for index, entry in enumerate(entries):
             if index % STRIDE == STRIDE - 1:
                 await breathe()
+            if only_pinned and not self._is_pinned(call.client, entry.target):
+                continue
             if self._may_list(call, key, entry.target):
                 shown.append(index)
-        view = VisibleList(snapshot, tuple(shown), number(entries[index] for index in shown))
+        size = sum(entries[index].size for index in shown)
+        view = VisibleList(snapshot, tuple(shown), number(entries[index] for index in shown), size)
         if permission_key is not None and permission_key == self._permission_key(call):  # equal after the others' turn
-            self._views.keep((permission_key, key, method), view)
+            self._views.keep((permission_key, key, place), view)
         return view
 
 

@@ -1,0 +1,148 @@
+"""An index of tools by the words of their definitions, ranked by BM25. Knows no client, policy or server.
+
+It holds what one client may see and nothing else: how rare a word is counts, and must not tell of what is hidden.
+"""
+
+import re
+from array import array
+from collections.abc import Generator, Iterable, Iterator
+from functools import lru_cache
+from heapq import nlargest
+from importlib import import_module
+from math import log
+from typing import Any, Final
+
+from sluicegate.catalog.snapshot import Entry
+from sluicegate.protocol.jsonrpc import inside
+
+MAX_QUERY: Final = 1_000  # characters that are read of it
+MAX_WORK: Final = 20_000  # places that are looked at for a query: 2 ms
+MAX_TEXT: Final = 4_096  # characters of a description that are indexed
+MAX_ARGUMENTS: Final = 100
+STRIDE: Final = 8  # definitions that are indexed in a row
+# How much more a word in a name or title says of a tool than one in a description, and that than one of an argument.
+_NAME, _TITLE, _DESCRIPTION, _ARGUMENT = 3.0, 2.0, 1.0, 0.5
+# Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009): the usual values.
+_K1: Final = 1.2
+_B: Final = 0.75
+_LENGTH: Final = 40.0  # of a usual definition, as weighed words
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_WORD: Final = re.compile(r"[^\W_]+")
+# Words that say nothing of what a tool does, and stand in nearly every description.
+_EMPTY: Final = frozenset(
+    "a all an and any are as at be by can do for from has have i if in into is it its me my need of on or our please "
+    "some that the their them there this to up want was we what when where which will with you your".split()
+)
+
+
+class ToolIndex:
+    """A tool that is replaced leaves its words behind until half of all are such; then the index is made anew."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[str, bytes], int] = {}
+        self._entries: list[Entry | None] = []
+        self._found_in: dict[str, tuple[array[int], array[float]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def update(self, entries: Iterable[Entry]) -> Generator[None, None, None]:
+        """Has these from now on, and no others. Only what differs is indexed. Nobody uses the index between the steps.
+        """
+        wanted = {(entry.target.server, entry.digest): entry for entry in entries}
+        gone = self._places.keys() - wanted.keys()
+        if 2 * (len(gone) + len(self._entries) - len(self._places)) > len(self._entries):
+            self.__init__()  # type: ignore[misc]  # anew
+            gone = set()
+        for key in gone:
+            self._entries[self._places.pop(key)] = None
+        new = [(key, entry) for key, entry in wanted.items() if key not in self._places]
+        for number, (key, entry) in enumerate(new, 1):
+            self._add(key, entry)
+            if number % STRIDE == 0:
+                yield
+
+    def _add(self, key: tuple[str, bytes], entry: Entry) -> None:
+        counts: dict[str, float] = {}
+        for weight, told in _texts(entry):
+            for word in told:
+                counts[word] = counts.get(word, 0.0) + weight
+        place = self._places[key] = len(self._entries)
+        self._entries.append(entry)
+        longer = _K1 * (1 - _B + _B * sum(counts.values()) / _LENGTH)
+        for word, count in counts.items():
+            found = self._found_in.get(word)
+            if found is None:
+                found = self._found_in[word] = (array("L"), array("f"))
+            found[0].append(place)
+            found[1].append(count * (_K1 + 1) / (count + longer))
+
+    def find(self, query: str, limit: int, server: str | None = None) -> tuple[list[Entry], int]:
+        """The best `limit` tools for a query in words, of that server alone if one is named, and how many match. All
+        match a query without words, in their order."""
+        asked = dict.fromkeys(words(query[:MAX_QUERY]))
+        if not asked:
+            left = [entry for entry in self._entries if entry is not None and server in (None, entry.target.server)]
+            return left[:limit], len(left)
+        scores: dict[int, float] = {}
+        for places, weights in self._rarest(asked):
+            rare = log(1 + (len(self._entries) - len(places) + 0.5) / (len(places) + 0.5))
+            for place, weight in zip(places, weights, strict=True):
+                scores[place] = scores.get(place, 0.0) + rare * weight
+        if server is not None or len(self._entries) > len(self._places):
+            entries = self._entries
+            scores = {
+                place: score for place, score in scores.items()
+                if (entry := entries[place]) is not None and server in (None, entry.target.server)
+            }  # fmt: skip
+        best = nlargest(limit, scores, key=scores.__getitem__)
+        return [entry for place in best if (entry := self._entries[place]) is not None], len(scores)
+
+    def _rarest(self, asked: Iterable[str]) -> "Iterator[tuple[array[int], array[float]]]":
+        """Where the words stand, the rarest first, as far as there is time: the most frequent ones say least."""
+        found = sorted((self._found_in[word] for word in asked if word in self._found_in), key=lambda one: len(one[0]))
+        room = MAX_WORK
+        for number, one in enumerate(found):
+            room -= len(one[0])
+            if number and room < 0:
+                return
+            yield one
+
+
+def words(text: str) -> list[str]:
+    """The stems of a text's words, those that say nothing left out: of `createPullRequests`, create, pull, request."""
+    spread = text if text.islower() else _HUMP.sub(" ", text).lower()
+    return [stem for stem in map(_stem, _WORD.findall(spread)) if stem]
+
+
+@lru_cache(maxsize=50_000)
+def _stem(word: str) -> str:
+    if word in _EMPTY:
+        return ""
+    return str(_stemmer().stemWord(word[:64])) if word.isalpha() and len(word) > 2 else word[:64]
+
+
+@lru_cache(maxsize=1)
+def _stemmer() -> Any:
+    return import_module("snowballstemmer").stemmer("english")
+
+
+@lru_cache(maxsize=50_000)
+def _of_argument(name: str) -> list[str]:
+    """Many tools have arguments of the same names."""
+    return words(name)
+
+
+def _texts(entry: Entry) -> Iterator[tuple[float, list[str]]]:
+    """The words of a definition, by where they stand and how much that counts."""
+    shown = entry.shown
+    yield _NAME, words(shown["name"])
+    for title in (shown.get("title"), inside(shown, "annotations", "title")):
+        if isinstance(title, str):
+            yield _TITLE, words(title[:MAX_TEXT])
+    description = shown.get("description")
+    if isinstance(description, str):
+        yield _DESCRIPTION, words(description[:MAX_TEXT])
+    properties = inside(shown, "inputSchema", "properties")
+    for name in list(properties)[:MAX_ARGUMENTS] if isinstance(properties, dict) else ():
+        yield _ARGUMENT, _of_argument(name[:200])

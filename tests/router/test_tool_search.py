@@ -1,0 +1,169 @@
+"""What is listed, found and called is one set: that which policy and toolset leave, whatever they say."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+
+import anyio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_server import Front, Scripted, tools
+
+from sluicegate.catalog.snapshot import ServerNaming, listing
+from sluicegate.guards import ORDER, chain, search
+from sluicegate.guards.enforce import enforce
+from sluicegate.guards.name import name
+from sluicegate.policy.classes import Classes
+from sluicegate.policy.judge import PolicyEngine, PolicyInForce
+from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist
+from sluicegate.policy.toolsets import Search, Toolset, Toolsets
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Call, Client, Outcome, Result
+from sluicegate.router.tool_search import SearchDeps
+from tests.policy.policies import build, clients, lines
+
+OWN = {"git": ("get_x", "get_y", "delete_x", "x"), "k8s": ("get_x", "put_y")}
+globs = st.lists(
+    st.sampled_from(["git/*", "git/get_*", "!git/delete_*", "k8s/get_x", "*/*", "!*/x", "k8s/*"]), max_size=3
+).map(tuple)
+
+
+class House:
+    """The guards that matter here, in front of two scripted servers."""
+
+    def __init__(self, engine: PolicyEngine) -> None:
+        async def called(call: Call) -> Outcome:
+            return Result({"content": [{"type": "text", "text": call.params["name"]}]})
+
+        self.servers = [Scripted(key, tools=own) for key, own in OWN.items()]
+        for server in self.servers:
+            server.answers["tools/call"] = called
+        self.front = Front(
+            *self.servers, may_list=engine.may_list, may_see=engine.may_see, permission_key=engine.permission_key,
+            searching=SearchDeps(engine.search_of, engine.is_pinned, search.TOOLS),
+        )  # fmt: skip
+        has_search = lambda client: engine.search_of(client) is not None  # noqa: E731
+        self.handler = chain(
+            {
+                **dict.fromkeys(ORDER),
+                "unwrap": search.unwrap(has_search),
+                "find": search.find(has_search, self.front.router.search.find),
+                "name": name(self.front.resolver.resolve, lambda key: self.front.lists.namings[key].uris),
+                "enforce": enforce(engine.decide, engine.check_arguments, engine.explains),
+            },
+            self.front.router,
+        )
+
+    async def call(self, client: Client, tool: str, **arguments: object) -> Outcome:
+        return await self.handler(Call(client, "tools/call", {"name": tool, "arguments": arguments}))
+
+    async def listed(self, client: Client) -> set[str]:
+        page = await self.front.page("tools/list", client)
+        return {tool["name"] for tool in page["tools"]}
+
+    async def found(self, client: Client, query: str = "", server: str | None = None) -> set[str]:
+        arguments = {"query": query, "limit": search.MAX_LIMIT} | ({"server": server} if server else {})
+        outcome = await self.call(client, search.FIND, **arguments)
+        assert isinstance(outcome, Result) and outcome.reason is None, outcome
+        return {tool["name"] for tool in json.loads(outcome.value["content"][0]["text"])["tools"]}
+
+
+def engine_of(rows: Iterable[object], *those: Toolset) -> PolicyEngine:
+    policy = build(rows, False)  # type: ignore[arg-type]
+    lists = allowlist({key: ToolRules() for key in OWN})
+    return PolicyEngine(PolicyInForce(Rulebook(policy, Classes({}), lists, toolsets=Toolsets(those, policy))))
+
+
+def is_executed(outcome: Outcome) -> bool:
+    return isinstance(outcome, Result) and outcome.reason is None
+
+
+@settings(deadline=None)
+@given(lines, clients, globs, globs, st.booleans())
+def test_what_is_found_is_what_may_be_called_and_what_would_be_listed(  # type: ignore[no-untyped-def]
+    rows, client, part, pinned, is_whole
+) -> None:
+    shown = {} if is_whole else {"tool": part}
+    at = "" if is_whole else "dev"
+    with_search = engine_of(rows, Toolset(at, shown, search=Search(False, 1), pinned=pinned))
+    without = engine_of(rows, Toolset(at, shown))
+    client = replace(client, toolset=at)
+
+    async def main() -> None:
+        searching, plain = House(with_search), House(without)
+        async with searching.front, plain.front:
+            whole = await plain.listed(client)
+            assert await searching.found(client) == whole
+            short = await searching.listed(client)
+            own = {tool["name"] for tool in search.TOOLS}
+            assert own <= short and short - own <= whole
+            for key, names in OWN.items():
+                for one in names:
+                    public = f"{key}__{one}"
+                    target = await searching.front.resolver.resolve(Call(client, "tools/call", {"name": public}))
+                    assert target is not None
+                    is_pinned = with_search.is_pinned(client, target)
+                    assert (public in short) is (is_pinned and public in whole)
+                    direct = await plain.call(client, public)
+                    assert is_executed(direct) is (public in whole)
+                    assert await searching.call(client, public) == direct
+                    assert await searching.call(client, search.CALL, name=public) == direct
+            assert not is_executed(await plain.call(client, search.FIND, query=""))
+
+    anyio.run(main)
+
+
+ALICE = Client("key:alice")
+OPEN = [("p", "*", "*", "*", "*", "allow")]
+
+
+async def test_auto_lists_up_to_the_budget_and_both_tools_work_on_either_side() -> None:
+    items = [*tools(*OWN["git"]), *tools(*OWN["k8s"])]
+    size = sum(entry.size for entry in listing(ServerNaming("git", "git", 50), "tools/list", items, 0).entries)
+    for budget, is_listed in ((size, True), (1, False)):
+        house = House(engine_of(OPEN, Toolset("", {}, search=Search(True, budget))))
+        async with house.front:
+            assert ("git__x" in await house.listed(ALICE)) is is_listed
+            assert (search.FIND in await house.listed(ALICE)) is not is_listed
+            assert await house.found(ALICE, "get") == {"git__get_x", "git__get_y", "k8s__get_x"}
+            assert is_executed(await house.call(ALICE, search.CALL, name="git__x"))
+
+
+async def test_the_index_follows_changed_lists_and_rights() -> None:
+    engine = engine_of(OPEN, Toolset("", {}, search=Search(False, 1)))
+    house = House(engine)
+    async with house.front:
+        assert await house.found(ALICE, "x") == {"git__get_x", "git__x", "git__delete_x", "k8s__get_x"}
+        house.servers[0].items["tools/list"] = tools("paint_x")
+        house.front.lists.changed("git", None, "tool")
+        assert await house.found(ALICE, "x") == {"git__paint_x", "k8s__get_x"}
+        assert await house.found(ALICE, "x", "k8s") == await house.found(ALICE, "x", "k8s__") == {"k8s__get_x"}
+        policy = build([("p", "*", "k8s", "*", "*", "allow")], False)
+        engine.in_force = replace(engine.in_force, rulebook=replace(engine.in_force.rulebook, policy=policy))
+        assert await house.found(ALICE, "x") == {"k8s__get_x"}
+
+
+async def test_clients_of_other_rights_have_an_index_of_their_own() -> None:
+    engine = engine_of([*OPEN, ("p", "key:eve", "git", "*", "*", "deny")], Toolset("", {}, search=Search(False, 1)))
+    house = House(engine)
+    async with house.front:
+        assert "git__x" in await house.found(ALICE, "x")
+        assert await house.found(Client("key:eve"), "x") == {"k8s__get_x"}
+        assert "git__x" in await house.found(ALICE, "x")
+
+
+async def test_arguments_of_another_form_are_refused_before_anything_is_called() -> None:
+    house = House(engine_of(OPEN, Toolset("", {}, search=Search(False, 1))))
+    wrong: list[tuple[str, Json]] = [
+        (search.CALL, {}), (search.CALL, {"name": 1}), (search.CALL, {"name": "git__x", "arguments": []}),
+        (search.CALL, {"name": "git__x", "other": 1}), (search.FIND, {}), (search.FIND, {"query": "x", "limit": 0}),
+        (search.FIND, {"query": "x", "limit": True}), (search.FIND, {"query": "x", "limit": 21}),
+        (search.FIND, {"query": "x", "server": 1}), (search.FIND, {"query": ["x"]}),
+    ]  # fmt: skip
+    async with house.front:
+        for tool, arguments in wrong:
+            outcome = await house.call(ALICE, tool, **arguments)
+            assert isinstance(outcome, Result) and outcome.reason == "invalid_arguments", (tool, arguments, outcome)
+        for again in (search.CALL, search.FIND):  # neither is a tool of a server
+            assert not is_executed(await house.call(ALICE, search.CALL, name=again, arguments={"name": "git__x"}))
+        assert sum(server.count("tools/call") for server in house.servers) == 0
