@@ -11,7 +11,7 @@ def not_given(*asked: object) -> NoReturn:
 
 def admin_deps(**given: Any) -> AdminDeps:
     needed = (
-        "describe_servers", "list_tools", "judge_tools", "change_server", "list_prompts", "list_resources", "output",
-        "pins", "blocks", "logins", "approvals", "page", "facts", "explain", "preview", "client_of", "may",
+        "describe_servers", "list_tools", "judge_tools", "cost", "change_server", "list_prompts", "list_resources",
+        "output", "pins", "blocks", "logins", "approvals", "page", "facts", "explain", "preview", "client_of", "may",
     )  # fmt: skip
     return AdminDeps(**{**dict.fromkeys(needed, not_given), "ready": list, "metrics": None, **given})

@@ -30,7 +30,7 @@ from sluicegate.protocol.model import (
 )
 from sluicegate.router import Cursors, MayList, MaySee, Router
 from sluicegate.router.tasks import InspectState, uninspected
-from sluicegate.router.tool_search import NO_SEARCH, SearchDeps
+from sluicegate.router.tool_search import WITHOUT, SearchDeps
 from sluicegate.router.visible_lists import PermissionKey, no_permission_key
 from sluicegate.store.memory import MemoryStore
 
@@ -170,7 +170,7 @@ class Front:
         store: MemoryStore | None = None, generation: str = "1", pins: DefinitionPins | None = None,
         may_list: MayList | None = None, may_see: MaySee | None = None,
         permission_key: PermissionKey = no_permission_key, inspected: InspectState = uninspected,
-        current: Callable[[Client], Client | None] = lambda client: client, searching: SearchDeps = NO_SEARCH,
+        current: Callable[[Client], Client | None] = lambda client: client, searching: SearchDeps = WITHOUT,
         **settings: Any,
     ) -> None:  # fmt: skip
         self.hide = hide

@@ -52,6 +52,10 @@ class Sources:
         self.asked.append("tools")
         return [{"name": CANARY}]
 
+    async def cost(self, *words: str) -> dict[str, Any]:
+        self.asked.append("cost")
+        return {"tools": [{"name": CANARY}]}
+
     async def resources(self, *words: str) -> dict[str, Any]:
         self.asked.append("resources")
         return {"resources": [{"uri": CANARY}], "templates": []}
@@ -140,7 +144,7 @@ def asker(
     made = Sources()
     sources = admin_deps(
         ready=list, metrics=lambda: lambda: (b"sluice_sessions 0\n", "text/plain"), describe_servers=made.servers,
-        list_tools=made.tools, judge_tools=made.tools,
+        list_tools=made.tools, judge_tools=made.tools, cost=made.cost,
         client_of=lambda key: Client("key:ci") if key == "client-key" else None, may=may,
         change_server=made.change_server, pins=cast(PinsApi, made), approvals=cast(ApprovalsApi, made),
         list_prompts=made.tools, list_resources=made.resources, output=made.output,

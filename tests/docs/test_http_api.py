@@ -22,7 +22,7 @@ def test_each_request_is_served_for_the_right_that_the_page_names(tmp_path: Path
     config = {"servers": {}, "clients": clients, "policy": {"files": ["policy.csv"]}}
     with sluice(config, tmp_path) as process, httpx.Client(base_url=process.admin, timeout=30) as http:
         token = (tmp_path / "state" / "operator.token").read_text().strip()
-        assert len(requests) == 38
+        assert len(requests) == 39
         for method, target, area, act in requests:
             if target.endswith("/events"):  # a stream: that it is refused shows that it is there
                 continue

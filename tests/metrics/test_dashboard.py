@@ -37,6 +37,7 @@ NOT_SHOWN = {
     "sluice_login_flows_total": "most logins are begun by the command line, which is another process",
     "sluice_login_refresh_total": "a refresh that fails shows as a login that is needed",
     "sluice_fleet_replicas": "most have no fleet, and a replica that is down shows as a target that is down",
+    "sluice_tools_list_tokens": "for whoever looks at what lists cost; `sluice tools --cost` says which definition",
     "sluice_toolset_calls_total": "most have no toolset; for whoever looks at how one is used",
     "sluice_forwarded_total": "most have no fleet; for whoever sets up its balancer",
 }

@@ -42,7 +42,7 @@ class House:
             *self.servers, may_list=engine.may_list, may_see=engine.may_see, permission_key=engine.permission_key,
             searching=SearchDeps(engine.search_of, engine.is_pinned, search.TOOLS),
         )  # fmt: skip
-        has_search = lambda client: engine.search_of(client) is not None  # noqa: E731
+        has_search = lambda client: engine.search_of(client).mode != "off"  # noqa: E731
         self.handler = chain(
             {
                 **dict.fromkeys(ORDER),
@@ -85,7 +85,7 @@ def test_what_is_found_is_what_may_be_called_and_what_would_be_listed(  # type: 
 ) -> None:
     shown = {} if is_whole else {"tool": part}
     at = "" if is_whole else "dev"
-    with_search = engine_of(rows, Toolset(at, shown, search=Search(False, 1), pinned=pinned))
+    with_search = engine_of(rows, Toolset(at, shown, search=Search("on", 1), pinned=pinned))
     without = engine_of(rows, Toolset(at, shown))
     client = replace(client, toolset=at)
 
@@ -121,7 +121,7 @@ async def test_auto_lists_up_to_the_budget_and_both_tools_work_on_either_side() 
     items = [*tools(*OWN["git"]), *tools(*OWN["k8s"])]
     size = sum(entry.size for entry in listing(ServerNaming("git", "git", 50), "tools/list", items, 0).entries)
     for budget, is_listed in ((size, True), (1, False)):
-        house = House(engine_of(OPEN, Toolset("", {}, search=Search(True, budget))))
+        house = House(engine_of(OPEN, Toolset("", {}, search=Search("auto", budget))))
         async with house.front:
             assert ("git__x" in await house.listed(ALICE)) is is_listed
             assert (search.FIND in await house.listed(ALICE)) is not is_listed
@@ -130,7 +130,7 @@ async def test_auto_lists_up_to_the_budget_and_both_tools_work_on_either_side() 
 
 
 async def test_the_index_follows_changed_lists_and_rights() -> None:
-    engine = engine_of(OPEN, Toolset("", {}, search=Search(False, 1)))
+    engine = engine_of(OPEN, Toolset("", {}, search=Search("on", 1)))
     house = House(engine)
     async with house.front:
         assert await house.found(ALICE, "x") == {"git__get_x", "git__x", "git__delete_x", "k8s__get_x"}
@@ -144,7 +144,7 @@ async def test_the_index_follows_changed_lists_and_rights() -> None:
 
 
 async def test_clients_of_other_rights_have_an_index_of_their_own() -> None:
-    engine = engine_of([*OPEN, ("p", "key:eve", "git", "*", "*", "deny")], Toolset("", {}, search=Search(False, 1)))
+    engine = engine_of([*OPEN, ("p", "key:eve", "git", "*", "*", "deny")], Toolset("", {}, search=Search("on", 1)))
     house = House(engine)
     async with house.front:
         assert "git__x" in await house.found(ALICE, "x")
@@ -153,7 +153,7 @@ async def test_clients_of_other_rights_have_an_index_of_their_own() -> None:
 
 
 async def test_arguments_of_another_form_are_refused_before_anything_is_called() -> None:
-    house = House(engine_of(OPEN, Toolset("", {}, search=Search(False, 1))))
+    house = House(engine_of(OPEN, Toolset("", {}, search=Search("on", 1))))
     wrong: list[tuple[str, Json]] = [
         (search.CALL, {}), (search.CALL, {"name": 1}), (search.CALL, {"name": "git__x", "arguments": []}),
         (search.CALL, {"name": "git__x", "other": 1}), (search.FIND, {}), (search.FIND, {"query": "x", "limit": 0}),

@@ -48,6 +48,7 @@ class AdminDeps:
     """How things stand, to be rendered in a worker thread as text and content type; None: not shown."""
     describe_servers: Callable[[], Awaitable[list[Json]]]
     list_tools: Callable[[str], Awaitable[list[Json] | None]]  # as that client sees them; None: no such client
+    cost: Callable[[str, str], Awaitable[Json | None]]  # of a client's list at a toolset
     judge_tools: Callable[[str], Awaitable[list[Json] | None]]  # those too that the client is not given
     client_of: Callable[[str], Client | None]  # whose credential this is, as far as it is known without waiting
     may: Callable[[Client, str, str], bool]  # whether a client may read or write: servers, tools, approvals, ...
@@ -140,6 +141,16 @@ async def list_tools(sources: AdminDeps, asked: ApiRequest) -> Answer:
 
 async def judge_tools(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return await _listed(asked, "tools", sources.judge_tools)
+
+
+async def cost(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    client, toolset = _single(asked, "as", "local"), _single(asked, "toolset", "")
+    if client is None or toolset is None or set(asked.query) - {"as", "toolset"}:
+        return error_response(400, "the query is ?as=ID&toolset=NAME, each at most once")
+    found = await sources.cost(client, toolset)
+    if found is None:
+        return error_response(404, f"no such client, or no such toolset for it: {client}")
+    return json_response(200, {"as": client, "toolset": toolset, **found})
 
 
 async def list_prompts(sources: AdminDeps, asked: ApiRequest) -> Answer:
@@ -346,6 +357,7 @@ ENDPOINTS: Final[Mapping[str, Callable[[AdminDeps, ApiRequest], Awaitable[Answer
     "show_output": show_output,
     "list_tools": list_tools,
     "judge_tools": judge_tools,
+    "cost": cost,
     "list_prompts": list_prompts,
     "list_resources": list_resources,
     "list_pins": list_pins,

@@ -73,6 +73,7 @@ _JUDGED: Final = _object(
     **dict.fromkeys(("name", "server", "own", "class", "class_source", "pin", "rule"), _STRING),
     given=_FLAG, verdict={"enum": ["allow", "ask", "deny"]},
 )  # fmt: skip
+_COST: Final = _object(name=_STRING, server=_STRING, tokens=_COUNT)
 _OUTPUT: Final = _object(server=_STRING, transport=_STRING, status=_STRING, last_error=_STRING, exit=_STRING,
                          lines=_list(_STRING), position=_STRING)  # fmt: skip
 _CALL: Final = _object(
@@ -187,6 +188,11 @@ ROUTES: Final = (
              query=_LISTED_QUERY,
              summary="the tools that servers list for a client, given or not: class, pin, verdict and its row",
              response=_object({"as": _STRING, "next": _STRING}, tools=_list(_JUDGED))),
+    ApiRoute(method="GET", path=API + "tools/cost", operation="cost", area="tools", workers="named",
+             query={"as": "the client", "toolset": "at that toolset; else the one of its roles, or none"},
+             summary="about how many tokens a client's list of tools has, and each definition: bytes / 4",
+             response=_object({"as": _STRING, "toolset": _STRING}, list=_COUNT, all=_COUNT, budget=_COUNT,
+                              search={"enum": ["off", "on", "auto"]}, is_searched=_FLAG, tools=_list(_COST))),
     ApiRoute(method="GET", path=API + "prompts", operation="list_prompts", area="tools", query=_LISTED_QUERY,
              workers="named", summary="the prompts, as one client sees them",
              response=_object({"as": _STRING, "next": _STRING}, prompts=_list(_ROW))),

@@ -2,6 +2,7 @@
 Sluice."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -27,7 +28,7 @@ from sluicegate.audit.log import AuditLog
 from sluicegate.config import Config
 from sluicegate.listen.auth import Identity, Principal
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.protocol.model import Client
+from sluicegate.protocol.model import Call, Client
 from sluicegate.store import Store
 
 Note = Callable[[Json], Awaitable[bool]]
@@ -45,8 +46,21 @@ def admin_application(
     inner.queue.watchers.append(lambda approval: changes.notice("approval"))
     page = Page(inner.queue, judges.client_of, inner.services.sealer.unseal)
 
-    async def list_tools(principal: str) -> list[Json] | None:
+    def client_at(principal: str, toolset: str = "") -> Client | None:
+        """That client with the toolset that it has there."""
         client = judges.client_of(principal)
+        found = None if client is None else judges.judge.enter(client, toolset)
+        return None if client is None or found is None else replace(client, toolset=found)
+
+    async def cost(principal: str, toolset: str) -> Json | None:
+        client = client_at(principal, toolset)
+        if client is None:
+            return None
+        await inner.behind.lists.look(client)
+        return await inner.router.search.cost(Call(client, "tools/list", {}), await inner.behind.lists.all(client))
+
+    async def list_tools(principal: str) -> list[Json] | None:
+        client = client_at(principal)
         return None if client is None else await inner.listed(client, "tools/list")
 
     async def took_effect() -> list[str]:
@@ -55,15 +69,15 @@ def admin_application(
         return [] if services.replicas is None else await replicas.unconfirmed(services.store)
 
     async def judge_tools(principal: str) -> list[Json] | None:
-        client = judges.client_of(principal)
+        client = client_at(principal)
         return None if client is None else await judged_tools(inner, client)
 
     async def list_prompts(principal: str) -> list[Json] | None:
-        client = judges.client_of(principal)
+        client = client_at(principal)
         return None if client is None else await inner.listed(client, "prompts/list")
 
     async def list_resources(principal: str, cursor: str) -> Json | str:
-        client = judges.client_of(principal)
+        client = client_at(principal)
         if client is None:
             return f"no such client: {principal}"
         return await inner.resources(client, cursor) or "the cursor is not one of this list, or not any more"
@@ -85,6 +99,7 @@ def admin_application(
             change_server=partial(_change_server, inner),
             list_tools=list_tools,
             judge_tools=judge_tools,
+            cost=cost,
             list_prompts=list_prompts,
             list_resources=list_resources,
             output=inner.output,

@@ -26,7 +26,7 @@ from sluicegate.guards.quota import quota
 from sluicegate.guards.record import RecordGuard
 from sluicegate.guards.seal import seal, unresolved
 from sluicegate.guards.throttle import throttle
-from sluicegate.metrics import Metrics
+from sluicegate.metrics import Metrics, client_label
 from sluicegate.policy.outputs import Outputs
 from sluicegate.policy.rates import Windows
 from sluicegate.protocol.input_requests_client import opens_pages
@@ -62,6 +62,7 @@ def pipeline(
     behind.tasking.router.set(router.tasks)
     windows = _windows(config)
     services.metrics.watch(partial(metric_sources.limits, windows))
+    services.metrics.watch(partial(metric_sources.lists, router.search.tokens, client_label))
     outputs = Outputs()
     begun_call = unresolved(sealer.unseal)
 
@@ -81,7 +82,7 @@ def pipeline(
         return behind.servers[key].identity
 
     def has_search(client: Client) -> bool:
-        return judge.search_of(client) is not None
+        return judge.search_of(client).mode != "off"
 
     guards: dict[str, Guard | None] = {
         "unwrap": search.unwrap(has_search),

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from sluicegate.config import Config
-from sluicegate.config.toolsets import BUDGET
 from sluicegate.policy import files
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.files import LoadedPolicy, PolicySources
@@ -70,16 +69,12 @@ def classes(config: Config) -> Classes:
 
 def toolsets(config: Config) -> list[Toolset]:
     """Those of the config, and what there is without one."""
-    found = [Toolset("", {}, search=_search(config.search, BUDGET))]
+    found = [Toolset("", {}, search=Search(config.search))]
     for name, one in config.toolsets.items():
         globs = {"tool": one.tools, "prompt": one.of_servers(one.prompts), "res": one.of_servers(one.resources)}
-        search = _search(one.search, one.budget)
+        search = Search(one.search, one.budget)
         found.append(Toolset(name, globs, frozenset(one.roles), frozenset(one.default_for), search, one.pinned))
     return found
-
-
-def _search(mode: str, budget: int) -> Search | None:
-    return None if mode == "off" else Search(mode == "auto", budget)
 
 
 def make(

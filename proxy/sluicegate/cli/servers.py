@@ -127,9 +127,36 @@ def _why_no_lines(body: Any) -> str:
 
 
 @asks_running
-def tools(admin: Admin, as_: AsClient = None, as_json: AsJson = False) -> None:
+def tools(
+    admin: Admin,
+    as_: AsClient = None,
+    cost: Annotated[bool, typer.Option("--cost", help="Show about how many tokens each definition takes.")] = False,
+    toolset: Annotated[
+        str, typer.Option("--toolset", metavar="NAME", help="With --cost: at this toolset; else that of its roles.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
     """Show the tools of all servers of a running Sluice."""
-    _list(admin, "tools", as_, as_json)
+    if toolset and not cost:
+        stop(Code.USAGE, "--toolset: only with --cost")
+    if cost:
+        asked = _seen_by(as_) | ({"toolset": toolset} if toolset else {})
+        _show_cost(answer(admin.exchange("tools/cost", asked)), as_json)
+    else:
+        _list(admin, "tools", as_, as_json)
+
+
+def _show_cost(body: dict[str, Any], as_json: bool) -> None:
+    _show(body, "tools", as_json)
+    if as_json:
+        return
+    where = f" at {body['toolset']}" if body["toolset"] else ""
+    listed = f"{body['as']} gets a list of about {body['list']:,} tokens{where}"
+    if body["is_searched"]:
+        listed += f", and finds tools of {body['all']:,} by a search"
+    info(f"{listed}; the budget is {body['budget']:,}")
+    if body["list"] > body["budget"]:
+        info("it is over the budget: write a toolset, or search: auto (docs/how-to/toolsets.md)")
 
 
 @asks_running

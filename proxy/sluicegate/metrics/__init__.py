@@ -25,7 +25,7 @@ from sluicegate.metrics.scraped import PolicyState, Sample, Scraped, Source, Tal
 from sluicegate.outcomes import LABELS, label
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.methods import TARGET_KINDS
-from sluicegate.protocol.model import Call, Client, Outcome, Target, Verdict
+from sluicegate.protocol.model import Call, Outcome, Target, Verdict
 
 Labels = tuple[str, ...]
 
@@ -114,7 +114,7 @@ class Histogram:
         yield family
 
 
-__all__ = ["Metrics", "PolicyState", "Sample", "Source", "Tally"]
+__all__ = ["Metrics", "PolicyState", "Sample", "Source", "Tally", "client_label"]
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # one more line a series, that nothing reads
 
@@ -247,7 +247,8 @@ class Metrics:
         decisions = trail.decisions
         verdict = decisions[-1].verdict if decisions else ""
         server, shown = ("", "") if target is None else (target.server, _shown(target))
-        key = (call.method, server, shown, ending, client.revision, verdict, _configured(client), client.toolset)
+        whose = client_label(client.principal), client.toolset
+        key = (call.method, server, shown, ending, client.revision, verdict, whose)
         bound = self._bound.get(key)
         if bound is None:
             bound = _keep(self._bound, key, self._bind(call, target, ending, verdict))
@@ -317,7 +318,7 @@ class Metrics:
         return _Bound(
             self._calls.labels(*self._limits["calls"](server, tool, call.method, word)),
             self._server_seconds.labels(*self._limits["server_seconds"](*labels, call.client.revision)),
-            self._client_calls.labels(*self._limits["clients"](_configured(call.client), word)),
+            self._client_calls.labels(*self._limits["clients"](client_label(call.client.principal), word)),
             self._decided(target, verdict),
             self._toolset_calls.labels(*self._limits["toolsets"](toolset, word)) if toolset else None,
         )
@@ -402,9 +403,8 @@ def _conventional(method: str, kind: str, name: str, ending: tuple[str, str], tr
     return method, operation, tool, prompt, "" if word == "ok" else word, code, transport
 
 
-def _configured(client: Client) -> str:
+def client_label(principal: str) -> str:
     """Keys are named in the configuration; the subject of a token is not, and may be anybody."""
-    principal = client.principal
     return principal if principal.startswith("key:") or principal in ("local", "anonymous") else OTHER
 
 

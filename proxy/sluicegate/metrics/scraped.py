@@ -78,6 +78,10 @@ TABLE: Final[Mapping[str, Asked]] = {
         "Tools that the server listed last. A sudden change is a new version of it, or a part of it that fails.",
         "server",
     ),
+    "sluice_tools_list_tokens": _gauge(
+        "About how many tokens (bytes / 4) the last list of tools of a client had. Too many: `sluice tools --cost`, "
+        "toolsets, search.", "client", "toolset",
+    ),
     "sluice_definitions_withheld": _gauge(
         "Definitions that nobody gets until a person accepts them: `sluice pins list`.", "server",
     ),

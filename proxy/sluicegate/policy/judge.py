@@ -14,7 +14,7 @@ from sluicegate.policy.arguments import Violation
 from sluicegate.policy.blocks import NOTHING_BLOCKED, Blocks
 from sluicegate.policy.memo import Memo
 from sluicegate.policy.rulebook import Rulebook
-from sluicegate.policy.toolsets import Search
+from sluicegate.policy.toolsets import NO_SEARCH, Search
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.methods import ABOUT_A_TASK
 from sluicegate.protocol.model import Call, Client, Decision, Target, Verdict
@@ -150,10 +150,10 @@ class PolicyEngine:
         except ValueError:  # a principal that is none
             return None
 
-    def search_of(self, client: Client) -> Search | None:
-        """Whether, and when, this client finds tools by a search; None: it does not."""
+    def search_of(self, client: Client) -> Search:
+        """Whether, and when, this client finds tools by a search."""
         toolsets = self._in_force.rulebook.toolsets
-        return None if toolsets is None else toolsets.search_of(client)
+        return NO_SEARCH if toolsets is None else toolsets.search_of(client)
 
     def is_pinned(self, client: Client, target: Target) -> bool:
         toolsets = self._in_force.rulebook.toolsets

@@ -5,7 +5,7 @@ A toolset's globs are rows of a policy of its own, so that names and URIs are co
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from sluicegate.policy.csv_rows import Row
 from sluicegate.policy.memo import Memo
@@ -13,16 +13,19 @@ from sluicegate.policy.rules import PolicyRules
 from sluicegate.protocol.model import Client, Decision, Target, Verdict
 
 MAX_CLIENTS: Final = 10_000
+BUDGET: Final = 20_000
+"""Tokens of definitions, unless a toolset says another number."""
 OUTSIDE: Final = "toolsets."
 """How the rule of a decision begins that a toolset made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """That tools are found by `find_tools`, and not listed: always, or where a list has more than `budget` tokens."""
+    """Whether tools are found by `find_tools`, and not listed: `auto` where a list has more than `budget` tokens. There
+    is a warning of a list that has more all the same."""
 
-    is_auto: bool
-    budget: int
+    mode: Literal["off", "on", "auto"] = "off"
+    budget: int = BUDGET
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Toolset:
     globs: Mapping[str, tuple[str, ...]]
     audience: frozenset[str] = frozenset()
     default_for: frozenset[str] = frozenset()
-    search: "Search | None" = None
+    search: Search = Search()
     pinned: tuple[str, ...] = ()
 
 
@@ -44,6 +47,9 @@ def split(glob: str) -> tuple[bool, str, str]:
     """Whether it takes away, the glob of servers, and that of names."""
     server, _, own = glob.removeprefix("!").partition("/")
     return glob.startswith("!"), server, own
+
+
+NO_SEARCH: Final = Search()
 
 
 class Toolsets:
@@ -96,9 +102,9 @@ class Toolsets:
         rule = found.rule if found.rule.startswith(OUTSIDE) else OUTSIDE + client.toolset
         return Decision(Verdict.DENY, rule, f"{target.own} is not in the toolset {client.toolset}")
 
-    def search_of(self, client: Client) -> Search | None:
+    def search_of(self, client: Client) -> Search:
         one = self._those.get(client.toolset)
-        return None if one is None else one.search
+        return NO_SEARCH if one is None else one.search
 
     def is_pinned(self, client: Client, target: Target) -> bool:
         """Whether the tool is listed where others are searched for."""

@@ -35,7 +35,7 @@ from sluicegate.router.subscription_stream import Decide, MaySee, SubscriptionSt
 from sluicegate.router.task_registry import MAX_TASKS, TaskRegistry
 from sluicegate.router.task_subscriptions import TaskSubscriptions
 from sluicegate.router.tasks import InspectState, TaskRouter, uninspected
-from sluicegate.router.tool_search import NO_SEARCH, SearchDeps, ToolSearch
+from sluicegate.router.tool_search import WITHOUT, SearchDeps, ToolSearch
 from sluicegate.router.visible_lists import PermissionKey, VisibleLists, no_permission_key
 from sluicegate.store import Store
 
@@ -56,13 +56,13 @@ class Router:
         may_list: MayList, may_see: MaySee, decide: Decide, store: Store | None = None,
         permission_key: PermissionKey = no_permission_key, about_task: Handler | None = None,
         inspected: InspectState = uninspected, current: Callable[[Client], Client | None] = lambda client: client,
-        mark: str = "", searching: SearchDeps = NO_SEARCH,
+        mark: str = "", searching: SearchDeps = WITHOUT,
     ) -> None:  # fmt: skip
         self._servers, self._current = servers, current
         self._lists = lists
         self._may_see = may_see
         views = VisibleLists(may_list, permission_key, searching.is_pinned)
-        self.search = ToolSearch(servers, lists, views, searching.search_of, permission_key)
+        self.search = ToolSearch(servers, lists, views, searching, permission_key)
         pages = CombinedLists(servers, lists, resolver, cursors, may_list, views, self.search, searching.tools)
         self._book = TaskRegistry(servers, store, mark=mark)
         self.tasks = TaskRouter(servers, lists, self._book, may_list, may_see, cursors, inspected)

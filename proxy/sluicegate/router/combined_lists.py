@@ -24,7 +24,7 @@ from sluicegate.policy.memo import Memo
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Malformed, SharedList, decode_fast, dump
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Failure, McpServer, Outcome, Result, Target
-from sluicegate.router.tool_search import ToolSearch
+from sluicegate.router.tool_search import LIST, ToolSearch
 from sluicegate.router.visible_lists import VisibleList, VisibleLists
 
 MAX_SHARED: Final = 64  # pages of ours that are the same for many
@@ -168,8 +168,9 @@ class CombinedLists:
             return start
         list_page, parts, rest = _Page(self._lists.settings.page), list[_Part](), None
         room = list_page.size
-        is_searched = call.method == "tools/list" and await self._search.is_in_place_of_list(call)
-        for key, snapshot in self._from(await self._lists.all(call.client, "list"), start.server):
+        snapshots = await self._lists.all(call.client, "list")
+        is_searched = call.method == LIST and await self._search.is_in_place_of_list(call, snapshots, list_page.breathe)
+        for key, snapshot in self._from(snapshots, start.server):
             self._note_ttl(list_page, key, snapshot, call)
             if snapshot is None or not self._servers[key].shows(call.client):
                 continue

@@ -3,7 +3,8 @@
 One index for all clients of equal rights: what is not in their list is not in it.
 """
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,9 +13,9 @@ from anyio.lowlevel import checkpoint
 
 from sluicegate.catalog.names import SEPARATOR
 from sluicegate.catalog.snapshot import Entry
-from sluicegate.catalog_cache import CatalogCache
+from sluicegate.catalog_cache import CatalogCache, ServerSnapshots
 from sluicegate.policy.memo import Memo
-from sluicegate.policy.toolsets import Search
+from sluicegate.policy.toolsets import NO_SEARCH, Search
 from sluicegate.protocol.jsonrpc import Json, dump
 from sluicegate.protocol.model import Call, Client, McpServer, Outcome, Result, Target
 from sluicegate.router.tool_index import ToolIndex
@@ -22,12 +23,16 @@ from sluicegate.router.visible_lists import VisibleList, VisibleLists
 from sluicegate.runtime.loop_budget import client_budgets
 
 MAX_INDEXES: Final = 16
+MAX_LISTS: Final = 2_000
 MAX_ANSWER: Final = 128 * 1024
 """Bytes of definitions in an answer; the first one is there in any case."""
 BYTES_PER_TOKEN: Final = 4
 LIST: Final = "tools/list"
 
-SearchOf = Callable[[Client], Search | None]
+SearchOf = Callable[[Client], Search]
+Breathe = Callable[[], Awaitable[None]]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class SearchDeps:
     tools: tuple[Json, ...]
 
 
-NO_SEARCH: Final = SearchDeps(lambda client: None, lambda client, target: False, ())
+WITHOUT: Final = SearchDeps(lambda client: NO_SEARCH, lambda client, target: False, ())
 
 
 class _KeptIndex:
@@ -54,23 +59,54 @@ class _KeptIndex:
 
 class ToolSearch:
     def __init__(
-        self, servers: Mapping[str, McpServer], lists: CatalogCache, views: VisibleLists, search_of: SearchOf,
+        self, servers: Mapping[str, McpServer], lists: CatalogCache, views: VisibleLists, deps: SearchDeps,
         permission_key: Callable[[Call], Hashable | None],
     ) -> None:  # fmt: skip
         self._servers, self._lists, self._views = servers, lists, views
-        self._search_of, self._permission_key = search_of, permission_key
+        self._search_of, self._permission_key = deps.search_of, permission_key
+        self._own_size = sum(len(dump(tool)) for tool in deps.tools)
+        self.tokens: Memo[tuple[str, str], int] = Memo(MAX_LISTS)
+        """Of the last list of each principal in each toolset."""
         self._kept: Memo[Hashable, _KeptIndex] = Memo(MAX_INDEXES)
 
-    async def is_in_place_of_list(self, call: Call) -> bool:
-        """Whether the client's list has pinned tools alone."""
+    async def is_in_place_of_list(self, call: Call, snapshots: ServerSnapshots, breathe: Breathe) -> bool:
+        """Whether the client's list has pinned tools alone. Notes how many tokens it has."""
         search = self._search_of(call.client)
-        if search is None or not search.is_auto:
-            return search is not None
-        return sum(view.size for view in await self._visible(call)) > search.budget * BYTES_PER_TOKEN
+        views = await self._visible(call, snapshots, breathe)
+        size = sum(view.size for view in views)
+        is_searched = search.mode == "on" or (search.mode == "auto" and size > search.budget * BYTES_PER_TOKEN)
+        if is_searched:
+            pinned = await self._visible(call, snapshots, breathe, only_pinned=True)
+            size = self._own_size + sum(view.size for view in pinned)
+        if call.params.get("cursor") is None:
+            self._note(call.client, size // BYTES_PER_TOKEN, search.budget)
+        return is_searched
+
+    def _note(self, client: Client, tokens: int, budget: int) -> None:
+        whose = client.principal, client.toolset
+        before = self.tokens.get(whose, 0)
+        self.tokens.keep(whose, tokens)
+        if before <= budget < tokens:
+            about = {"client": client.principal, "toolset": client.toolset, "tokens": tokens, "budget": budget}
+            log.warning("a list of tools is over its budget: see toolsets and search", extra=about)
+
+    async def cost(self, call: Call, snapshots: ServerSnapshots) -> Json:
+        """About how many tokens the client's list has, and all tools that it may call, the largest first."""
+        search, views = self._search_of(call.client), await self._visible(call, snapshots, checkpoint)
+        is_searched = await self.is_in_place_of_list(call, snapshots, checkpoint)
+        rows = [
+            {"name": entry.target.public, "server": entry.target.server, "tokens": entry.size // BYTES_PER_TOKEN}
+            for entry in _entries(views)
+        ]
+        return {
+            "list": self.tokens[call.client.principal, call.client.toolset], "is_searched": is_searched,
+            "all": sum(view.size for view in views) // BYTES_PER_TOKEN, "budget": search.budget, "search": search.mode,
+            "tools": sorted(rows, key=lambda row: -int(row["tokens"])),
+        }  # fmt: skip
 
     async def find(self, call: Call, query: str, limit: int, server: str | None) -> Outcome:
         """The answer to a `find_tools`: JSON with whole definitions, the best first."""
-        views = await self._visible(call)
+        views = await self._visible(call, await self._lists.all(call.client), checkpoint)
         key, of = self._permission_key(call), tuple((view.snapshot.server, view.number) for view in views)
         kept = self._kept.get(key) if key is not None else None
         if kept is None:
@@ -99,10 +135,12 @@ class ToolSearch:
         prefix = prefix.removesuffix(SEPARATOR)
         return next((key for key, one in self._lists.settings.prefixes.items() if one == prefix), prefix)
 
-    async def _visible(self, call: Call) -> list[VisibleList]:
+    async def _visible(
+        self, call: Call, snapshots: ServerSnapshots, breathe: Breathe, only_pinned: bool = False
+    ) -> list[VisibleList]:
         return [
-            await self._views.view(call, key, snapshot, LIST, checkpoint)
-            for key, snapshot in await self._lists.all(call.client)
+            await self._views.view(call, key, snapshot, LIST, breathe, only_pinned)
+            for key, snapshot in snapshots
             if snapshot is not None and self._servers[key].shows(call.client)
         ]  # fmt: skip
 
