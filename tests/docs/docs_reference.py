@@ -24,7 +24,10 @@ from sluicegate.policy.lint_syntax import AREAS
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PART = re.compile(r"(?<=<!-- generated: )(\w+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
-NAMED = {"clients.keys": "Key", "approvals.profiles": "Profile", "toolsets": "ToolsetSection"}
+NAMED = {
+    "clients.keys": "Key", "approvals.profiles": "Profile", "toolsets": "ToolsetSection",
+    "servers.KEY.tools.shape": "ShapeSection", "servers.KEY.prompts.shape": "ShapeSection",
+}  # fmt: skip
 
 
 def written(text: str) -> str:
@@ -55,7 +58,7 @@ def rows(section: dict[str, Any], all_sections: dict[str, Any], prefix: str) -> 
         elif name in NAMED:
             yield f"`{name}`", "", text
             yield from rows(all_sections[NAMED[name]], all_sections, f"{name}.NAME.")
-        elif inner := re.search(r'"#/\$defs/(\w+)"', json.dumps(value)):
+        elif inner := re.search(r'"#/\$defs/((?!JsonValue)\w+)"', json.dumps(value)):
             yield from rows(all_sections[inner[1]], all_sections, f"{name}.")
         else:
             default = f"`{json.dumps(value['default'])}`" if value.get("default") not in (None, {}, "") else ""

@@ -295,7 +295,7 @@ async def stored(config: Config, policy: PolicyRules, store: Store) -> ServerFac
             return []
         naming = ServerNaming(
             server, listing.prefixes[server], listing.names_max, server in listing.plain, fingerprint,
-            listing.others(server), listing.reserved,
+            listing.others(server), listing.reserved, listing.shapes.get(server, {}),
         )  # fmt: skip
         return await snapshots.all(naming, enabled[server].identity)
 

@@ -16,6 +16,7 @@ from sluicegate.catalog.uris import Rewriting
 from sluicegate.protocol.jsonrpc import Json, Malformed, dump, inside
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Kind, Target
+from sluicegate.protocol.shape import Shape
 
 # Resources are not held: there may be a million, and each can be asked for by its URI.
 KINDS: Final[Mapping[str, Kind]] = {method: one.kind for method, one in LISTS.items() if method != "resources/list"}
@@ -28,7 +29,7 @@ MAX_NAME: Final = 512
 class ServerNaming:
     """How one server is shown: its prefix ("" renames nothing), the longest public name, whether URIs stay plain.
     `fingerprint` is how its definitions are told apart, None where nobody compares them. `others` are the prefixes of
-    other servers, `reserved` the names of Sluice's own tools."""
+    other servers, `reserved` the names of Sluice's own tools. `shapes` are by kind and own name."""
 
     server: str
     prefix: str
@@ -37,6 +38,7 @@ class ServerNaming:
     fingerprint: Callable[[Json], str] | None = None
     others: frozenset[str] = frozenset()
     reserved: frozenset[str] = frozenset()
+    shapes: Mapping[tuple[Kind, str], Shape] = field(default_factory=dict)
 
     @property
     def uris(self) -> Rewriting:
@@ -154,21 +156,38 @@ def _label(item: Any, key: str) -> str:
 
 
 def _public(naming: ServerNaming, method: str, own: Iterable[str]) -> Mapping[str, str]:
-    if KINDS[method] == "res":
+    kind = KINDS[method]
+    if kind == "res":
         return {uri: naming.uris.public(uri) for uri in own if not naming.uris.is_of_another(uri)}
-    reserved = naming.reserved if KINDS[method] == "tool" else ()
-    return names.publish(naming.server, naming.prefix, own, naming.names_max, reserved).public
+    reserved = naming.reserved if kind == "tool" else ()
+    called = _called(naming, kind, own)
+    public = names.publish(naming.server, naming.prefix, called, naming.names_max, reserved).public
+    return {own: public[name] for name, own in called.items() if name in public}
+
+
+def _called(naming: ServerNaming, kind: Kind, own: Iterable[str]) -> dict[str, str]:
+    """The names that public ones are made of -> own names. One that the operator gave wins over a server's own."""
+    shaped = {
+        shape.name: name for name in own if (shape := naming.shapes.get((kind, name))) is not None and shape.name
+    }
+    renamed = frozenset(shaped.values())
+    return shaped | {name: name for name in own if name not in renamed and name not in shaped}
 
 
 def _entry(naming: ServerNaming, method: str, own: str, public: str, item: Json, data: bytes) -> Entry:
     kind = KINDS[method]
-    shown = uri_fields.items(method, item, naming.uris.public) if naming.prefix else item
+    shape = naming.shapes.get((kind, own))
+    if shape is not None:
+        data = dump(shape.shown(item))  # to clients it is another one
+    shown = item if shape is None else shape.shown(item)
+    if naming.prefix:
+        shown = uri_fields.items(method, shown, naming.uris.public)
     if kind != "res" and public != own:
         shown = {**shown, "name": public}
     mark = blake2b(public.encode() + b"\0" + data, digest_size=16).digest()
     print_ = naming.fingerprint(item) if naming.fingerprint else ""
     size = len(data) + len(public) - len(own)
-    return Entry(Target(naming.server, kind, own, public, item), shown, mark, print_, size)
+    return Entry(Target(naming.server, kind, own, public, item, shape=shape), shown, mark, print_, size)
 
 
 # ---------------------------------------------------------------- listings -> snapshot

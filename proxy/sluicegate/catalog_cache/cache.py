@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal
 from weakref import WeakValueDictionary
@@ -34,6 +34,7 @@ from sluicegate.policy.pins import Found, fingerprint
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Client, Era, Kind, McpServer, Target
+from sluicegate.protocol.shape import Shape
 from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
 
@@ -71,6 +72,8 @@ class ListSettings:
     for_starts: bool = False
     reserved: frozenset[str] = frozenset()
     """Names of Sluice's own tools, which no other tool may have."""
+    shapes: Mapping[str, Mapping[tuple[Kind, str], Shape]] = field(default_factory=dict)
+    """Of each server that has some: by kind and own name."""
 
     def others(self, key: str) -> frozenset[str]:
         """The prefixes of all other servers."""
@@ -179,8 +182,9 @@ class CatalogCache:
         mark = fingerprint if self._pins.is_pinned(key) else None
         others = settings.others(key)
         return ServerNaming(
-            key, settings.prefixes[key], settings.names_max, key in settings.plain, mark, others, settings.reserved
-        )
+            key, settings.prefixes[key], settings.names_max, key in settings.plain, mark, others, settings.reserved,
+            settings.shapes.get(key, {}),
+        )  # fmt: skip
 
     # ------------------------------------------------------------ reading
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from sluicegate.catalog.snapshot import ServerNaming, Snapshot, from_json, to_json
 from sluicegate.protocol import input_requests_server
-from sluicegate.protocol.jsonrpc import Malformed, decode_fast, dump
+from sluicegate.protocol.jsonrpc import Malformed, decode_fast, dump, inside
 from sluicegate.protocol.model import Client, Era, McpServer
 from sluicegate.store import Store
 
@@ -67,20 +67,15 @@ def places(key: str, identity: str) -> str:
     return f"snapshot/{key}/{_short(identity)}/"
 
 
-def tool_names(stored: Iterable[bytes]) -> frozenset[str] | None:
-    """Own names of the tools in stored lists of one server, whichever client they were for; None if none is known."""
-    found = tools(stored)
-    return None if found is None else frozenset(tool["name"] for tool in found)
-
-
-def tools(stored: Iterable[bytes]) -> list[dict[str, Any]] | None:
-    """Those tools themselves, each once. Of one name with several definitions, any."""
+def definitions(stored: Iterable[bytes], method: str = "tools/list") -> dict[str, dict[str, Any]] | None:
+    """The tools in stored lists of one server by own name, whichever client they were for; None if no list is known.
+    Of one name with several definitions, any. `method` may be that of prompts."""
     found: dict[str, dict[str, Any]] | None = None
     for value in map(_decoded, stored):
-        match value:
-            case {"lists": {"tools/list": {"items": list() as items}}}:
-                found = (found or {}) | {item["name"]: item for item in items if isinstance(item, dict)}
-    return None if found is None else list(found.values())
+        listed = inside(value, "lists", method, "items")
+        if isinstance(listed, list):
+            found = (found or {}) | {item["name"]: item for item in listed if isinstance(item, dict)}
+    return found
 
 
 def store_key(server: McpServer, scope: str) -> str:

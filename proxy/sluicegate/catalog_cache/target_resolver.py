@@ -211,11 +211,11 @@ class Resolver:
 
 def unlisted_target(server: str, kind: Kind, name: str, snapshot: Snapshot | None) -> Target | None:
     """A name that the server has not listed: itself, or the one listed name that a server which ignores case could
-    take it for."""
+    take it for. A tool that the operator gave another name is meant by its own one, too."""
     if _NAME.fullmatch(name) is None:
         return None
-    entries = snapshot.find.items() if snapshot else ()
-    alike = [entry.target for (listed, public), entry in entries if listed == kind and public.lower() == name.lower()]
+    listed = [one.target for (of, _), one in snapshot.find.items() if of == kind] if snapshot else []
+    alike = [one for one in listed if name.lower() in (one.public.lower(), one.own.lower())]
     if not alike:
         return Target(server, kind, name, name, is_unlisted=True)
     return alike[0] if len(alike) == 1 else None

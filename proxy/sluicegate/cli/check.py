@@ -10,7 +10,7 @@ from sluicegate import config
 from sluicegate.app import policy_loading, settings, state
 from sluicegate.catalog_cache import pin_store
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
-from sluicegate.catalog_cache.snapshot_store import places, tool_names
+from sluicegate.catalog_cache.snapshot_store import definitions, places
 from sluicegate.cli.options import AsJson, ConfigFile
 from sluicegate.cli.output import Code, count, give, info, located, print_json, stop
 from sluicegate.cli.programs import not_found
@@ -18,6 +18,7 @@ from sluicegate.cli.terminal import coloured
 from sluicegate.policy.finding import PolicyError
 from sluicegate.policy.globs import is_glob
 from sluicegate.policy.lint_syntax import suggest
+from sluicegate.protocol.jsonrpc import Json, inside
 from sluicegate.store.memory import MemoryStore
 
 
@@ -48,38 +49,78 @@ def examine(named: Path | None) -> tuple[Path, config.Checked]:
     checked = config.check(path)
     if checked.config is None:
         return path, checked
-    tools = stored_tools(checked.config)
-    unknown = config.locate(path, _unknown_tools(checked.config, tools))
+    tools, prompts = stored_definitions(checked.config), stored_definitions(checked.config, "prompts/list")
+    problems = [*_unknown_tools(checked.config, tools), *_unfit_shapes(checked.config, tools, prompts)]
+    unknown = config.locate(path, problems)
     with_pins = replace(checked, findings=[*checked.findings, *unknown, *_replaced(path, checked.config)])
-    return path, _with_policy(path, with_pins, checked.config, tools)
+    names = {key: frozenset(known) for key, known in tools.items()}
+    return path, _with_policy(path, with_pins, checked.config, names)
 
 
-def stored_tools(loaded: config.Config) -> dict[str, frozenset[str]]:
-    """Own names of the tools of every server whose list is stored. One that relays what it does not list has others."""
+Definitions = Mapping[str, Mapping[str, Json]]
+"""Of each server whose list is known: by own name."""
+
+
+def stored_definitions(loaded: config.Config, method: str = "tools/list") -> dict[str, Mapping[str, Json]]:
+    """Of every server whose list is stored. One that relays what it does not list has others."""
     prefixes = {
         key: places(key, server.identity) for key, server in loaded.servers.items() if server.unlisted == "refuse"
     }
     stored = state.peek(loaded, tuple(prefixes.values()))
     lists = {
-        key: tool_names(data for store_key, data in stored.items() if store_key.startswith(prefix))
+        key: definitions((data for store_key, data in stored.items() if store_key.startswith(prefix)), method)
         for key, prefix in prefixes.items()
     }
-    return {key: names for key, names in lists.items() if names is not None}
+    return {key: found for key, found in lists.items() if found is not None}
 
 
-def _unknown_tools(loaded: config.Config, tools: Mapping[str, frozenset[str]]) -> Iterator[config.Problem]:
+def _unknown_tools(loaded: config.Config, tools: Definitions) -> Iterator[config.Problem]:
     """Whole names: one with a typing mistake leaves its tool without a class, or open where it should be closed."""
-    for key, names in tools.items():
+    for key, known in tools.items():
         written = loaded.servers[key].tools
         places: list[tuple[str, int | str, str]] = [("classes", name, name) for name in written.classes]
         places += [("allow", at, name) for at, name in enumerate(written.allow)]
         places += [("deny", at, name) for at, name in enumerate(written.deny)]
         for part, last, name in places:
-            if not is_glob(name) and name not in names:
+            if not is_glob(name) and name not in known:
                 where = ("servers", key, "tools", part, last)
-                message, hint = f"{key} has no tool of this name", suggest(name, names)
-                is_key = part == "classes"
-                yield config.Problem(where, "unknown-tool", message, hint, at_key=is_key, severity="warning")
+                message, hint = f"{key} has no tool of this name", suggest(name, known)
+                yield config.Problem(where, "unknown-tool", message, hint, "warning", at_key=part == "classes")
+    for name, toolset in loaded.toolsets.items():
+        for part, globs in (("tools", toolset.tools), ("pinned", toolset.pinned)):
+            for at, glob in enumerate(globs):
+                server, _, own = glob.removeprefix("!").partition("/")
+                if server in tools and not is_glob(own) and own not in tools[server]:
+                    message, hint = f"{server} has no tool of this name", suggest(own, tools[server])
+                    yield config.Problem(("toolsets", name, part, at), "unknown-tool", message, hint, "warning")
+
+
+def _unfit_shapes(loaded: config.Config, tools: Definitions, prompts: Definitions) -> Iterator[config.Problem]:
+    """Shapes of what no server has: clients see it as it is, and give its arguments as they like."""
+    for key, server in loaded.servers.items():
+        for kind, shapes, lists in (("tool", server.tools.shape, tools), ("prompt", server.prompts.shape, prompts)):
+            known = lists.get(key, {})
+            for name, shape in shapes.items() if key in lists else ():
+                where: tuple[str | int, ...] = ("servers", key, f"{kind}s", "shape", name)
+                if name not in known:
+                    message, hint = f"{key} has no {kind} of this name", suggest(name, known)
+                    yield config.Problem(where, f"unknown-{kind}", message, hint, "warning", at_key=True)
+                    continue
+                arguments = _arguments(known[name])
+                if arguments is None:
+                    continue
+                for one in sorted(shape.hidden - arguments):
+                    part = "defaults" if one in shape.defaults else "hide"
+                    message, hint = f"{name} has no argument {one}", suggest(one, arguments)
+                    yield config.Problem((*where, part), "unknown-argument", message, hint, "warning", at_key=True)
+
+
+def _arguments(definition: Json) -> frozenset[str] | None:
+    """The names of its arguments; None where it takes any."""
+    if isinstance(listed := definition.get("arguments"), list):
+        return frozenset(str(inside(one, "name")) for one in listed)
+    properties = inside(definition, "inputSchema", "properties")
+    return frozenset(properties) if isinstance(properties, dict) else None
 
 
 def _replaced(path: Path, loaded: config.Config) -> Iterator[config.ConfigFinding]:

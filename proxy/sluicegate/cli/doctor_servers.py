@@ -14,7 +14,7 @@ import jwt
 
 from sluicegate import config
 from sluicegate.app import state
-from sluicegate.catalog_cache.snapshot_store import places, tools
+from sluicegate.catalog_cache.snapshot_store import definitions, places
 from sluicegate.cli.doctor_machine import Diagnosis, Examined
 from sluicegate.cli.output import count
 from sluicegate.cli.programs import not_found
@@ -193,7 +193,7 @@ def _stored(loaded: config.Config) -> dict[str, list[dict[str, Any]]]:
     prefixes = {key: places(key, server.identity) for key, server in loaded.servers.items()}
     stored = state.peek(loaded, tuple(prefixes.values()))
     return {
-        key: tools(data for name, data in stored.items() if name.startswith(prefix)) or []
+        key: [*(definitions(data for name, data in stored.items() if name.startswith(prefix)) or {}).values()]
         for key, prefix in prefixes.items()
     }
 

@@ -55,6 +55,8 @@ servers:
   #   #   transport: auto                     # auto | http | sse (HTTP+SSE, 2024-11-05)
   #   tools: {allow: ["*"], deny: ["delete_*"]}   # globs over the server's own names
   #   # what the policy goes by: tools.classes: {list_files: read, "delete_*": destroy}; without one: write
+  #   # other names and texts, and fixed arguments, by own name; prompts.shape likewise
+  #   # tools.shape: {list_files: {name: files, title: "", description: "", defaults: {root: /}, hide: []}}
   #   enabled: true
   #   prefix: files                           # "" for a single server: nothing is renamed
   #   uris: prefix                            # prefix | plain: how resource URIs are shown

@@ -17,6 +17,7 @@ from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
+    JsonValue,
     PrivateAttr,
     Strict,
     Tag,
@@ -35,6 +36,7 @@ from sluicegate.config.names import (
     HeaderValue,
     Host,
     Origin,
+    OwnName,
     Prefix,
     PublicUrl,
     ServerKey,
@@ -159,6 +161,28 @@ class Listen(Section):
         return f"{parts.scheme}://{parts.netloc}{path}/login/" if is_private and parts.netloc else ""
 
 
+class ShapeSection(Section):
+    name: OwnName = ""
+    """Another name, before the prefix."""
+    title: str | None = Field(default=None, json_schema_extra=_no_default)
+    """Another title."""
+    description: str | None = Field(default=None, json_schema_extra=_no_default)
+    """Another description."""
+    defaults: dict[str, JsonValue] = written({})
+    """Arguments that the server always gets, with these values: no client sees or gives them."""
+    hide: tuple[str, ...] = ()
+    """Arguments that no client sees or gives, and the server does not get."""
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        return frozenset((*self.defaults, *self.hide))
+
+
+class Prompts(Section):
+    shape: dict[str, ShapeSection] = written({})
+    """How a prompt is shown, by its own name."""
+
+
 class Tools(Section):
     allow: tuple[Glob, ...] = ("*",)
     """Globs over the server's own tool names: only these exist for clients."""
@@ -167,6 +191,8 @@ class Tools(Section):
     classes: dict[Glob, Class] = written({})
     """Own tool name, or glob, to `read`, `write` or `destroy`: what the policy's rows go by. A whole name counts before
     globs, of these the strictest; a tool without a class is a write, unless a person accepted what it says itself."""
+    shape: dict[str, ShapeSection] = written({})
+    """How a tool is shown, by its own name: another name or description, and arguments that are fixed or hidden."""
 
 
 class Server(Section):
@@ -210,7 +236,9 @@ class Server(Section):
     unlisted: Literal["refuse", "forward"] = "refuse"
     """forward (transparent mode only) also relays names that the server did not list."""
     tools: Tools = written({})
-    """Which of the server's tools exist for clients."""
+    """Which of the server's tools exist for clients, and how they are shown."""
+    prompts: Prompts = written({})
+    """How the server's prompts are shown."""
 
     @property
     def pinning(self) -> PinMode:

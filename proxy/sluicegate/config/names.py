@@ -17,6 +17,7 @@ _KEY_NAME = deferred_pattern(r"[a-z0-9][a-z0-9._-]{0,63}")
 _HASH = deferred_pattern(r"sha256:[0-9a-f]{64}")
 _RING_KEY = deferred_pattern(r"[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]=?")
 _ROLE = deferred_pattern(r"role:[^\s,\"]{1,128}")
+_OWN_NAME = deferred_pattern(r"[A-Za-z0-9_-]{0,64}")
 _TOOLSET = deferred_pattern(r"[a-z][a-z0-9-]{0,31}")
 _SERVER_GLOB = deferred_pattern(r"(?s:!?[a-z0-9*?\[\]!-]+/.+)")
 _PROFILE = deferred_pattern(r"(?!none$)[a-z][a-z0-9-]{0,31}")
@@ -151,6 +152,10 @@ ProfileName = Annotated[
     str,
     _matching(_PROFILE, "bad-profile-name", "a profile's name is 1 to 32 of a-z, 0-9 and -, a letter first, not none"),
 ]
+OwnName = Annotated[
+    str, _matching(_OWN_NAME, "bad-name", "a name is up to 64 of A-Z, a-z, 0-9, _ and -"),
+    WithJsonSchema({"type": "string", "maxLength": 64}),
+]  # fmt: skip
 ToolsetName = Annotated[
     str, _matching(_TOOLSET, "bad-toolset-name", "a toolset's name is 1 to 32 of a-z, 0-9 and -, a letter first")
 ]

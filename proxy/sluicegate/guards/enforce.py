@@ -80,7 +80,7 @@ async def _complete(call: Call, target: Target, inner: Handler, decide: Decide) 
     """Values that would make a URI which the client may not read are left out (2026-07-28 server/utilities/completion,
     Security Considerations). So a server is told of no variable that it may take for another one than is judged."""
     name, given = inside(call.params, "argument", "name"), _given(call.params.get("context"))
-    names = variables(target.own) if target.kind == "res" else _arguments(target.item)
+    names = variables(target.own) if target.kind == "res" else _arguments(target)
     if given is None or not isinstance(name, str) or (names is not None and not names.issuperset((name, *given))):
         return Failure(INVALID_PARAMS, _NO_VARIABLE)
     others = {key: text for key, text in given.items() if key != name}
@@ -123,9 +123,10 @@ def _given(context: object) -> dict[str, str] | None:
     return given if is_text else None
 
 
-def _arguments(prompt: Json | None) -> frozenset[str] | None:
+def _arguments(prompt: Target) -> frozenset[str] | None:
     """The names of a prompt's arguments, where it says any."""
-    listed = inside(prompt, "arguments")
+    shown = prompt.item if prompt.shape is None or prompt.item is None else prompt.shape.shown(prompt.item)
+    listed = inside(shown, "arguments")
     return frozenset(map(str, (inside(one, "name") for one in listed))) if isinstance(listed, list) else None
 
 
@@ -140,12 +141,18 @@ def _check_headers(call: Call, target: Target) -> Failure | None:
     """`Mcp-Param-*` needs the tool's schema, so it comes after the decision: else it would tell that a tool exists."""
     if call.mirrored is None or call.method != "tools/call" or target.item is None:
         return None
-    return check_mirrored(target.item, call.params.get("arguments") or {}, call.mirrored)
+    item = target.item if target.shape is None else target.shape.shown(target.item)
+    return check_mirrored(item, call.params.get("arguments") or {}, call.mirrored)
 
 
 def refused_arguments(call: Call, target: Target, check: CheckArguments) -> Outcome | None:
     """How a call ends whose arguments the policy does not take; None where it takes them. Only for what the client may
     know of; the path says where, nothing repeats a value."""
+    if call.trail.refused_argument:
+        text = f"Invalid arguments, not executed: {call.trail.refused_argument!r:.80} is none of its arguments."
+        if call.method == "tools/call":
+            return refuse(call.method, "invalid_arguments", text)
+        return Failure(INVALID_PARAMS, text, {"reason": "invalid_arguments"}, "invalid_arguments")
     if call.method != "tools/call":
         return None
     violation = check(target, call.params.get("arguments"))

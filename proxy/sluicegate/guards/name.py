@@ -40,6 +40,8 @@ _AT_ONCE: Final = 0.05  # seconds
 
 GONE: Final = "NOT EXECUTED: whoever sent this call can no longer come in."
 
+_SHAPED: Final = frozenset({"tools/call", "prompts/get"})
+
 # The members of each type of reference (2026-07-28 schema: PromptReference, ResourceTemplateReference).
 _REFS: Final = {"ref/prompt": frozenset({"type", "name", "title"}), "ref/resource": frozenset({"type", "uri"})}
 
@@ -112,6 +114,10 @@ def _may_stand(method: str, target: Target) -> bool:
 
 def _inwards(call: Call, field: str, target: Target, rewrite: Rewriting | None) -> Call:
     params = _own_params(call.params, field, target.own)
+    if target.shape is not None and call.method in _SHAPED:
+        call.trail.refused_argument = target.shape.refused(params.get("arguments"))
+        if target.shape.fixed:
+            params = {**params, "arguments": target.shape.filled(params.get("arguments"))}
     if rewrite is not None and isinstance(params.get("inputResponses"), dict):
         params = {**params, "inputResponses": uri_fields.answers(params["inputResponses"], rewrite.own)}
     # Spelled out, for every call comes through here and `replace` takes twice as long.

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, Protocol
 
 from sluicegate.protocol import methods
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification, Response, dump, light
+from sluicegate.protocol.shape import Shape
 
 MODERN = methods.MODERN
 
@@ -101,6 +102,7 @@ class Target:
     item: Json | None = None
     is_unlisted: bool = False  # relayed though the server has not listed it: other spellings of a rule's names count
     is_stored: bool = False  # the definition is from an earlier run, and the server has not listed it since
+    shape: Shape | None = None  # how the operator shows it
 
 
 class Verdict(StrEnum):
@@ -160,14 +162,16 @@ class Trail:
     `approval_ref` the approval that its state names. `approval_use` lets a call pass that needs an approval, and
     `awaits` is the id of the one that it was last held for. The call is meant for the server of this `identity`,
     and for no other under the same key; None: for whichever has it. `is_sent` says that it may have reached it.
-    `login` is whose account is used there. Of the call's seconds, `wait_seconds` went by at its server or before a
-    person, `audit_seconds` until its intent was on the disk. `composing` is the newest of its audit records that is
-    composed in a thread: that took `compose_seconds`. Work of many steps has `spend` count each, by when it began.
+    `login` is whose account is used there. `refused_argument` is one that its client gave and may not give. Of the
+    call's seconds, `wait_seconds` went by at its server or before a person, `audit_seconds` until its intent was on the
+    disk. `composing` is the newest of its audit records that is composed in a thread: that took `compose_seconds`. Work
+    of many steps has `spend` count each, by when it began.
     """
 
     __slots__ = (
         "_decisions", "_round", "_target", "approval_ref", "approval_use", "audit_seconds", "awaits",
-        "compose_seconds", "composing", "id", "identity", "is_sent", "login", "spend", "wait_seconds",
+        "compose_seconds", "composing", "id", "identity", "is_sent", "login", "refused_argument", "spend",
+        "wait_seconds",
     )  # fmt: skip
 
     def __init__(self, id: str = "") -> None:
@@ -181,6 +185,7 @@ class Trail:
         self.identity: str | None = None
         self.login: Json | None = None
         self.is_sent = False
+        self.refused_argument = ""
         self.wait_seconds = 0.0
         self.audit_seconds = 0.0
         self.compose_seconds = 0.0
