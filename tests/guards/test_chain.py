@@ -35,8 +35,8 @@ async def test_guards_are_passed_in_order_and_left_in_reverse() -> None:
 
 def test_the_order_is_the_documented_one() -> None:
     assert ORDER == (
-        "unwrap", "measure", "record", "cut_off", "throttle", "find", "name", "seal", "enforce", "quota", "approve",
-        "login", "commit", "inspect",
+        "measure", "record", "cut_off", "throttle", "find", "name", "seal", "enforce", "quota", "approve", "login",
+        "commit", "inspect",
     )  # fmt: skip
 
 

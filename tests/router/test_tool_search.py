@@ -43,16 +43,16 @@ class House:
             searching=SearchDeps(engine.search_of, engine.is_pinned, search.TOOLS),
         )  # fmt: skip
         has_search = lambda client: engine.search_of(client).mode != "off"  # noqa: E731
-        self.handler = chain(
+        guarded = chain(
             {
                 **dict.fromkeys(ORDER),
-                "unwrap": search.unwrap(has_search),
                 "find": search.find(has_search, self.front.router.search.find),
                 "name": name(self.front.resolver.resolve, lambda key: self.front.lists.namings[key].uris),
                 "enforce": enforce(engine.decide, engine.check_arguments, engine.explains),
             },
             self.front.router,
         )
+        self.handler = search.unwrapped(has_search, guarded)
 
     async def call(self, client: Client, tool: str, **arguments: object) -> Outcome:
         return await self.handler(Call(client, "tools/call", {"name": tool, "arguments": arguments}))

@@ -85,7 +85,6 @@ def pipeline(
         return judge.search_of(client).mode != "off"
 
     guards: dict[str, Guard | None] = {
-        "unwrap": search.unwrap(has_search),
         "measure": Measure(metrics.call, metrics.calls) if metrics else None,
         "record": RecordGuard(audit.outcome if audit else None),
         "cut_off": None if replicas is None else cut_off(lambda: replicas.problem),
@@ -122,7 +121,8 @@ def pipeline(
     about_task.set(chain(guards, innermost, TASK_NOTIFICATIONS))
     guards["login"] = login(logging_in)
     until_free = windows["client"].until_free if "client" in windows else _at_once
-    return router, towards_clients(services.spans, chain(guards, innermost)), until_free
+    handler = towards_clients(services.spans, chain(guards, innermost))
+    return router, search.unwrapped(has_search, handler), until_free
 
 
 async def _no_link(server: str, client: Client) -> LoginLink | None:

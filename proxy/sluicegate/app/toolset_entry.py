@@ -20,10 +20,10 @@ class PolicyToolsets:
 
     @property
     def is_used(self) -> bool:
-        return bool(self._policy.in_force.rulebook.toolsets)
+        return self._policy.has_toolsets
 
     def enter(self, principal: Principal, name: str) -> Principal | None:
-        if not self.is_used:
+        if not self._policy.has_toolsets:
             return None if name else principal
         toolset = self._policy.enter(Client(principal.name, principal.roles, principal.owner), name)
         if not toolset:

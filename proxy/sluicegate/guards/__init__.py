@@ -18,7 +18,6 @@ from sluicegate.protocol.model import Call, Failure, Guard, Handler, Outcome, re
 from sluicegate.store import StoreFailed
 
 ORDER: Final = (
-    "unwrap",  # `call_tool` is the call that it stands for, to all that follow
     "measure",  # clock and outcome of everything
     "record",  # one closing line for everything, refusals and cancellation included
     "cut_off",  # a replica that has no word from the others

@@ -1,8 +1,8 @@
-"""unwrap and find: the two tools of Sluice's own by which a client finds and calls tools that its list does not have.
+"""find: the two tools of Sluice's own by which a client finds and calls tools that its list does not have.
 
-`call_tool` becomes the call that it stands for before anything else looks at it, so that policy, argument rules,
-approval, rates, audit and metrics have the very same call as a direct one. `find_tools` is answered here: it reaches no
-server. Both exist only for a client that has the search.
+`call_tool` becomes the call that it stands for in front of all guards, so that policy, argument rules, approval, rates,
+audit and metrics have the very same call as a direct one. `find_tools` is answered here: it reaches no server. Both
+exist only for a client that has the search.
 """
 
 from collections.abc import Awaitable, Callable
@@ -69,29 +69,32 @@ _FIND_WRONG: Final = (
 )
 
 
-def unwrap(has_search: Callable[[Client], bool]) -> Guard:
-    """Makes `call_tool` the call of the tool that it names."""
+def unwrapped(has_search: Callable[[Client], bool], inner: Handler) -> Handler:
+    """Makes `call_tool` the call of the tool that it names, in front of all guards."""
 
-    def guard(call: Call, inner: Handler) -> Awaitable[Outcome]:
+    def handle(call: Call) -> Awaitable[Outcome]:
         if call.params.get("name") != CALL or call.method != "tools/call" or not has_search(call.client):
             return inner(call)
         given = _given(call, CALL)
         name, arguments = given.get("name"), given.get("arguments", {})
         if not isinstance(name, str) or not isinstance(arguments, dict):
-            return settled(refuse(call.method, "invalid_arguments", _CALL_WRONG))
+            return inner(call)  # it is counted, recorded, and refused by `find`
         # Headers say again what stands in the arguments of this call (2026-07-28 basic/transports/streamable-http), and
         # its client made none of the other one's.
         return inner(replace(call, params={**call.params, "name": name, "arguments": arguments}, mirrored=None))
 
-    return guard
+    return handle
 
 
 def find(has_search: Callable[[Client], bool], found: Find) -> Guard:
-    """Answers `find_tools`."""
+    """Answers `find_tools`, and refuses a `call_tool` that names no tool, or itself."""
 
     def guard(call: Call, inner: Handler) -> Awaitable[Outcome]:
-        if call.params.get("name") != FIND or call.method != "tools/call" or not has_search(call.client):
+        name = call.params.get("name")
+        if name not in OWN_TOOLS or call.method != "tools/call" or not has_search(call.client):
             return inner(call)
+        if name == CALL:
+            return settled(refuse(call.method, "invalid_arguments", _CALL_WRONG))
         given = _given(call, FIND)
         query, limit, server = given.get("query"), given.get("limit", DEFAULT_LIMIT), given.get("server")
         is_number = isinstance(limit, int) and not isinstance(limit, bool) and 1 <= limit <= MAX_LIMIT

@@ -247,8 +247,8 @@ class Metrics:
         decisions = trail.decisions
         verdict = decisions[-1].verdict if decisions else ""
         server, shown = ("", "") if target is None else (target.server, _shown(target))
-        whose = client_label(client.principal), client.toolset
-        key = (call.method, server, shown, ending, client.revision, verdict, whose)
+        whose = client_label(client.principal)
+        key = (call.method, server, shown, ending, client.revision, verdict, whose, client.toolset)
         bound = self._bound.get(key)
         if bound is None:
             bound = _keep(self._bound, key, self._bind(call, target, ending, verdict))

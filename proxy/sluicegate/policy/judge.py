@@ -61,6 +61,7 @@ class PolicyEngine:
     @in_force.setter
     def in_force(self, in_force: PolicyInForce) -> None:
         self._in_force = replace(in_force, rulebook=replace(in_force.rulebook, blocks=self._blocks))
+        self.has_toolsets = bool(in_force.rulebook.toolsets)
         self.renew()
 
     @property
@@ -143,7 +144,7 @@ class PolicyEngine:
         """The toolset that a client has where it names this one, or none (""); None for one that is not there for it.
         """
         toolsets = self._in_force.rulebook.toolsets
-        if not toolsets:
+        if not self.has_toolsets or toolsets is None:
             return None if toolset else ""
         try:
             return toolsets.enter(client, toolset)
