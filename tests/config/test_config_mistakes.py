@@ -226,6 +226,15 @@ MISTAKES = {
         "servers:\n  a: {command: x}\n  b: {command: x, prefix: §a}",
         ["duplicate-prefix prefix of the server a already"],
     ),
+    "an empty toolset": ("servers: {a: {command: x}}\ntoolsets: {dev: §{for: [role:a]}}", ["empty-toolset tools"]),
+    "a glob without a server": (
+        "servers: {a: {command: x}}\ntoolsets: {dev: {tools: [§read, a/*]}}", ["bad-glob SERVER/GLOB"],
+    ),
+    "a bad toolset name": ("servers: {a: {command: x}}\ntoolsets: {§Dev: {tools: [a/*]}}", ["bad-toolset-name"]),
+    "two shapes of one name": (
+        "servers: {a: {command: x, tools: {shape: {b: {name: x}, c: {name: §x}}}}}",
+        ["duplicate-name name of b already"],
+    ),
     "transparent and not alone": (
         "servers:\n  a: {command: x, prefix: §''}\n  b: {command: x}",
         ["transparent exactly one enabled server"],
@@ -425,6 +434,31 @@ def test_a_deny_list_does_not_know_names_that_nobody_listed() -> None:
     checked = config.check_text(f"policy: {{use: open}}\nservers: {{a: {server}}}", "f", Path("/base"), {})
     (found,) = [finding for finding in checked.findings if finding.code == "denies-unlisted"]
     assert found.severity == "warning" and "tools.allow" in found.hint
+
+
+@pytest.mark.parametrize(
+    ("rest", "said"),
+    [
+        ("toolsets: {dev: {tools: [a/*, b/x]}}", 'unknown-server no server is called "b"'),
+        ("toolsets: {b: {tools: [a/*], default_for: [role:a]}, c: {tools: [a/*], default_for: [role:a]}}",
+         "two-defaults role:a has the toolset b by default already"),
+        ("search: on", "one-leave-for-all"),
+        ("toolsets: {dev: {tools: [a/*], search: auto}}", "one-leave-for-all"),
+    ],
+)  # fmt: skip
+def test_toolsets_that_work_and_can_hardly_be_meant_are_warned_of(rest: str, said: str) -> None:
+    text = f"policy: {{use: open}}\nservers: {{a: {{command: x}}}}\nclients: {{anonymous: {{}}}}\n{rest}\n"
+    checked = config.check_text(text, "f", Path("/"), {})
+    (found,) = [one for one in checked.findings if one.line == 4]
+    assert checked.config is not None and found.severity == "warning"
+    assert f"{found.code} {found.message}".startswith(said)
+
+
+def test_a_hidden_argument_with_a_default_is_warned_of() -> None:
+    shape = "{name: x, defaults: {o: 1}, hide: [o]}"
+    text = f"policy: {{use: open}}\nservers: {{a: {{command: x, tools: {{shape: {{b: {shape}}}}}}}}}\n"
+    found = [one.code for one in config.check_text(text, "f", Path("/"), {}).findings]
+    assert "hidden-twice" in found
 
 
 def test_warnings_name_what_works_but_can_hardly_be_meant() -> None:

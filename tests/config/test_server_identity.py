@@ -16,3 +16,16 @@ def test_a_url_is_a_server_of_its_own() -> None:
     assert one.identity == HttpServer(url="https://a.test/mcp", headers={"X": "1"}).identity
     assert one.identity != HttpServer(url="https://a.test/mcp2").identity
     assert one.identity != StdioServer(command="https://a.test/mcp").identity
+
+
+def test_another_sluice_is_one_for_each_key() -> None:
+    """Its lists are those of the key: what one of them was shown is not kept for another."""
+
+    def reached(key: str) -> HttpServer:
+        server = HttpServer(url="https://a.test/mcp", headers={"Authorization": key})
+        server.as_sluice()
+        return server
+
+    assert reached("Bearer one").identity == reached("Bearer one").identity
+    assert len({reached("Bearer one").identity, reached("Bearer two").identity}) == 2
+    assert "one" not in reached("Bearer one").identity

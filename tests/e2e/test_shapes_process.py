@@ -114,12 +114,28 @@ def test_explain_knows_both_names_and_check_what_fits_nothing(town: Bed) -> None
         done = said("explain", "call", name, "--as", "ann")
         assert done.returncode == 0 and "list_issues" in done.stdout, done.stdout + done.stderr
 
+    for given, code in (({"page": 1}, 0), ({"owner": "acme"}, 1), ({"token": 1}, 1)):
+        done = said("explain", "call", "git__issues", "--as", "ann", "--args", json.dumps(given))
+        assert done.returncode == code, done.stdout + done.stderr
+
     def warnings() -> list[str]:
         found = json.loads(said("check", "--json").stdout)["findings"]
         return sorted(one["message"] for one in found if one["code"].startswith("unknown-"))
 
     town.until(lambda: len(warnings()) >= 2)
     assert warnings() == ["git has no tool of this name", "other has no argument none"]
+
+
+def test_a_changed_shape_is_in_force_without_a_restart(town: Bed) -> None:
+    client = Endpoint(town, "ann", "", "modern")
+    assert "git__merge" in client.names("tools")
+    settings = json.loads(town.process.config.read_text())
+    settings["servers"]["git"]["tools"]["shape"]["merge"]["name"] = "join"
+    del settings["servers"]["git"]["prompts"]
+    town.write(json.dumps(settings), town.process.config.name)
+    town.until(lambda: "git__join" in client.names("tools"))
+    assert "git__merge" not in client.names("tools")
+    town.until(lambda: len(client.post("prompts/list", {}).json()["result"]["prompts"][0]["arguments"]) == 2)
 
 
 def test_where_unlisted_names_are_relayed_the_own_name_leads_to_the_same_shape(tmp_path: Path) -> None:

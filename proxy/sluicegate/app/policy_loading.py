@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from sluicegate.app.shapes import shapes
 from sluicegate.config import Config
 from sluicegate.policy import files
 from sluicegate.policy.classes import Classes
@@ -92,7 +93,10 @@ def make(
     is_narrowed = bool(config.toolsets) or config.search != "off"
     narrowed = Toolsets(toolsets(config), loaded.policy) if is_narrowed else None
     return PolicyInForce(
-        Rulebook(loaded.policy, classes(config), lists, loaded.arguments, is_accepted, toolsets=narrowed),
+        Rulebook(
+            loaded.policy, classes(config), lists, loaded.arguments, is_accepted, toolsets=narrowed,
+            shapes={(key, *what): shape for key in there for what, shape in shapes(enabled[key]).items()},
+        ),
         explains=config.policy.on_deny == "explain",
         until=until.timestamp() if until else None,
     )

@@ -269,5 +269,6 @@ class ServerControl:
 
 
 def _as_reached(server: AnyServer) -> AnyServer:
-    """Its section without what policy goes by: that changes and the server goes on."""
-    return server.model_copy(update={"tools": Tools()})
+    """Its section without what policy goes by: that changes and the server goes on. What clients are shown of it
+    changes with its lists, which it makes anew."""
+    return server.model_copy(update={"tools": Tools(shape=server.tools.shape)})

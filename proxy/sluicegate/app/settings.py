@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from sluicegate.app import policy_loading
+from sluicegate.app.shapes import shapes
 from sluicegate.approval.queue import ApprovalSettings as Approvals
 from sluicegate.approval.webhook import Receiver
 from sluicegate.audit.settings import AuditSettings, Checkpointing, Redaction, Rotation, SinkSettings
@@ -19,7 +20,6 @@ from sluicegate.catalog.list_bounds import Bounds
 from sluicegate.catalog_cache import ListSettings
 from sluicegate.catalog_cache.definition_pins import Pinned
 from sluicegate.config import AnyServer, Config, HttpServer, Key
-from sluicegate.config.models import ShapeSection
 from sluicegate.config.units import Expanded
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.guards.search import OWN_TOOLS
@@ -32,8 +32,7 @@ from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.elicitation_urls import OwnUrls
 from sluicegate.protocol.input_requests_server import NO_PAGES
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.protocol.model import Client, Kind
-from sluicegate.protocol.shape import Shape
+from sluicegate.protocol.model import Client
 from sluicegate.store.revoked import Revoked
 
 
@@ -78,19 +77,6 @@ def lists(config: Config, servers: Iterable[str], transport: str) -> ListSetting
         reserved=OWN_TOOLS if searches else frozenset(),
         shapes={key: shapes(server) for key, server in enabled.items() if server.tools.shape or server.prompts.shape},
     )
-
-
-def shapes(server: AnyServer) -> dict[tuple[Kind, str], Shape]:
-    written: list[tuple[Kind, dict[str, ShapeSection]]] = [
-        ("tool", server.tools.shape), ("prompt", server.prompts.shape)
-    ]  # fmt: skip
-    found = {}
-    for kind, sections in written:
-        for name, one in sections.items():
-            texts = {"title": one.title, "description": one.description}
-            told = {key: text for key, text in texts.items() if text is not None}
-            found[kind, name] = Shape(one.name, told, one.defaults, one.hidden)
-    return found
 
 
 def bounds(config: Config) -> Bounds:

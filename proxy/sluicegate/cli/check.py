@@ -106,9 +106,15 @@ def _unfit_shapes(loaded: config.Config, tools: Definitions, prompts: Definition
                     message, hint = f"{key} has no {kind} of this name", suggest(name, known)
                     yield config.Problem(where, f"unknown-{kind}", message, hint, "warning", at_key=True)
                     continue
+                if shape.name in known and shape.name not in shapes:
+                    message = f"{key} has a {kind} of this name, which no client sees any more"
+                    yield config.Problem((*where, "name"), "shadowed-name", message, "choose another", "warning")
                 arguments = _arguments(known[name])
                 if arguments is None:
                     continue
+                for one in sorted(_required(known[name]) & set(shape.hide)):
+                    message = f"{name} requires {one}, and nobody gives it"
+                    yield config.Problem((*where, "hide"), "hidden-argument", message, "write a default", "warning")
                 for one in sorted(shape.hidden - arguments):
                     part = "defaults" if one in shape.defaults else "hide"
                     message, hint = f"{name} has no argument {one}", suggest(one, arguments)
@@ -121,6 +127,13 @@ def _arguments(definition: Json) -> frozenset[str] | None:
         return frozenset(str(inside(one, "name")) for one in listed)
     properties = inside(definition, "inputSchema", "properties")
     return frozenset(properties) if isinstance(properties, dict) else None
+
+
+def _required(definition: Json) -> frozenset[str]:
+    if isinstance(listed := definition.get("arguments"), list):
+        return frozenset(str(inside(one, "name")) for one in listed if inside(one, "required") is True)
+    required = inside(definition, "inputSchema", "required")
+    return frozenset(filter(lambda one: isinstance(one, str), required)) if isinstance(required, list) else frozenset()
 
 
 def _replaced(path: Path, loaded: config.Config) -> Iterator[config.ConfigFinding]:

@@ -300,10 +300,10 @@ def _validate(value: Any, base: Path, disabled: Mapping[str, str] | None = None)
 
 
 def _without(value: Any, problems: list[Problem]) -> Any:
-    """The value without the servers, the keys and the single settings that the problems are about."""
+    """The value without the servers, the toolsets, the keys and the single settings that the problems are about."""
     rest = deepcopy(value)
     for problem in problems:
-        depth = 2 if problem.path[:1] == ("servers",) else 3
+        depth = 2 if problem.path[:1] in (("servers",), ("toolsets",)) else 3
         _remove(rest, problem.path[:depth])
     return rest
 

@@ -306,7 +306,10 @@ class HttpServer(Server):
 
     @property
     def identity(self) -> str:
-        return _digest(["url", self.url])
+        """Of its URL. Another Sluice has other lists for another key."""
+        key = next((value for name, value in self.headers.items() if name.lower() == "authorization"), None)
+        by = [key.get_secret_value()] if self._is_sluice and key is not None else []
+        return _digest(["url", self.url, *by])
 
 
 def _digest(parts: list[str]) -> str:

@@ -167,6 +167,21 @@ def _toolsets_hold_something(config: Config) -> Iterator[Problem]:
                 yield Problem((*path, "default_for", at), "two-defaults", message, "remove one", severity="warning")
 
 
+def _shapes_have_names_of_their_own(config: Config) -> Iterator[Problem]:
+    for key, server in config.servers.items():
+        for part, shapes in (("tools", server.tools.shape), ("prompts", server.prompts.shape)):
+            owners: dict[str, str] = {}
+            for own, shape in shapes.items():
+                first = owners.setdefault(shape.name, own)
+                if shape.name and first != own:
+                    path = ("servers", key, part, "shape", own, "name")
+                    yield Problem(path, "duplicate-name", f'"{shape.name}" is the name of {first} already')
+                for one in sorted(set(shape.hide) & shape.defaults.keys()):
+                    path = ("servers", key, part, "shape", own, "hide")
+                    message = f'"{one}" has a default, and so no client sees it anyway'
+                    yield Problem(path, "hidden-twice", message, "remove it here", severity="warning")
+
+
 def _a_search_covers_many(config: Config) -> Iterator[Problem]:
     places: list[tuple[str, ...]] = [("search",)] if config.search != "off" else []
     places += [("toolsets", name, "search") for name, toolset in config.toolsets.items() if toolset.search != "off"]
@@ -484,7 +499,7 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _shadow_mode_ends, _approvers_can_be_named, _approvals_can_be_given,
     _notified_profiles_exist, _open_policy_stays_at_home, _two_listeners_have_two_addresses, _anonymous_stays_at_home,
     _the_console_needs_https,
-    _toolsets_hold_something, _a_search_covers_many,
+    _toolsets_hold_something, _a_search_covers_many, _shapes_have_names_of_their_own,
     _prefixes_differ, _transparent_means_alone, _forwarding_means_transparent,
     _pins_need_a_list, _forwarding_outruns_denies,
     _timeouts_are_in_order, _named_files_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,

@@ -149,7 +149,7 @@ def refused_arguments(call: Call, target: Target, check: CheckArguments) -> Outc
     """How a call ends whose arguments the policy does not take; None where it takes them. Only for what the client may
     know of; the path says where, nothing repeats a value."""
     if call.trail.refused_argument:
-        text = f"Invalid arguments, not executed: {call.trail.refused_argument!r:.80} is none of its arguments."
+        text = f"Invalid arguments, not executed: {call.trail.refused_argument!r:.80} is not one of its arguments."
         if call.method == "tools/call":
             return refuse(call.method, "invalid_arguments", text)
         return Failure(INVALID_PARAMS, text, {"reason": "invalid_arguments"}, "invalid_arguments")

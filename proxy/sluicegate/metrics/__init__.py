@@ -140,7 +140,7 @@ _CALLS = "Calls by clients. outcome=ok is fine; for the rest see the server's lo
 server_unavailable, outcome_unknown), the policy (denied, unknown) or the client (protocol_error, invalid_arguments)."
 _CLIENT_CALLS = "Calls by configured client. A client whose outcomes are mostly not ok has a wrong \
 configuration or misses a right: `sluice explain --as CLIENT` says which."
-_TOOLSET_CALLS = "Calls by clients that have a toolset. Many unknown ones: the toolset lacks what its clients look for."
+_TOOLSET_CALLS = "Calls by clients that have a toolset. Many denied ones: the toolset lacks what its clients look for."
 _DECISIONS = "Decisions on calls. A rise of verdict=deny is a client that tries what it may not, or a policy \
 that lost a row: see `sluice explain` and the audit log."
 _SERVER_SECONDS = "Seconds a client waited for an answer. If slow, compare with \

@@ -6,7 +6,7 @@ new. Sync, without I/O; who accepted a definition is told by whoever keeps the p
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -21,6 +21,7 @@ from sluicegate.policy.rules import PolicyRules
 from sluicegate.policy.toolsets import OUTSIDE, Toolsets
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client, Decision, Kind, Target, Verdict
+from sluicegate.protocol.shape import Shape
 
 MAX_MEMO: Final = 20_000
 
@@ -91,6 +92,7 @@ class Rulebook:
     is_accepted: Callable[[Target], bool] = nobody_accepted
     blocks: Blocks = NOTHING_BLOCKED
     toolsets: Toolsets | None = None
+    shapes: Mapping[tuple[str, Kind, str], Shape] = field(default_factory=dict)
 
     def _listed(self, client: Client, target: Target) -> Decision:
         return (self.blocks.rows and self.blocks.deny(client, target)) or self.lists(client, target)
@@ -175,9 +177,15 @@ class Rulebook:
     ) -> Explanation | Decision:
         item: Json = {} if found.annotations is None else {"annotations": found.annotations}
         target = Target(found.server, kind, found.own, found.own, item, is_unlisted=found.unlisted)
-        explained = replace(self, is_accepted=lambda target: found.accepted).explain(client, target, arguments)
+        shape = self.shapes.get((found.server, kind, found.own))
+        filled = arguments if shape is None or arguments is None else {**arguments, **shape.fixed}
+        explained = replace(self, is_accepted=lambda target: found.accepted).explain(client, target, filled)
         if not isinstance(explained, Explanation):
             return explained
+        refused = shape.refused(arguments) if shape is not None else ""
+        if refused and explained.verdict is not Verdict.DENY:
+            rule = f"servers.{found.server}.{kind}s.shape.{found.own}"
+            return Decision(Verdict.DENY, rule, f"clients may not give the argument {refused}")
         asked = explained.ruling
         granted = (one for one in found.grants if one.covers(asked.rule, asked.profile, asked.act))
         return replace(explained, absent=_absent(found, kind), granted=next(granted, None))

@@ -30,8 +30,9 @@ _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD: Final = re.compile(r"[^\W_]+")
 # Words that say nothing of what a tool does, and stand in nearly every description.
 _EMPTY: Final = frozenset(
-    "a all an and any are as at be by can do for from has have i if in into is it its me my need of on or our please "
-    "some that the their them there this to up want was we what when where which will with you your".split()
+    "a about all an and any are as at be been by can could did do does for from had has have how i if in into is it "
+    "its me my need of on or our please shall should so some than that the their them then there these they this those "
+    "to up very want was we were what when where which who whom why will with would you your".split()
 )
 
 
