@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
@@ -83,15 +84,17 @@ def look_at_sluice() -> None:
 def counted(kind: str, counts: Path) -> list[tuple[str, str, float, float]]:
     """(file, function, bytecodes a call, times it is entered in a call), of calls of that kind."""
     import httpx
-    from load import legacy_call, modern_call
-    from subjects import LOAD_CORE, SUBJECT_CORE, fast_server, sluice
+    from load import found_call, legacy_call, modern_call
+    from subjects import FULL, LOAD_CORE, SUBJECT_CORE, fast_server, sluice
 
     os.environ[FILE] = str(counts)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder, ExitStack() as stack:
         client = stack.enter_context(httpx.Client(trust_env=False, timeout=60))
         backend = stack.enter_context(fast_server(Path(folder), LOAD_CORE))
-        with sluice(Path(folder), SUBJECT_CORE, backend, [sys.executable, __file__]) as subject:
-            count({"legacy": legacy_call, "modern": modern_call}[kind](subject, client), subject.pid, counts)
+        setup = replace(FULL, search=kind == "found")
+        with sluice(Path(folder), SUBJECT_CORE, backend, [sys.executable, __file__], setup) as subject:
+            calls = {"legacy": legacy_call, "modern": modern_call, "found": found_call}
+            count(calls[kind](subject, client), subject.pid, counts)
     return rows(counts)
 
 
@@ -162,7 +165,7 @@ def main() -> None:
     parser.add_argument("--functions", type=int, default=0, help="how many functions are named, the greediest first")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
-        for kind in ("legacy", "modern"):
+        for kind in ("legacy", "modern", "found"):
             print(report(kind, counted(kind, Path(folder) / kind), options.functions), flush=True)
 
 

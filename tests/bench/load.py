@@ -90,6 +90,15 @@ def modern_call(subject: Subject, client: httpx.Client, suffix: str = "", text: 
     return _proven(subject.url, {**plain_headers(subject), **routing}, params, client, told)
 
 
+def found_call(subject: Subject, client: httpx.Client) -> Call:
+    """The same call through `call_tool`."""
+    params = {
+        "name": "call_tool", "arguments": {"name": subject.tool, "arguments": {"text": "hello"}}, "_meta": META
+    }  # fmt: skip
+    routing = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "call_tool"}
+    return _proven(subject.url, {**plain_headers(subject), **routing}, params, client, TEXTS["echo"])
+
+
 def make_call(kind: Kind, subject: Subject, client: httpx.Client) -> Call:
     return (legacy_call if kind.era == "legacy" else modern_call)(subject, client, kind.suffix)
 

@@ -175,13 +175,14 @@ def nginx(folder: Path, core: int, backend: Subject) -> Iterator[Subject]:
 class Setup:
     """What of Sluice is switched on. `rules`: rows of the policy, of which one lets the call pass; none is
     `policy.use: open`. `audit` is its durability, empty where no log is kept. `child`: the server that is called is
-    not behind HTTP but started, on the load's core."""
+    not behind HTTP but started, on the load's core. `search`: tools are found, not listed."""
 
     name: str
     metrics: bool = False
     rules: int = 0
     audit: str = ""
     child: bool = False
+    search: bool = False
 
 
 # Each step keeps what the one before it had; the last is what the contract's figure is about, with defaults beside it.
@@ -222,6 +223,7 @@ def config(setup: Setup, folder: Path, url: str, port: int, admin: int, key: str
         "servers": servers,
         "clients": {"keys": {"bench": {"hash": f"sha256:{digest}", "roles": ["role:bench"]}}},
         "policy": policy(setup, folder),
+        **({"search": "on"} if setup.search else {}),
         "audit": audit if setup.audit else {"enabled": False},
         "limits": {"streams": 20_000},
         "state": {"dir": str(folder / "state")},

@@ -113,6 +113,7 @@ def test_explain_knows_both_names_and_check_what_fits_nothing(town: Bed) -> None
     for name in ("git__issues", "git/list_issues"):
         done = said("explain", "call", name, "--as", "ann")
         assert done.returncode == 0 and "list_issues" in done.stdout, done.stdout + done.stderr
+        assert "note: git/list_issues is shown as issues, always with owner" in done.stderr
 
     for given, code in (({"page": 1}, 0), ({"owner": "acme"}, 1), ({"token": 1}, 1)):
         done = said("explain", "call", "git__issues", "--as", "ann", "--args", json.dumps(given))
