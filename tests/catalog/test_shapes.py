@@ -52,6 +52,8 @@ def test_a_name_that_the_operator_gave_is_nobody_elses() -> None:
         made = listing(naming(list_issues=shape), "tools/list", items, 0)
         assert {entry.target.public: entry.target.own for entry in made.entries} == {"gh__issues": "list_issues"}
         assert made.left_out == ("tools/list: 'issues': its public name is taken by another",)
+    alone = listing(naming(list_issues=shape), "tools/list", [other], 0)
+    assert alone.entries == (), "also where the shaped one is not listed"
 
 
 def test_an_old_name_is_free_for_another_shape() -> None:
@@ -80,3 +82,10 @@ def test_what_is_hidden_comes_from_no_client(given_: Json | None) -> None:
     assert bool(shape.refused(given_)) is bool({"owner", "token"} & (given_ or {}).keys())
     assert Shape(hidden=frozenset({"token"})).filled({"page": 1}) == {"page": 1}
     assert shape.filled([1]) == [1]
+
+
+def test_another_spelling_of_a_hidden_argument_is_refused() -> None:
+    shape = Shape(hidden=frozenset({"owner"}))
+    for name in ("OWNER", "Owner", "\uff4fwner", "owner"):
+        assert shape.refused({"page": 1, name: "x"}) == name
+    assert shape.refused({"owners": 1}) == "" and Shape().refused({"OWNER": 1}) == ""

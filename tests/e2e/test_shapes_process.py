@@ -64,7 +64,7 @@ def test_a_shaped_tool_is_listed_called_and_judged_with_its_fixed_arguments(town
     assert town.seen("git")[-1]["params"]["arguments"] == {"page": 2, "owner": "acme"}
     assert town.seen("git")[-1]["params"]["name"] == "list_issues"
     before = len(town.seen("git"))
-    for given in ({"owner": "acme"}, {"owner": "evil"}, {"token": "x"}):
+    for given in ({"owner": "acme"}, {"owner": "evil"}, {"OWNER": "evil"}, {"token": "x"}):
         refused = client.post("tools/call", {"name": "git__issues", "arguments": given})
         assert reason(refused) == "invalid_arguments" and "evil" not in refused.text and "acme" not in refused.text
     hidden = client.post("tools/call", {"name": "git__secret", "arguments": {"owner": "x"}}).text
@@ -144,7 +144,8 @@ def test_where_unlisted_names_are_relayed_the_own_name_leads_to_the_same_shape(t
     (tmp_path / "git" / "catalog.json").write_text(json.dumps({"tools": TOOLS}))
     (tmp_path / "git" / "seen.jsonl").touch()
     server = {"command": sys.executable, "args": [RECORDER, str(tmp_path / "git")], "era": "legacy", "prefix": "",
-              "unlisted": "forward", "tools": {"shape": {"list_issues": SHAPES["list_issues"]}}}  # fmt: skip
+              "unlisted": "forward"}  # fmt: skip
+    server["tools"] = {"shape": {"list_issues": SHAPES["list_issues"], "gone": FIXED}}
     desktop = Desktop(stdio_command({"servers": {"git": server}}, tmp_path), "client")
     try:
         desktop.hello()
@@ -153,6 +154,8 @@ def test_where_unlisted_names_are_relayed_the_own_name_leads_to_the_same_shape(t
             assert "result" in desktop.ask("tools/call", name=name, arguments={"page": 1})
             refused = desktop.ask("tools/call", name=name, arguments={"owner": "evil"})
             assert refused["result"]["_meta"]["dev.sluice/reason"] == "invalid_arguments", name
+        for name in ("gone", "GONE"):  # it is not listed, and nothing says how it is called
+            assert "error" in desktop.ask("tools/call", name=name, arguments={"owner": "evil"}), name
         seen = [json.loads(line) for line in (tmp_path / "git" / "seen.jsonl").read_text().splitlines()]
         given = [one["params"]["arguments"] for one in seen if one["method"] == "tools/call"]
         assert given == [{"page": 1, "owner": "acme"}] * 3

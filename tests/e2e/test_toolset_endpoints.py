@@ -128,7 +128,7 @@ def test_audit_and_metrics_name_the_toolset(town: Bed) -> None:
     money.is_executed("mail__save")
 
     def found() -> list[Json]:
-        return [one for one in town.audit() if one.get("decision", {}).get("rule", "").startswith("toolsets.money")]
+        return [one for one in town.audit() if one.get("decision", {}).get("rule", "").startswith("toolset money")]
 
     town.until(lambda: found() != [])
     assert found()[-1]["toolset"] == "money", found()
@@ -172,6 +172,12 @@ def test_stdio_has_the_toolset_that_it_names_also_where_it_joins_and_takes_over(
         again = Desktop(command, "again")
         again.hello()
         assert again.tools() == {"bank__look", "bank__wire"}
+        again.close()
+        again = Desktop(command, "says so itself")
+        assert again.process.stdin is not None
+        again.process.stdin.write(b"toolset reading\n")
+        again.hello()
+        assert again.tools() == {"bank__look", "bank__wire"}, "a client does not choose its own"
         again.close()
         wrong = Desktop([*command, "--toolset", "nothing"], "wrong")
         assert wrong.process.wait(30) == 2 and "it has reading" in wrong.said()

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluicegate.config.toolsets import ToolsetSection
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.judge import PolicyEngine, PolicyInForce
 from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist
@@ -53,7 +54,7 @@ def test_what_a_toolset_shows_policy_shows_too(rows, client, target, toolset, sh
     engine = PolicyEngine(PolicyInForce(Rulebook(policy, Classes({}), lists, toolsets=Toolsets([toolset], policy))))
     for method in ("tools/call", "resources/read", "completion/complete"):
         whole, part = (engine.decide(Call(one, method, {}), target) for one in (client, at(client)))
-        assert part == whole or (part.verdict is Verdict.DENY and part.rule.startswith("toolsets.dev"))
+        assert part == whole or (part.verdict is Verdict.DENY and part.rule.startswith("toolset dev"))
     for server in SERVERS:
         sees, sees_there = (engine.may_see(Call(one, "ping", {}), server) for one in (client, at(client)))
         assert sees or not sees_there
@@ -122,3 +123,22 @@ def test_they_decide_the_same_in_another_process() -> None:
     policy = policy_of(OPEN)
     there = pickle.loads(pickle.dumps(Toolsets([dev("git/get_*")], policy)))
     assert there.deny(at(ALICE), GIT) is None and there.deny(at(ALICE), tool("git", "put_x")) is not None
+
+
+def test_what_lies_outside_is_that_alone_though_a_row_denies_it() -> None:
+    """Or a policy that explains its denials would tell of it."""
+    engine = engine_of(f"{OPEN}\np, *, k8s, tool:x, *, deny", dev("git/*"))
+    for own in ("x", "y"):
+        decided = engine.decide(Call(at(ALICE), "tools/call", {}), tool("k8s", own))
+        assert decided.rule.startswith("toolset dev") and decided.verdict is Verdict.DENY
+
+
+def test_what_is_left_out_as_a_whole_server_is_left_out_of_prompts_and_resources() -> None:
+    for tools in (("*/*", "!git/*"), ("!git/*",)):
+        section = ToolsetSection(tools=tools)
+        assert section.of_servers(None)[-1] == "!git/*" and section.of_servers(("k8s/a",)) == ("k8s/a",)
+
+
+def test_a_subject_cannot_be_named_as_somebody_at_a_toolset() -> None:
+    assert at(Client("jwt:https://i#alice")).holder != Client("jwt:https://i#alice /dev").holder
+    assert len({at(ALICE).holder, ALICE.holder, at(ALICE, "x").holder}) == 3

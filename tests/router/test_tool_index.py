@@ -1,6 +1,6 @@
 """The index finds tools by the words of their definitions, and has what it was given last."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -91,15 +91,42 @@ def test_only_what_differs_is_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
     index = made(entries(GIT))
     added: list[str] = []
 
-    def add(self: ToolIndex, key: tuple[str, bytes], entry: Entry, add: Any = ToolIndex._add) -> None:
+    def add(self: ToolIndex, key: tuple[str, bytes], entry: Entry, add: Any = ToolIndex._add) -> Iterator[None]:
         added.append(entry.target.own)
-        add(self, key, entry)
+        yield from add(self, key, entry)
 
     monkeypatch.setattr(ToolIndex, "_add", add)
     changed = [*GIT[:3], {**GIT[3], "description": "Deletes a folder."}]
     for _ in index.update(entries(changed)):
         pass
     assert added == ["delete_file"] and names(index, "folder") == ["delete_file"] and names(index, "undone") == []
+
+
+def test_a_step_is_of_few_words_however_long_the_definitions_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, stem = [0], tool_index._stem
+
+    def counted(word: str) -> str:
+        steps[-1] += 1
+        return stem(word)
+
+    monkeypatch.setattr(tool_index, "_stem", counted)
+    long = [
+        {"name": f"t{number}", "description": " ".join(f"word{number}x{one}" for one in range(900)),
+         "inputSchema": {"properties": {f"a{number}_{one}_b": {} for one in range(200)}}}
+        for number in range(3)
+    ]  # fmt: skip
+    for _ in ToolIndex().update(entries(long)):
+        steps.append(0)
+    assert max(steps) <= tool_index.STRIDE and sum(steps) > 900
+    steps[:] = [0]
+    made([]).find(" ".join(f"unseen{one}" for one in range(5_000)), 5)
+    assert steps == [tool_index.MAX_QUERY]
+
+
+def test_a_query_for_a_word_that_all_have_looks_at_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_index, "MAX_WORK", 12)
+    index = made(entries([{"name": f"tool_{number}"} for number in range(40)]))
+    assert index.find("tool", 20)[1] == 12
 
 
 def test_words_that_most_tools_have_are_left_out_where_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:

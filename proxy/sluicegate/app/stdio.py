@@ -252,7 +252,7 @@ async def _carried(
     if not lock.is_ours:
         await _join(lock)
     sluice = await lock.connect()
-    if sluice is not None and toolset:
+    if sluice is not None:  # also without one, or the client could say so itself
         sluice[1].write(_TOOLSET + toolset.encode() + b"\n")
     return sluice is not None and await relay(inbox, writer, BridgeStreams(*sluice), past)
 

@@ -167,11 +167,10 @@ def _public(naming: ServerNaming, method: str, own: Iterable[str]) -> Mapping[st
 
 def _called(naming: ServerNaming, kind: Kind, own: Iterable[str]) -> dict[str, str]:
     """The names that public ones are made of -> own names. One that the operator gave wins over a server's own."""
-    shaped = {
-        shape.name: name for name in own if (shape := naming.shapes.get((kind, name))) is not None and shape.name
-    }
-    renamed = frozenset(shaped.values())
-    return shaped | {name: name for name in own if name not in renamed and name not in shaped}
+    given = {shape.name: name for (of, name), shape in naming.shapes.items() if of == kind and shape.name}
+    renamed = frozenset(given.values())
+    plain = {name: name for name in own if name not in renamed and name not in given}
+    return {name: given[name] for name in given if given[name] in own} | plain
 
 
 def _entry(naming: ServerNaming, method: str, own: str, public: str, item: Json, data: bytes) -> Entry:

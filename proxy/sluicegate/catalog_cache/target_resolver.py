@@ -99,7 +99,16 @@ class Resolver:
                 return replace(entry.target, is_stored=True)
         if entry is not None:
             return entry.target
-        return unlisted_target(server, kind, name, snapshot) if self._forward else None
+        return self._unlisted(server, kind, name, snapshot) if self._forward else None
+
+    def _unlisted(self, server: str, kind: Kind, name: str, snapshot: Snapshot | None) -> Target | None:
+        """Not what the operator shaped: without its definition nothing says how that is called."""
+        target = unlisted_target(server, kind, name, snapshot)
+        if target is None or target.shape is not None:
+            return target
+        shapes = self._lists.namings[server].shapes
+        taken = {text.lower() for (of, own), shape in shapes.items() if of == kind for text in (own, shape.name)}
+        return None if target.own.lower() in taken else target
 
     def _awaited(self, call: Call, server: str, kind: Kind, name: str) -> tuple[Kind, str] | None:
         """What is waited for as long as its server may take to start: only what the client may use, or the time would

@@ -92,17 +92,10 @@ REST: Final = """\
 #   # Clients log in by themselves: Sluice is their authorization server, in front of this provider.
 #   # login: {issuer: https://login.example.com, client_id: sluice, scopes: [openid], roles_from: [groups], lasts: 7d}
 
-# toolsets:                                   # parts of it, each at /mcp/NAME or with `sluice stdio --toolset NAME`
-#   dev:
-#     tools: ["github/*", "!github/delete_*"]   # SERVER/GLOB over own names; ! leaves out
-#     prompts: ["github/*"]                     # these two: those of the servers that `tools` names, unless set
-#     resources: ["github/*"]
-#     for: ["role:dev"]                         # everybody, unless set
-#     default_for: []                           # roles that have it at /mcp, too
-#     search: off                               # on | auto: tools are found by find_tools, called by call_tool
-#     pinned: []                                # what is listed all the same
-#     budget: 20000                             # tokens of a list; over it, auto is on
-# search: off                                  # the same where a client has no toolset
+# toolsets: {}                                # parts of it, each at /mcp/NAME or with `sluice stdio --toolset NAME`
+#   # dev: {tools: ["github/*", "!github/delete_*"], prompts: ["github/*"], resources: ["github/*"],
+#   #       for: ["role:dev"], default_for: [], pinned: [], search: off, budget: 20000}
+# search: off                                 # on | auto: tools are found by find_tools, and called by call_tool
 
 # approvals:
 #   hold_for: 45s                             # how long a call waits for its approval before it is told to come back

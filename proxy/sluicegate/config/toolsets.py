@@ -45,4 +45,5 @@ class ToolsetSection(Section):
         if globs is not None:
             return globs
         named = dict.fromkeys(glob.partition("/")[0] for glob in self.tools if not glob.startswith("!"))
-        return tuple(f"{server}/*" for server in named or (("*",) if self.tools else ()))
+        without = (glob for glob in self.tools if glob.startswith("!") and glob.endswith("/*"))
+        return (*(f"{server}/*" for server in named or (("*",) if self.tools else ())), *without)

@@ -83,6 +83,8 @@ async def _complete(call: Call, target: Target, inner: Handler, decide: Decide) 
     names = variables(target.own) if target.kind == "res" else _arguments(target)
     if given is None or not isinstance(name, str) or (names is not None and not names.issuperset((name, *given))):
         return Failure(INVALID_PARAMS, _NO_VARIABLE)
+    if target.shape is not None and not target.shape.hidden.isdisjoint((name, *given)):
+        return Failure(INVALID_PARAMS, _NO_VARIABLE)
     others = {key: text for key, text in given.items() if key != name}
     if target.kind == "res" and sum(map(len, others.values())) > MAX_URI:
         return Failure(INVALID_PARAMS, f"context.arguments: more than {MAX_URI} characters")

@@ -40,8 +40,6 @@ _AT_ONCE: Final = 0.05  # seconds
 
 GONE: Final = "NOT EXECUTED: whoever sent this call can no longer come in."
 
-_SHAPED: Final = frozenset({"tools/call", "prompts/get"})
-
 # The members of each type of reference (2026-07-28 schema: PromptReference, ResourceTemplateReference).
 _REFS: Final = {"ref/prompt": frozenset({"type", "name", "title"}), "ref/resource": frozenset({"type", "uri"})}
 
@@ -114,7 +112,7 @@ def _may_stand(method: str, target: Target) -> bool:
 
 def _inwards(call: Call, field: str, target: Target, rewrite: Rewriting | None) -> Call:
     params = _own_params(call.params, field, target.own)
-    if target.shape is not None and call.method in _SHAPED:
+    if target.shape is not None and field == "name":
         call.trail.refused_argument = target.shape.refused(params.get("arguments"))
         if target.shape.fixed:
             params = {**params, "arguments": target.shape.filled(params.get("arguments"))}

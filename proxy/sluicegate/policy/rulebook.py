@@ -112,8 +112,8 @@ class Rulebook:
         return self._narrowed(client, target, found) if client.toolset else found
 
     def _narrowed(self, client: Client, target: Target, found: Decision, is_template: bool = False) -> Decision:
-        """What is allowed may lie outside of the client's toolset."""
-        if found.verdict is Verdict.DENY or not client.toolset:
+        """What lies outside of the client's toolset is that and nothing more, though a row denies it."""
+        if not client.toolset:
             return found
         if self.toolsets is None:
             return Decision(Verdict.DENY, OUTSIDE + client.toolset, "there are no toolsets")

@@ -15,7 +15,7 @@ from sluicegate.protocol.model import Client, Decision, Target, Verdict
 MAX_CLIENTS: Final = 10_000
 BUDGET: Final = 20_000
 """Tokens of definitions, unless a toolset says another number."""
-OUTSIDE: Final = "toolsets."
+OUTSIDE: Final = "toolset "
 """How the rule of a decision begins that a toolset made."""
 
 

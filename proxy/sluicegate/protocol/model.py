@@ -86,8 +86,8 @@ def holder(principal: str, credential: str = "") -> str:
 
 
 def within(whose: str, toolset: str) -> str:
-    """The same, of one toolset. No principal holds a space."""
-    return f"{whose} /{toolset}" if toolset else whose
+    """The same, of one toolset. No principal holds a NUL."""
+    return f"{whose}\0{toolset}" if toolset else whose
 
 
 @dataclass(frozen=True, slots=True)

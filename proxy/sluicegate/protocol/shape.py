@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluicegate.protocol.jsonrpc import Json, inside
+from sluicegate.protocol.parameter_names import look_alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,10 @@ class Shape:
         return shown
 
     def refused(self, arguments: object) -> str:
-        """The first hidden argument that a client gave; "" for none."""
-        given = arguments if isinstance(arguments, dict) else {}
-        return next((name for name in given if name in self.hidden), "")
+        """The first argument that a client gave and that is hidden, or that a server could take for a hidden one, or ""
+        for none."""
+        given = arguments if self.hidden and isinstance(arguments, dict) else {}
+        return next((name for name in given if name in self.hidden), look_alike(given, self.hidden) or "")
 
     def filled(self, arguments: object) -> object:
         """The client's arguments with those that are fixed. What is no object stays as it is: its server judges it."""

@@ -113,6 +113,8 @@ class ToolSearch:
             kept = _KeptIndex()
             if key is not None:
                 self._kept.keep(key, kept)
+        elif key is not None:
+            self._kept.move_to_end(key)
         own = self._own(server) if server is not None else None
 
         def work() -> Generator[None, None, tuple[list[Entry], int]]:
@@ -120,10 +122,14 @@ class ToolSearch:
                 kept.of = None  # until it is whole
                 yield from kept.index.update(_entries(views))
                 kept.of = of
+                yield
             return kept.index.find(query, limit, own)
 
-        async with kept.turn:
-            found, matching = await client_budgets()[call.client.principal].large(work())
+        budget = client_budgets()[call.client.principal]
+        async with budget.turn:
+            await budget.rest()  # before the others' turn at the index
+            async with kept.turn:
+                found, matching = await budget.in_pieces(work())
         shown = [*_within(found)]
         answer: Json = {"tools": [entry.shown for entry in shown], "matching": matching}
         if not shown:
