@@ -477,7 +477,7 @@ def test_ctrl_c_exits_130(module: str, words: list[str], tmp_path: Path, monkeyp
     assert caught.value.code == 130
 
 
-async def interrupted(loaded: config.Config, file: Path | None) -> None:
+async def interrupted(loaded: config.Config, file: Path | None, toolset: str = "") -> None:
     raise KeyboardInterrupt
 
 

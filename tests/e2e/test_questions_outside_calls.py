@@ -39,7 +39,11 @@ def heard(folder: Path, key: str) -> list[Json]:
 
 def secrets(folder: Path, key: str) -> int:
     """How many answers that server has got of the client."""
-    return json.dumps(heard(folder, key)).count("SECRET")
+    return secrets_in(heard(folder, key))
+
+
+def secrets_in(lines: list[Json]) -> int:
+    return json.dumps(lines).count("SECRET")
 
 
 class Sink:
@@ -187,12 +191,13 @@ def test_a_server_asks_no_more_once_its_client_has_lost_the_right(tmp_path: Path
         made.write("p, key:ann, good, *, *, allow\n")
         made.until(lambda: "done" not in peer.call("evil__t"))
         time.sleep(1)  # what was answered before is on its way
-        before, asked = secrets(tmp_path, "evil"), len(peer.sink.asked)
+        asked = len(peer.sink.asked)
         lines, good = len(heard(tmp_path, "evil")), secrets(tmp_path, "good")
         made.until(lambda: len(heard(tmp_path, "evil")) > lines + 10 and secrets(tmp_path, "good") > good + 10)
         assert not [one for one in peer.sink.asked[asked:] if "[evil]" in one["params"].get("message", "")]
-        told = [one.get("result", {}).get("roots") for one in heard(tmp_path, "evil")[lines:]]
-        assert secrets(tmp_path, "evil") - before == sum(1 for roots in told if roots), "but roots that it had before"
+        later = heard(tmp_path, "evil")[lines:]  # read once: it goes on
+        told = [one.get("result", {}).get("roots") for one in later]
+        assert secrets_in(later) == sum(1 for roots in told if roots), "but roots that it had before"
 
 
 def test_an_answer_that_comes_after_the_right_is_lost_does_not_go_down(tmp_path: Path) -> None:
