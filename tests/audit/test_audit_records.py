@@ -405,6 +405,16 @@ async def test_a_record_that_takes_long_delays_no_other_and_is_written_at_the_st
     assert [found["call"] for found in records(tmp_path) if "call" in found] == ["c2", "c1"]
 
 
+async def test_what_a_large_answer_takes_is_told_apart_from_what_its_call_did(tmp_path: Path) -> None:
+    async with open_audit(tmp_path) as audit:
+        call = make_call("c1", {"t": "small"})
+        assert await audit.intent(call)
+        audit.outcome(call, Result({"content": [{"type": "text", "text": "x" * 4_000_000}]}), 0.1)
+        assert call.trail.composing is not None
+        await call.trail.composing
+    assert call.trail.answer_seconds > 0.0 and call.trail.compose_seconds == 0.0
+
+
 async def test_a_client_whose_records_take_long_delays_those_of_another_by_one(tmp_path: Path) -> None:
     large, other = {"t": "x" * 5_000}, replace(CLIENT, principal="key:other")
     async with open_audit(tmp_path) as audit:

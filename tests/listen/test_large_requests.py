@@ -23,8 +23,9 @@ from sluicegate.listen.line_streams import TURN
 from sluicegate.listen.settings import ListenSettings
 from sluicegate.protocol import jsonrpc
 from sluicegate.protocol.jsonrpc import dump
-from sluicegate.protocol.model import MODERN, Call, Client, Failure, Outcome, Result, Trail
+from sluicegate.protocol.model import MODERN, Call, Client, Failure, Outcome, Result, Target, Trail
 from sluicegate.runtime import own_steps
+from sluicegate.runtime.loop_budget import budget_of
 
 TEXT = "x" * large_requests.LARGE
 
@@ -306,6 +307,21 @@ async def test_a_request_lasts_until_its_audit_record_is_composed_and_pays_for_i
             assert not over
             composing.set_result(None)
     assert over and not requests.may_enter("a") and requests.budget_of("a").pause() > 0.0
+
+
+async def test_what_a_large_answer_takes_in_the_log_is_paid_by_its_server() -> None:
+    """Else a server could use up the part of whoever calls it."""
+    requests = large_requests.LargeRequests(ListenSettings().limits)
+
+    async def handler(call: Call) -> Outcome:
+        call.trail.set_target(Target("big", "tool", "t", "big__t"))
+        call.trail.composing = asyncio.get_running_loop().create_future()
+        call.trail.composing.set_result(None)
+        call.trail.answer_seconds = 1.0
+        return Result({"content": []})
+
+    await requests.handle(handler, Call(Client("a"), "tools/call", {}, trail=Trail()))
+    assert requests.may_enter("a") and budget_of("big").pause() > 0.0
 
 
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}

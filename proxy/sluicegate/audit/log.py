@@ -181,7 +181,7 @@ class AuditLog:
         if isinstance(body, bytes) and (composing is None or composing.done()):
             self._put(body, closes)
         else:  # behind the intent, which may still be composed where the call was cancelled
-            self._compose(body, call, lambda composed: self._put(composed, closes))
+            self._compose(body, call, lambda composed: self._put(composed, closes), is_answer=about is not None)
 
     def note(self, type: str, fields: Json) -> None:
         """A decision, approval, pin, policy, identity or administrative record. Never waits."""
@@ -193,17 +193,22 @@ class AuditLog:
             return False
         return await self._writer.inbox.ask(self.composer.note(type, fields), signs=signed)
 
-    def _compose(self, body: Body, call: Call, put: Callable[[bytes], Done | None]) -> asyncio.Task[Done | None]:
+    def _compose(
+        self, body: Body, call: Call, put: Callable[[bytes], Done | None], is_answer: bool = False
+    ) -> asyncio.Task[Done | None]:
         """A record whose texts take long to search is composed in a thread of its own and then `put`, though its call
         be cancelled. Each principal has one there at a time, in order: those of another wait for one of it, not for
-        all. The trail says when it is done, and what it took: whoever sent those texts pays and waits for it. None:
+        all. The trail says when it is done, and what it took: whoever sent those texts pays, client or server. None:
         it cannot be composed, so there is none, or nobody waits for it."""
         trail, principal = call.trail, call.client.principal
 
         async def compose() -> Done | None:
             async with self._turns.setdefault(principal, asyncio.Lock()):
                 composed, seconds = await asyncio.get_running_loop().run_in_executor(self._thread, _timed, body)
-                trail.compose_seconds += seconds
+                if is_answer:
+                    trail.answer_seconds += seconds
+                else:
+                    trail.compose_seconds += seconds
                 if composed is None:
                     self._lost += 1
                     if self._writer is not None:

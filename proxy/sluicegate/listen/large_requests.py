@@ -23,7 +23,7 @@ from sluicegate.listen.unread_answers import UnreadAnswers
 from sluicegate.protocol import reserved_keys
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, decode_weighed, weigh
 from sluicegate.protocol.model import Call, Failure, Handler, Outcome, Result
-from sluicegate.runtime.loop_budget import LoopBudget, client_budgets
+from sluicegate.runtime.loop_budget import LoopBudget, budget_of, client_budgets
 from sluicegate.runtime.own_steps import OwnSteps
 
 LARGE: Final = 16 * 1024
@@ -151,7 +151,8 @@ class LargeRequests:
 
     async def handle(self, handler: Handler, call: Call) -> Outcome:
         """Counts the work of a call that is refused before it reaches a server or the audit log. Its bytes are in
-        flight, and its answer waits, until its records are composed: they hold its arguments."""
+        flight, and its answer waits, until its records are composed: they hold its arguments. What a large answer takes
+        there is its server's."""
         trail, work = call.trail, OwnSteps(handler(call))
         if call.method == "subscriptions/listen":
             trail.spend = self.budget_of(call.client.principal).spend
@@ -168,6 +169,8 @@ class LargeRequests:
                 with CancelScope(shield=True):
                     await asyncio.wait([trail.composing])
                 self.budget_of(call.client.principal).spent(trail.compose_seconds)
+                if trail.answer_seconds and trail.target is not None:  # or who calls a server would pay for its answers
+                    budget_of(trail.target.server).spent(trail.answer_seconds)
 
     def refused(self, principal: str, seconds: float, longest: float | None = None) -> None:
         """In one step, unless its longest one is said."""

@@ -164,12 +164,13 @@ class Trail:
     and for no other under the same key; None: for whichever has it. `is_sent` says that it may have reached it.
     `login` is whose account is used there. `refused_argument` is one that its client gave and may not give. Of the
     call's seconds, `wait_seconds` went by at its server or before a person, `audit_seconds` until its intent was on the
-    disk. `composing` is the newest of its audit records that is composed in a thread: that took `compose_seconds`. Work
-    of many steps has `spend` count each, by when it began.
+    disk. `composing` is the newest of its audit records that is composed in a thread: that took `compose_seconds` for
+    what the client wrote, `answer_seconds` for what the server did. Work of many steps has `spend` count each, by when
+    it began.
     """
 
     __slots__ = (
-        "_decisions", "_round", "_target", "approval_ref", "approval_use", "audit_seconds", "awaits",
+        "_decisions", "_round", "_target", "answer_seconds", "approval_ref", "approval_use", "audit_seconds", "awaits",
         "compose_seconds", "composing", "id", "identity", "is_sent", "login", "refused_argument", "spend",
         "wait_seconds",
     )  # fmt: skip
@@ -188,7 +189,7 @@ class Trail:
         self.refused_argument = ""
         self.wait_seconds = 0.0
         self.audit_seconds = 0.0
-        self.compose_seconds = 0.0
+        self.compose_seconds = self.answer_seconds = 0.0
         self.composing: Future[Any] | None = None
         self.spend: Callable[[float], Awaitable[None]] | None = None
 
