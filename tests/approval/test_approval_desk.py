@@ -24,6 +24,7 @@ from sluicegate.audit.read import approvals
 from sluicegate.policy.arguments import ArgumentSchema
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import ApprovalRef, Client, InputRequired, Result, Trail, Verdict
+from sluicegate.protocol.shape import Shape
 from sluicegate.store import Write
 from sluicegate.store.memory import MemoryStore
 from sluicegate.store.sqlite import SqliteStore
@@ -775,6 +776,25 @@ async def test_a_policy_that_changes_while_a_call_waits_is_obeyed(town: Town) ->
             group.start_soon(_approve_and_forbid, town)
             outcome = await town.run(amount=1)
     assert getattr(outcome, "message", "") == "Unknown tool: pay" and not town.seen
+
+
+@pytest.mark.parametrize("verdict", [Verdict.ASK, Verdict.ALLOW])
+async def test_arguments_that_an_earlier_shape_filled_in_do_not_run(town: Town, verdict: Verdict) -> None:
+    """An operator who fixes an argument otherwise, or hides one, means calls that wait, too."""
+    town.desk.settings = replace(town.desk.settings, hold_for=30.0)
+
+    async def reshape() -> None:
+        await _until(town.desk.open_ones)
+        assert town.target is not None
+        town.target, town.verdict = replace(town.target, shape=Shape(fixed={"amount": 2})), verdict
+        await town.decide(town.desk.open_ones()[0])
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(reshape)
+            outcome = await town.run(amount=1)
+    assert reason(outcome) == "invalid_arguments" and not town.seen
+    assert [one for one in states(town) if one in FINISHED] == ["superseded"]
 
 
 @pytest.mark.parametrize("verdict", [Verdict.ASK, Verdict.ALLOW])

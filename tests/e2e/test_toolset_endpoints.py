@@ -23,6 +23,7 @@ p, local, sluice, admin:*, *, allow
 """
 TOOLSETS: Json = {
     "money": {"tools": ["bank/*"], "prompts": ["bank/*"], "for": ["role:clerk"], "budget": 100},
+    "twin": {"tools": ["bank/*"]},
     "found": {"tools": ["*/*"], "search": "on", "budget": 100},
     "reading": {"tools": ["*/look"], "resources": ["mail/file:///a"], "default_for": ["role:reader"]},
 }
@@ -34,7 +35,8 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     folder = tmp_path_factory.mktemp("toolsets")
     catalog = {"tools": ["wire", "look", "save"], "resources": ["file:///a", "file:///b"], "prompts": ["sum"]}
     servers = {key: recorder(folder, key, **catalog) for key in ("bank", "mail")}
-    with bed(folder, ROWS, servers, clients={"keys": client_keys(**KEYS)}, toolsets=TOOLSETS) as process:
+    with bed(folder, ROWS, servers, clients={"keys": client_keys(**KEYS)}, toolsets=TOOLSETS,
+             limits={"page": 1}, policy={"files": ["policy.csv"], "on_deny": "explain"}) as process:
         yield process
 
 
@@ -60,10 +62,17 @@ class Endpoint:
         return httpx.post(self.url, json=body, headers=headers, timeout=20)
 
     def names(self, what: str, field: str = "name") -> list[str]:
-        return sorted(item[field] for item in self.post(f"{what}/list", {}).json()["result"][what])
+        found, params = [], Json()
+        while True:
+            page = self.post(f"{what}/list", params).json()["result"]
+            found += [item[field] for item in page[what]]
+            if "nextCursor" not in page:
+                return sorted(found)
+            params = {"cursor": page["nextCursor"]}
 
     def is_executed(self, name: str) -> bool:
-        return "result" in self.post("tools/call", {"name": name, "arguments": {}}).json()
+        answer = self.post("tools/call", {"name": name, "arguments": {}}).json()
+        return "result" in answer and not answer["result"].get("isError")
 
 
 BOTH = pytest.mark.parametrize("era", ["modern", "legacy"])
@@ -113,13 +122,22 @@ def test_a_toolset_that_is_not_for_a_client_answers_as_a_path_that_is_none(town:
     assert httpx.post(f"{town.process.url}/money/more", json=body, headers=headers, timeout=20).status_code == 404
 
 
-def test_sessions_and_cursors_of_one_toolset_are_unknown_at_another(town: Bed) -> None:
+def test_a_session_of_one_toolset_is_unknown_at_another(town: Bed) -> None:
     money = Endpoint(town, "ann", "/money", "legacy")
     stray = Endpoint(town, "ann", "", "legacy")
     stray.session = money.session
     assert stray.post("tools/list", {}).status_code == 404
     ended = httpx.delete(town.process.url, headers=bearer("ann") | money.session, timeout=20)
     assert ended.status_code == 404 and money.names("tools") != []
+
+
+@BOTH
+def test_a_cursor_of_one_toolset_is_none_at_another_that_shows_the_same(town: Bed, era: str) -> None:
+    money, twin = Endpoint(town, "ann", "/money", era), Endpoint(town, "ann", "/twin", era)
+    assert money.names("tools") == twin.names("tools")
+    cursor = money.post("tools/list", {}).json()["result"]["nextCursor"]
+    assert "result" in money.post("tools/list", {"cursor": cursor}).json()
+    assert twin.post("tools/list", {"cursor": cursor}).json()["error"]["code"] == -32602
 
 
 def test_audit_and_metrics_name_the_toolset(town: Bed) -> None:

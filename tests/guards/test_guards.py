@@ -213,6 +213,7 @@ async def test_whatever_does_not_fit_the_envelope_is_an_error(sealer: Sealer) ->
         retry(good, arguments={"n": 2}),
         retry(good, arguments={"n": 1.0}),
         retry(good, "key:b", arguments={"n": 1}),
+        replace(retry(good, arguments={"n": 1}), client=Client("key:a", toolset="dev")),
         replace(retry(good, arguments={"n": 1}), method="prompts/get"),
         replace(retry(good, arguments={"n": 1}), target=replace(TOOL, server="hub")),
         replace(retry(good, arguments={"n": 1}), target=replace(TOOL, own="pull")),

@@ -12,6 +12,7 @@ from sluicegate.policy.classes import Classes
 from sluicegate.policy.judge import PolicyEngine, PolicyInForce
 from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist
 from sluicegate.policy.toolsets import Toolset, Toolsets
+from sluicegate.protocol import tasks
 from sluicegate.protocol.model import Call, Client, Target, Verdict
 from tests.policy.policies import SERVERS, build, clients, lines, policy_of, targets, tool
 
@@ -142,3 +143,4 @@ def test_what_is_left_out_as_a_whole_server_is_left_out_of_prompts_and_resources
 def test_a_subject_cannot_be_named_as_somebody_at_a_toolset() -> None:
     assert at(Client("jwt:https://i#alice")).holder != Client("jwt:https://i#alice /dev").holder
     assert len({at(ALICE).holder, ALICE.holder, at(ALICE, "x").holder}) == 3
+    assert tasks.owner(at(ALICE)) != tasks.owner(ALICE), "a task of one toolset is unknown at another"

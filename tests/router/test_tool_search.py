@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import anyio
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_server import Front, Scripted, tools
@@ -18,7 +19,7 @@ from sluicegate.policy.judge import PolicyEngine, PolicyInForce
 from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist
 from sluicegate.policy.toolsets import Search, Toolset, Toolsets
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.protocol.model import Call, Client, Outcome, Result
+from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result
 from sluicegate.router.tool_search import SearchDeps
 from tests.policy.policies import build, clients, lines
 
@@ -167,3 +168,25 @@ async def test_arguments_of_another_form_are_refused_before_anything_is_called()
         for again in (search.CALL, search.FIND):  # neither is a tool of a server
             assert not is_executed(await house.call(ALICE, search.CALL, name=again, arguments={"name": "git__x"}))
         assert sum(server.count("tools/call") for server in house.servers) == 0
+
+
+@pytest.mark.parametrize("odd", [[], {}, None, 1, ["call_tool"], {"find_tools": 1}])
+async def test_a_name_of_another_type_is_an_unknown_tool(odd: object) -> None:
+    for mode in ("off", "on"):
+        house = House(engine_of(OPEN, Toolset("", {}, search=Search(mode, 1))))  # type: ignore[arg-type]
+        async with house.front:
+            outcome = await house.handler(Call(ALICE, "tools/call", {"name": odd}))
+            assert isinstance(outcome, Failure) and outcome.code == -32602, outcome
+
+
+async def test_headers_say_again_what_stands_in_call_tool_and_not_in_the_tool_behind_it() -> None:
+    schema = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+    house = House(engine_of(OPEN, Toolset("", {}, search=Search("on", 1))))
+    house.servers[0].items["tools/list"] = [{"name": "x", "inputSchema": schema}]
+    async with house.front:
+        arguments: Json = {"region": "eu"}
+        direct = Call(ALICE, "tools/call", {"name": "git__x", "arguments": arguments}, mirrored={})
+        found = {"name": search.CALL, "arguments": {"name": "git__x", "arguments": arguments}}
+        outcome = await house.handler(direct)
+        assert isinstance(outcome, Failure) and outcome.code == -32020
+        assert is_executed(await house.handler(Call(ALICE, "tools/call", found, mirrored={})))

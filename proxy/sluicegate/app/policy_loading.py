@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from sluicegate.app.shapes import shapes
 from sluicegate.config import Config
+from sluicegate.config.toolsets import BUDGET
 from sluicegate.policy import files
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.files import LoadedPolicy, PolicySources
@@ -70,7 +71,7 @@ def classes(config: Config) -> Classes:
 
 def toolsets(config: Config) -> list[Toolset]:
     """Those of the config, and what there is without one."""
-    found = [Toolset("", {}, search=Search(config.search))]
+    found = [Toolset("", {}, search=Search(config.search, BUDGET))]
     for name, one in config.toolsets.items():
         globs = {"tool": one.tools, "prompt": one.of_servers(one.prompts), "res": one.of_servers(one.resources)}
         search = Search(one.search, one.budget)
@@ -90,11 +91,10 @@ def make(
     there = enabled.keys() if running is None else enabled.keys() & set(running)
     lists = allowlist({key: ToolRules(enabled[key].tools.allow, enabled[key].tools.deny) for key in there})
     until = config.policy.until
-    is_narrowed = bool(config.toolsets) or config.search != "off"
-    narrowed = Toolsets(toolsets(config), loaded.policy) if is_narrowed else None
     return PolicyInForce(
         Rulebook(
-            loaded.policy, classes(config), lists, loaded.arguments, is_accepted, toolsets=narrowed,
+            loaded.policy, classes(config), lists, loaded.arguments, is_accepted,
+            toolsets=Toolsets(toolsets(config), loaded.policy),
             shapes={(key, *what): shape for key in there for what, shape in shapes(enabled[key]).items()},
         ),
         explains=config.policy.on_deny == "explain",

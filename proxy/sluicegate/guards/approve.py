@@ -50,6 +50,7 @@ PROGRESS_EVERY: Final = 5.0
 # So that whatever a server counts afterwards is more.
 _STEP: Final = 1e-6
 
+_RESHAPED: Final = "NOT EXECUTED: how this tool is called has changed meanwhile. List the tools, and call it again."
 _USED: Final = "The approval {} was used: this call has been executed, or may have been. Look before you make it anew."
 CHANGED: Final = "NOT EXECUTED any further: what the policy asks for has changed since this call began. Call again."
 
@@ -303,7 +304,7 @@ class _ApprovalFlow:
                 self.call.trail.add(decision)
             if decision.verdict is not Verdict.DENY:
                 # The rules for arguments may be others, too, than when the call came.
-                refusal = refused_arguments(self.call, target, self.deps.check_arguments)
+                refusal = self._reshaped(target) or refused_arguments(self.call, target, self.deps.check_arguments)
                 if refusal is not None:
                     await self.queue.end(approval.id, "superseded")
                     return refusal
@@ -314,6 +315,12 @@ class _ApprovalFlow:
         if target is None or decision is None or decision.verdict is Verdict.DENY:
             return not_found(self.call.method, self.call.params)
         return await self.inner(replace(self.call, target=target))
+
+    def _reshaped(self, target: Target) -> Outcome | None:
+        """The arguments were filled in by the shape that was in force when the call came."""
+        if target.shape == self.target.shape:
+            return None
+        return refuse(self.call.method, "invalid_arguments", _RESHAPED)
 
     async def _use(self, approval: Approval) -> Outcome:
         if not self.queue.claim(approval.id):

@@ -113,9 +113,10 @@ def _may_stand(method: str, target: Target) -> bool:
 def _inwards(call: Call, field: str, target: Target, rewrite: Rewriting | None) -> Call:
     params = _own_params(call.params, field, target.own)
     if target.shape is not None and field == "name":
-        call.trail.refused_argument = target.shape.refused(params.get("arguments"))
-        if target.shape.fixed:
-            params = {**params, "arguments": target.shape.filled(params.get("arguments"))}
+        given = params.get("arguments")
+        call.trail.refused_argument = target.shape.refused(given)
+        if target.shape.fixed and isinstance(given, dict | None):  # what is no object its server judges
+            params = {**params, "arguments": target.shape.filled(given)}
     if rewrite is not None and isinstance(params.get("inputResponses"), dict):
         params = {**params, "inputResponses": uri_fields.answers(params["inputResponses"], rewrite.own)}
     # Spelled out, for every call comes through here and `replace` takes twice as long.

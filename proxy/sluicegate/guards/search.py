@@ -91,7 +91,7 @@ def find(has_search: Callable[[Client], bool], found: Find) -> Guard:
 
     def guard(call: Call, inner: Handler) -> Awaitable[Outcome]:
         name = call.params.get("name")
-        if name not in OWN_TOOLS or call.method != "tools/call" or not has_search(call.client):
+        if name not in (FIND, CALL) or call.method != "tools/call" or not has_search(call.client):
             return inner(call)
         if name == CALL:
             return settled(refuse(call.method, "invalid_arguments", _CALL_WRONG))

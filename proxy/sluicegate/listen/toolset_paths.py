@@ -19,7 +19,6 @@ class ToolsetEntry(Protocol):
 
 
 class _NoToolsets:
-
     is_used = False
 
     def enter(self, principal: Principal, name: str) -> Principal | None:

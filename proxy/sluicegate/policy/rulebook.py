@@ -178,7 +178,7 @@ class Rulebook:
         item: Json = {} if found.annotations is None else {"annotations": found.annotations}
         target = Target(found.server, kind, found.own, found.own, item, is_unlisted=found.unlisted)
         shape = self.shapes.get((found.server, kind, found.own))
-        filled = arguments if shape is None or arguments is None else {**arguments, **shape.fixed}
+        filled = arguments if shape is None or arguments is None else shape.filled(arguments)
         explained = replace(self, is_accepted=lambda target: found.accepted).explain(client, target, filled)
         if not isinstance(explained, Explanation):
             return explained

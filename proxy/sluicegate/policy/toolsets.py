@@ -3,6 +3,7 @@
 A toolset's globs are rows of a policy of its own, so that names and URIs are compared as everywhere else. Pure.
 """
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -13,8 +14,6 @@ from sluicegate.policy.rules import PolicyRules
 from sluicegate.protocol.model import Client, Decision, Target, Verdict
 
 MAX_CLIENTS: Final = 10_000
-BUDGET: Final = 20_000
-"""Tokens of definitions, unless a toolset says another number."""
 OUTSIDE: Final = "toolset "
 """How the rule of a decision begins that a toolset made."""
 
@@ -25,7 +24,7 @@ class Search:
     is a warning of a list that has more all the same."""
 
     mode: Literal["off", "on", "auto"] = "off"
-    budget: int = BUDGET
+    budget: int = sys.maxsize
 
 
 @dataclass(frozen=True, slots=True)

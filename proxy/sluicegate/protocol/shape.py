@@ -51,6 +51,6 @@ class Shape:
         given = arguments if self.hidden and isinstance(arguments, dict) else {}
         return next((name for name in given if name in self.hidden), look_alike(given, self.hidden) or "")
 
-    def filled(self, arguments: object) -> object:
-        """The client's arguments with those that are fixed. What is no object stays as it is: its server judges it."""
-        return {**(arguments or {}), **self.fixed} if isinstance(arguments, dict | None) else arguments
+    def filled(self, arguments: Json | None) -> Json:
+        """The client's arguments with those that are fixed."""
+        return {**(arguments or {}), **self.fixed}

@@ -28,6 +28,7 @@ MAX_ANSWER: Final = 128 * 1024
 """Bytes of definitions in an answer; the first one is there in any case."""
 BYTES_PER_TOKEN: Final = 4
 LIST: Final = "tools/list"
+STRIDE: Final = 256  # rows that are made in a row
 
 SearchOf = Callable[[Client], Search]
 Breathe = Callable[[], Awaitable[None]]
@@ -71,14 +72,16 @@ class ToolSearch:
 
     async def is_in_place_of_list(self, call: Call, snapshots: ServerSnapshots, breathe: Breathe) -> bool:
         """Whether the client's list has pinned tools alone. Notes how many tokens it has."""
-        search = self._search_of(call.client)
+        search, is_first = self._search_of(call.client), call.params.get("cursor") is None
+        if search.mode == "off" and not is_first:
+            return False
         views = await self._visible(call, snapshots, breathe)
         size = sum(view.size for view in views)
         is_searched = search.mode == "on" or (search.mode == "auto" and size > search.budget * BYTES_PER_TOKEN)
         if is_searched:
             pinned = await self._visible(call, snapshots, breathe, only_pinned=True)
             size = self._own_size + sum(view.size for view in pinned)
-        if call.params.get("cursor") is None:
+        if is_first:
             self._note(call.client, size // BYTES_PER_TOKEN, search.budget)
         return is_searched
 
@@ -94,10 +97,12 @@ class ToolSearch:
         """About how many tokens the client's list has, and all tools that it may call, the largest first."""
         search, views = self._search_of(call.client), await self._visible(call, snapshots, checkpoint)
         is_searched = await self.is_in_place_of_list(call, snapshots, checkpoint)
-        rows = [
-            {"name": entry.target.public, "server": entry.target.server, "tokens": entry.size // BYTES_PER_TOKEN}
-            for entry in _entries(views)
-        ]
+        rows: list[Json] = []
+        for entry in _entries(views):
+            tokens = entry.size // BYTES_PER_TOKEN
+            rows.append({"name": entry.target.public, "server": entry.target.server, "tokens": tokens})
+            if len(rows) % STRIDE == 0:
+                await checkpoint()
         return {
             "list": self.tokens[call.client.principal, call.client.toolset], "is_searched": is_searched,
             "all": sum(view.size for view in views) // BYTES_PER_TOKEN, "budget": search.budget, "search": search.mode,
