@@ -1,6 +1,8 @@
 """What is listed, found and called is one set: that which policy and toolset leave, whatever they say."""
 
+import importlib
 import json
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -20,6 +22,7 @@ from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist
 from sluicegate.policy.toolsets import Search, Toolset, Toolsets
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result
+from sluicegate.router import tool_index
 from sluicegate.router.tool_search import SearchDeps
 from tests.policy.policies import build, clients, lines
 
@@ -190,3 +193,19 @@ async def test_headers_say_again_what_stands_in_call_tool_and_not_in_the_tool_be
         outcome = await house.handler(direct)
         assert isinstance(outcome, Failure) and outcome.code == -32020
         assert is_executed(await house.handler(Call(ALICE, "tools/call", found, mirrored={})))
+
+
+async def test_what_finds_stems_is_loaded_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[bool] = []
+
+    def load(name: str) -> object:
+        loaded.append(threading.current_thread() is threading.main_thread())
+        return importlib.import_module(name)
+
+    tool_index._stemmer.cache_clear()
+    monkeypatch.setattr(tool_index, "import_module", load)
+    house = House(engine_of(OPEN, Toolset("", {}, search=Search("on", 1))))
+    async with house.front:
+        await house.found(ALICE, "paint")
+        await house.found(ALICE, "draw")
+    assert loaded == [False]

@@ -145,6 +145,11 @@ def _stem(word: str) -> str:
     return str(_stemmer().stemWord(word)) if word.isalpha() and len(word) > 2 else word
 
 
+def prepare() -> None:
+    """Loads what finds stems: for a thread, because it takes a tenth of a second. Few Sluices ever need it."""
+    _stemmer()
+
+
 @lru_cache(maxsize=1)
 def _stemmer() -> Any:
     return import_module("snowballstemmer").stemmer("english")

@@ -18,7 +18,7 @@ from sluicegate.policy.memo import Memo
 from sluicegate.policy.toolsets import NO_SEARCH, Search
 from sluicegate.protocol.jsonrpc import Json, dump
 from sluicegate.protocol.model import Call, Client, McpServer, Outcome, Result, Target
-from sluicegate.router.tool_index import ToolIndex
+from sluicegate.router.tool_index import ToolIndex, prepare
 from sluicegate.router.visible_lists import VisibleList, VisibleLists
 from sluicegate.runtime.loop_budget import client_budgets
 
@@ -65,6 +65,7 @@ class ToolSearch:
     ) -> None:  # fmt: skip
         self._servers, self._lists, self._views = servers, lists, views
         self._search_of, self._permission_key = deps.search_of, permission_key
+        self._is_prepared = False
         self._own_size = sum(len(dump(tool)) for tool in deps.tools)
         self.tokens: Memo[tuple[str, str], int] = Memo(MAX_LISTS)
         """Of the last list of each principal in each toolset."""
@@ -130,6 +131,9 @@ class ToolSearch:
                 yield
             return kept.index.find(query, limit, own)
 
+        if not self._is_prepared:
+            await anyio.to_thread.run_sync(prepare)
+            self._is_prepared = True
         budget = client_budgets()[call.client.principal]
         async with budget.turn:
             await budget.rest()  # before the others' turn at the index
