@@ -32,6 +32,7 @@ from sluicegate.policy.rates import Windows
 from sluicegate.protocol.input_requests_client import opens_pages
 from sluicegate.protocol.model import Call, Client, Guard, Handler, Outcome
 from sluicegate.router import Cursors, Router
+from sluicegate.router.large_results import LargeResultBounds
 from sluicegate.router.tool_search import SearchDeps
 
 UntilFree = Callable[[str], float]
@@ -58,8 +59,10 @@ def pipeline(
                     about_task=lambda call: about_task()(call),
                     inspected=partial(inspect_task_state, behind.tasking.inspected), current=asked.current,
                     mark="" if replicas is None else replicas.mark,
-                    searching=SearchDeps(judge.search_of, judge.is_pinned, search.TOOLS))  # fmt: skip
+                    searching=SearchDeps(judge.search_of, judge.is_pinned, search.TOOLS),
+                    large=LargeResultBounds(config.limits.paged_results, config.limits.paged_for))  # fmt: skip
     behind.tasking.router.set(router.tasks)
+    behind.tasking.large_results.set(router.large_results)
     windows = _windows(config)
     services.metrics.watch(partial(metric_sources.limits, windows))
     services.metrics.watch(partial(metric_sources.lists, router.search.tokens, client_label))

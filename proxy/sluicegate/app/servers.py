@@ -18,10 +18,12 @@ from sluicegate.app.logins import may_log_in
 from sluicegate.app.server_control import ServerControl, ServerTables
 from sluicegate.app.services import PolicyService, Services
 from sluicegate.approval.queue import ApprovalQueue
+from sluicegate.catalog import part_uris
 from sluicegate.catalog_cache import CatalogCache, Resolver
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, PinEvent
 from sluicegate.config import AnyServer, Config
 from sluicegate.downstream.accounts import AccountServers, AnyDownstream
+from sluicegate.downstream.large_answers import LargeAnswers
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.downstream.transport.http_transport import http_client
@@ -45,17 +47,19 @@ from sluicegate.protocol.model import (
     Verdict,
     session_scope,
 )
+from sluicegate.router.large_results import LargeResults
 from sluicegate.router.tasks import TaskRouter
 
 log = logging.getLogger(__name__)
 
 
 class Tasking:
-    """What the servers' rooms need of the router of tasks, which is made of the servers, and so after them."""
+    """What the servers' rooms need of the router, which is made of the servers, and so after them."""
 
     def __init__(self, inspected: InspectParams, hub: Hub, publish: Publish) -> None:
         self.inspected, self._hub, self._publish = inspected, hub, publish
         self.router = Late[TaskRouter]()
+        self.large_results = Late[LargeResults]()
         self.start = Late[Callable[[Job], object]]()
         """Runs a job that nobody waits for."""
 
@@ -97,6 +101,8 @@ class Tasking:
     async def resolve(self, resolver: Resolver, call: Call) -> Target | Outcome | None:
         if call.method in ABOUT_A_TASK:
             return await self.router().resolve(call)
+        if call.method == "resources/read" and part_uris.is_one(call.params.get("uri")):
+            return await self.large_results().resolve(call)
         return await resolver.resolve(call) or resolver.unlisted(call)
 
 
@@ -155,6 +161,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
     judges, metrics, config = services.judging, services.metrics, services.config
     hub, sessions, cache = Hub(), Late[ClientSessions | None](None), Late[CatalogCache]()
     tables = ServerTables()
+    large = LargeAnswers(config.limits.paged_results)
     tasking = Tasking(inspect_params(tables.inspection), hub, lambda *notified: cache().publish(*notified))
     redact = redactor(config).written
     telemetry.redact_with(redact)
@@ -173,7 +180,8 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
 
     def server(key: str, section: AnyServer, config: Config) -> AnyDownstream:
         about = settings.server(key, section, config, services.partition.of, redact, services.own_pages)
-        about = replace(about, may_still=partial(_may_still, judges))
+        kept = large if section.results_over == "page" else None
+        about = replace(about, may_still=partial(_may_still, judges), large=kept)
         client_wait = CLIENT_WAIT if transport == "stdio" else 0.0
         if not may_log_in(section):
             return one_server(about, tasking.publish, client_wait)

@@ -143,6 +143,8 @@ class Composer:
             end = f'{end},"reason":{dump(self._redactor.text(reason, 64))}'
         if code is not None:
             end = f'{end},"code":{code if abs(code) < 10**9 else 0}'
+        if (parts := call.trail.parts) is not None:
+            end = f'{end},"parts":{dump(parts)}'
         if self._results != "none" and isinstance(outcome, Result) and has_intent:
             end = f'{end},"result_digest":"{self._redactor.digest(outcome.text)}"'
             if self._results == "redacted" and outcome.reason is None:  # with a reason, the words are Sluice's own

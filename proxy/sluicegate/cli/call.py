@@ -254,7 +254,7 @@ def _messages(response: httpx.Response) -> Iterator[bytes]:
     """The data of each event of a stream. httpx's own lines end at U+2028, too, which a message may have in it."""
     events = EventParser(StreamPosition(), _MAX_EVENT)
     for chunk in response.iter_bytes():
-        yield from events.feed(chunk)
+        yield from (data for data in events.feed(chunk) if isinstance(data, bytes))  # none is kept in a file
 
 
 # ---------------------------------------------------------------- what is shown

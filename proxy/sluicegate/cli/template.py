@@ -71,6 +71,7 @@ servers:
   #   idle: never                             # or 10m: sessions without a stream or call give their processes back
   #   processes: 512                          # at most so many of it
   #   results: warn                           # off | warn | block: answers with terminal orders or hidden text
+  #   results_over: refuse                    # page: what is over limits.max_result is read in parts
   #   pin: review                             # off | warn | review | block: definitions that changed wait for
   #                                           # `sluice pins accept`
   #   unlisted: refuse                        # forward (with prefix "" only): relay names it did not list
@@ -131,6 +132,8 @@ REST: Final = """\
 # limits:
 #   max_request: 4MiB
 #   max_result: 8MiB
+#   paged_results: 64MiB                      # with results_over: page; of one answer, and of all of one client
+#   paged_for: 15m
 #   max_depth: 64                             # nesting of JSON
 #   nodes: 20000                              # values in a client's message
 #   result_nodes: 100000                      # values in a server's message

@@ -233,6 +233,9 @@ class Server(Section):
     results: Literal["off", "warn", "block"] = "warn"
     """What becomes of answers that hold terminal orders, hidden text or broken promises: warn takes the characters out
     and marks the answer; block withholds it, or takes out resources that the client may not read; off looks away."""
+    results_over: Literal["refuse", "page"] = "refuse"
+    """What becomes of an answer over `limits.max_result` or `limits.result_nodes`: refuse ends the call with
+    `result_too_large`; page keeps it for the client, who reads it in parts with `resources/read`."""
     unlisted: Literal["refuse", "forward"] = "refuse"
     """forward (transparent mode only) also relays names that the server did not list."""
     tools: Tools = written({})
@@ -332,6 +335,11 @@ class Limits(Section):
     """Largest request body or stdin line."""
     max_result: Size = written("8MiB")
     """Largest message that is taken from a server."""
+    paged_results: Size = written("64MiB")
+    """Largest message that is taken from a server with `results_over: page`, and most bytes of large answers that are
+    kept for one client."""
+    paged_for: Duration = written("15m")
+    """How long the parts of a large answer can be read."""
     max_depth: Annotated[int, Strict(), Field(ge=1, le=200), WHOLE] = 64
     """Deepest nesting of JSON."""
     nodes: Annotated[int, Strict(), Field(ge=1000, le=1_000_000), WHOLE] = 20_000

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 from sluicegate.protocol.model import Call, Client, Failure, Outcome, Reason, refuse
+from sluicegate.runtime.spool import Spool
 
 LOCAL: Final = "local"
 """The principal of who sits at this machine: on its own stdin and stdout, it runs Sluice."""
@@ -101,7 +102,12 @@ class TaskGone(Lost):
 
 
 class AnswerTooLarge(Exception):
-    """The answer is larger than it may be."""
+    """The answer is larger than it may be. `spool` has it where the server's answers are kept then, and `id` is the
+    request that it answers."""
+
+    def __init__(self, spool: Spool | None = None, id: int = 0) -> None:
+        super().__init__()
+        self.spool, self.id = spool, id
 
 
 class AnswerOutOfRange(AnswerTooLarge):

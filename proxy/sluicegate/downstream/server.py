@@ -289,7 +289,9 @@ class DownstreamServer:
         self._resumed += 1
         try:
             outcome = await parked.resume(call)
-        except (Lost, TimeoutError, AnswerTooLarge) as error:
+        except AnswerTooLarge as error:
+            return await self._too_large(call, error)
+        except (Lost, TimeoutError) as error:
             return self._failed(call, error)
         finally:
             self._resumed -= 1
@@ -311,7 +313,9 @@ class DownstreamServer:
             outcome = await connection.handle(call)
             if connection.anew:
                 outcome = began_anew(call, outcome, connection)
-        except (Lost, TimeoutError, AnswerTooLarge) as error:
+        except AnswerTooLarge as error:
+            return await self._too_large(call, error)
+        except (Lost, TimeoutError) as error:
             if is_again or not isinstance(error, Lost) or not may_resend(call.method, error):
                 return self._failed(call, error)
             self._lost(error)
@@ -325,6 +329,12 @@ class DownstreamServer:
     def _connect(self, call: Call) -> Awaitable[ServerConnection]:
         timeout = self.settings.list_timeout if call.method in LISTS else self.settings.timeout
         return self._in_time(timeout, call.client, partial(self._selector.get, call))
+
+    async def _too_large(self, call: Call, error: AnswerTooLarge) -> Outcome:
+        """A refusal; where the answer was kept, its parts are in the trail."""
+        if error.spool is not None and self.settings.large is not None:
+            call.trail.oversized = await self.settings.large.split(error.spool, error.id, call.method)
+        return self._failed(call, error)
 
     def _failed(self, call: Call, error: Lost | TimeoutError | AnswerTooLarge) -> Outcome:
         if isinstance(error, Full | LoginRequired | Withheld):

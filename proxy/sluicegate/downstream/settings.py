@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
 from sluicegate.catalog.list_bounds import DEFAULT_BOUNDS, Bounds
+from sluicegate.downstream.large_answers import LargeAnswers
 from sluicegate.protocol.elicitation_urls import OwnUrls
 from sluicegate.protocol.input_requests_server import NO_PAGES
 from sluicegate.protocol.jsonrpc import MAX_RESULT_NODES
 from sluicegate.protocol.model import Call
+from sluicegate.runtime.spool import Spool
 
 MAX_MESSAGE = 8 * 1024 * 1024
 """Bytes of one message: a body, a line on stdio, an event of a stream. Longer lines and events end their connection."""
@@ -62,6 +64,7 @@ class ServerSettings:
     start_timeout: float = 30.0  # how long lists wait for a start
     max_result: int = MAX_MESSAGE
     nodes: int = MAX_RESULT_NODES
+    large: LargeAnswers | None = field(default=None, repr=False, compare=False)  # None: what is larger is refused
     is_sluice: bool = False  # `sluice stdio --url`: what that Sluice writes under its own names is for the client
     expanded: tuple[str, ...] = ()  # what `${...}` stands for in the arguments
     redact: Callable[[str], str] = str  # takes out what the audit log would not hold, from what the server wrote
@@ -70,6 +73,10 @@ class ServerSettings:
     is_mirrored: bool = False  # transparent mode: a client that could have declared tasks gets the server's own answer
     # Whether a call may be sent by now that waited, or is to be sent again
     may_still: Callable[[Call], bool] = field(default=lambda call: True, repr=False, compare=False)
+
+    def keep(self, data: bytes | bytearray) -> Spool | None:
+        """A file that has the beginning of a message over the limits; None where it is refused."""
+        return None if self.large is None else self.large.spool(data)
 
     def __post_init__(self) -> None:
         if (self.command is None) == (self.url is None):

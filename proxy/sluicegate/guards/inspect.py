@@ -100,6 +100,7 @@ def inspect(
                 isinstance(judged, Result)
                 and judged.reason is None
                 and links.may_hold(text if judged is outcome else _encoded(judged))
+                and call.trail.parts is None  # else the URIs are Sluice's own
             ):
                 judged = await _judge_links(judged, Links(call, target, decide), strict)
             if is_long:

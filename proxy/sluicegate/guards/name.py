@@ -69,6 +69,8 @@ def name(
             return begun(call) or target or not_found(call.method, call.params)
         if not _may_stand(call.method, target):
             return not_found(call.method, call.params)
+        if target.is_part:  # its URI is Sluice's own, and so is that of its contents
+            return await inner(replace(call, target=target))
         rewrite = rewriting(target.server)
         own_call = _inwards(call, field, target, rewrite)
         return _outwards(call, own_call, await inner(own_call), target, rewrite)
@@ -143,6 +145,8 @@ def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewr
         # Said inside, in own names. Word for word what an unknown name gets, or a denial could be told from it.
         return not_found(call.method, call.params)
     if isinstance(outcome, Result) and call.method == "tools/call" and (rewrite is None or _holds_no_uri(outcome)):
+        return outcome
+    if call.trail.parts is not None:  # how to read an answer that Sluice keeps
         return outcome
     change = _public(call, target, rewrite)
     if isinstance(outcome, Result):

@@ -7,10 +7,13 @@ So the decoders are fed here, and the bound stands before them. Pure; it reads n
 
 from __future__ import annotations  # httpx_sse is imported at its first use
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import httpx_sse
+
+from sluicegate.runtime.spool import Spool, SpoolFull
 
 DEFAULT_RETRY = 1.0
 _MAX_RETRY: Final = 10**9  # ms; a server may write any number, and not every one has a float
@@ -35,11 +38,17 @@ class StreamPosition:
 
 
 class EventParser:
-    """`feed` takes what comes; `position` follows. An event may have `limit` bytes."""
+    """`feed` takes what comes; `position` follows. An event may have `limit` bytes. A larger one that has its data in
+    one line goes into what `keep` makes of that line's beginning, where it makes anything of it."""
 
-    def __init__(self, position: StreamPosition, limit: int) -> None:
+    def __init__(
+        self, position: StreamPosition, limit: int, keep: Callable[[bytes], Spool | None] = lambda data: None
+    ) -> None:
         self._position = position
         self._limit = limit
+        self._keep = keep
+        self._spool: Spool | None = None
+        self._is_spooling = False  # whether the line that is coming goes there
         self._lines = httpx_sse._decoders.SSELineDecoder()
         self._decoder = httpx_sse._decoders.SSEDecoder()
         self._size = 0  # of the lines of the event that is coming
@@ -48,19 +57,47 @@ class EventParser:
         if position.id:  # a stream that goes on, whose events may leave it out
             self._decoder.decode(f"id: {position.id.encode().decode(_BYTES)}")
 
-    def feed(self, chunk: bytes) -> list[bytes]:
+    def feed(self, chunk: bytes) -> list[bytes | Spool]:
         """The data of each event that is complete now. Raises `EventTooLarge`."""
-        found: list[bytes] = []
+        found: list[bytes | Spool] = []
+        if self._is_spooling and not (chunk := self._spooled(chunk)):
+            return found
         ends = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
         self._rest = len(chunk) - ends + (0 if ends else self._rest)
         for line in self._lines.decode(chunk.decode(_BYTES)):
             if data := self._line(line):
                 found.append(data)
         if self._size + self._rest > self._limit:
-            raise EventTooLarge
+            self._begin_spool("".join(self._lines.buffer))
+            self._lines, self._rest, self._is_spooling = httpx_sse._decoders.SSELineDecoder(), 0, True
         return found
 
-    def _line(self, line: str) -> bytes | None:
+    def _begin_spool(self, line: str) -> None:
+        """Keeps what there is of a line that is too long. Raises `EventTooLarge`."""
+        is_alone = self._spool is None and not self._decoder._data
+        data = line[5:].removeprefix(" ").encode(_BYTES) if is_alone and line.startswith("data:") else b""
+        self._spool = self._keep(data) if data else None
+        if self._spool is None:
+            raise EventTooLarge
+        self._decoder.decode("data:")
+        self._size = 0
+
+    def _spooled(self, chunk: bytes) -> bytes:
+        """Keeps what belongs to that line, and returns what comes after it."""
+        assert self._spool is not None
+        ends = [at for end in (b"\n", b"\r") if (at := chunk.find(end)) >= 0]
+        line = chunk[: min(ends)] if ends else chunk
+        try:
+            self._spool.write(line)
+        except SpoolFull:
+            raise EventTooLarge from None
+        if not ends:
+            return b""
+        self._is_spooling = False
+        end = 2 if chunk[len(line) : len(line) + 2] == b"\r\n" else 1
+        return chunk[len(line) + end :]
+
+    def _line(self, line: str) -> bytes | Spool | None:
         """The data of the event that this line ends, None if it ends none."""
         if self._is_first:
             self._is_first = False
@@ -72,16 +109,18 @@ class EventParser:
             return None  # keep-alives belong to no event
         self._size += len(line) + 1
         if self._size > self._limit:
-            raise EventTooLarge
+            self._begin_spool(line)
+            return None
         if line.startswith("id:") and len(line) > _MAX_ID:
             return None
         if not line.startswith("retry:") or line[6:].removeprefix(" ").isdecimal():  # int() takes more than digits
             self._decoder.decode(line)
         return None
 
-    def _event(self, event: httpx_sse.ServerSentEvent | None) -> bytes | None:
+    def _event(self, event: httpx_sse.ServerSentEvent | None) -> bytes | Spool | None:
         """Its data, None if it is not a message; `position` takes what it says about the stream."""
         position = self._position
+        spool, self._spool = self._spool, None
         if event is None:  # nothing was said, and no id is in force
             position.id = ""
             return None
@@ -90,7 +129,11 @@ class EventParser:
             position.retry = min(event.retry, _MAX_RETRY) / 1000
         if event.event == "endpoint" and not position.endpoint:
             position.endpoint = _text(event.data)
-        return event.data.encode(_BYTES) if event.event == "message" else None
+        if spool is not None and event.data:
+            raise EventTooLarge  # its data has another line
+        if event.event != "message":
+            return None
+        return event.data.encode(_BYTES) if spool is None else spool
 
 
 def _text(value: str) -> str:

@@ -110,11 +110,12 @@ class PolicyEngine:
 
     def decide(self, call: Call, target: Target) -> Decision:
         """What is called, read or got. A completion tells what a prompt or a template would, without anybody having
-        been asked: there an ask is a deny. Of a task it is an allow: who was asked agreed to the call that began it."""
+        been asked: there an ask is a deny. Of a task, and of an answer that is kept, it is an allow: who was asked
+        agreed to the call that began it."""
         decision = self._decide(call, target)
         if decision.verdict is not Verdict.ASK:
             return decision
-        if call.method in ABOUT_A_TASK:
+        if call.method in ABOUT_A_TASK or target.is_part:
             return replace(decision, verdict=Verdict.ALLOW)
         return replace(decision, verdict=Verdict.DENY) if call.method == "completion/complete" else decision
 

@@ -12,7 +12,7 @@ request's params without `_meta`; `task` among them is a legacy client's wish to
 """
 
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal, Protocol
@@ -103,6 +103,7 @@ class Target:
     is_unlisted: bool = False  # relayed though the server has not listed it: other spellings of a rule's names count
     is_stored: bool = False  # the definition is from an earlier run, and the server has not listed it since
     shape: Shape | None = None  # how the operator shows it
+    is_part: bool = False  # what is read is a part of an answer of it, which Sluice keeps
 
 
 class Verdict(StrEnum):
@@ -147,6 +148,24 @@ class ApprovalRef:
         return self.key != "" and not self.is_login
 
 
+class LargeAnswer(Protocol):
+    """An answer of `size` bytes that is over the limits, cut into parts that stand one behind the other. `documents`
+    has, for each text of the answer, its MIME type and the bytes of its parts."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def documents(self) -> Sequence[tuple[str, Sequence[int]]]: ...
+
+    @property
+    def is_error(self) -> bool: ...
+
+    async def read(self, start: int, length: int) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
 class ApprovalUse(Protocol):
     """What lets a call pass that needed a human: said in its intent, and good when it is redeemed, once."""
 
@@ -166,13 +185,14 @@ class Trail:
     call's seconds, `wait_seconds` went by at its server or before a person, `audit_seconds` until its intent was on the
     disk. `composing` is the newest of its audit records that is composed in a thread: that took `compose_seconds` for
     what the client wrote, `answer_seconds` for what the server did. Work of many steps has `spend` count each, by when
-    it began.
+    it began. An answer over the limits that was kept is `oversized`; `parts` says what of such an answer the client got
+    from Sluice itself.
     """
 
     __slots__ = (
         "_decisions", "_round", "_target", "answer_seconds", "approval_ref", "approval_use", "audit_seconds", "awaits",
-        "compose_seconds", "composing", "id", "identity", "is_sent", "login", "refused_argument", "spend",
-        "wait_seconds",
+        "compose_seconds", "composing", "id", "identity", "is_sent", "login", "oversized", "parts",
+        "refused_argument", "spend", "wait_seconds",
     )  # fmt: skip
 
     def __init__(self, id: str = "") -> None:
@@ -192,6 +212,8 @@ class Trail:
         self.compose_seconds = self.answer_seconds = 0.0
         self.composing: Future[Any] | None = None
         self.spend: Callable[[float], Awaitable[None]] | None = None
+        self.oversized: LargeAnswer | None = None
+        self.parts: Json | None = None
 
     @property
     def target(self) -> Target | None:

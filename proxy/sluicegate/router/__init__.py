@@ -31,6 +31,7 @@ from sluicegate.protocol.model import (
 )
 from sluicegate.protocol.revisions import SUPPORTED
 from sluicegate.router.combined_lists import CombinedLists, Cursors
+from sluicegate.router.large_results import DEFAULT_BOUNDS, LargeResultBounds, LargeResults
 from sluicegate.router.subscription_stream import Decide, MaySee, SubscriptionStreams
 from sluicegate.router.task_registry import MAX_TASKS, TaskRegistry
 from sluicegate.router.task_subscriptions import TaskSubscriptions
@@ -56,7 +57,7 @@ class Router:
         may_list: MayList, may_see: MaySee, decide: Decide, store: Store | None = None,
         permission_key: PermissionKey = no_permission_key, about_task: Handler | None = None,
         inspected: InspectState = uninspected, current: Callable[[Client], Client | None] = lambda client: client,
-        mark: str = "", searching: SearchDeps = WITHOUT,
+        mark: str = "", searching: SearchDeps = WITHOUT, large: LargeResultBounds = DEFAULT_BOUNDS,
     ) -> None:  # fmt: skip
         self._servers, self._current = servers, current
         self._lists = lists
@@ -66,6 +67,7 @@ class Router:
         pages = CombinedLists(servers, lists, resolver, cursors, may_list, views, self.search, searching.tools)
         self._book = TaskRegistry(servers, store, mark=mark)
         self.tasks = TaskRouter(servers, lists, self._book, may_list, may_see, cursors, inspected)
+        self.large_results = LargeResults(servers, lists, store, large)
         self.task_subscriptions = TaskSubscriptions(self.tasks, about_task)
         self._listener = SubscriptionStreams(
             servers, lists, resolver, hub, views, may_see, decide, self.task_subscriptions, inspected, current
@@ -91,7 +93,10 @@ class Router:
             return not_found(call.method, call.params)
         if call.target.is_stored:
             return self._unavailable(call, call.target.server)
-        return await self._servers[call.target.server](call)
+        if call.target.is_part:
+            return await self.large_results.read(call)
+        outcome = await self._servers[call.target.server](call)
+        return outcome if call.trail.oversized is None else await self.large_results.keep(call, outcome)
 
     def _unavailable(self, call: Call, server: str) -> Outcome:
         """Nothing is called by a definition of which nobody knows whether the server still has it."""
@@ -110,6 +115,8 @@ class Router:
         if self._book.count >= MAX_TASKS and (refused := self.tasks.refuses(call)) is not None:
             return refused
         outcome = await server(call)
+        if call.trail.oversized is not None:
+            return await self.large_results.keep(call, outcome)
         return await self.tasks.keep(call, call.target, outcome) if isinstance(outcome, TaskStarted) else outcome
 
     async def _listen(self, call: Call) -> Outcome:

@@ -46,6 +46,7 @@ from sluicegate.protocol.model import Call, Era, Failure, Outcome, Updated
 from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
 from sluicegate.runtime.deadline import AnswerDeadline
+from sluicegate.runtime.spool import Spool
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +57,8 @@ Receive = Callable[[bytes, PendingRequest | None], PendingRequest | None]
 """Takes one message as bytes, and the exchange on whose own stream it came. Gives the exchange that it went to.
 Never waits, never raises `Malformed`."""
 
-ReceiveInPieces = Callable[[bytes, PendingRequest | None], Generator[None, None, PendingRequest | None]]
-"""The same, of which others have their turn between the pieces."""
+ReceiveInPieces = Callable[[bytes | Spool, PendingRequest | None], Generator[None, None, PendingRequest | None]]
+"""The same, of which others have their turn between the pieces; also for a message that is kept in a file."""
 
 Heard = Callable[[str | None, Notification], None]
 """(scope, notification) of one that belongs to no call."""
@@ -297,9 +298,11 @@ class ServerConnection:
         return self._decoded(value, exchange)
 
     def _receive_in_pieces(
-        self, data: bytes, exchange: PendingRequest | None
+        self, data: bytes | Spool, exchange: PendingRequest | None
     ) -> Generator[None, None, PendingRequest | None]:
         """The same of a large message, of which each part takes milliseconds."""
+        if isinstance(data, Spool):
+            return self._kept(data, exchange)
         try:
             yield from check_in_pieces(data, self.settings.nodes)
             yield
@@ -330,7 +333,16 @@ class ServerConnection:
         if owner is None:
             self._refuse_garbage(data)
         else:
-            owner.settle(error=AnswerTooLarge())
+            owner.settle(error=AnswerTooLarge(self.settings.keep(data), owner.id))
+        return owner
+
+    def _kept(self, spool: Spool, exchange: PendingRequest | None) -> PendingRequest | None:
+        """Whoever waits for the answer has it cut into parts."""
+        owner = exchange or self._owner(id_unread(spool.edges), None)
+        if owner is None:
+            self._refuse_garbage(spool.head)
+        else:
+            owner.settle(error=AnswerTooLarge(spool, owner.id))
         return owner
 
     def _out_of_range(

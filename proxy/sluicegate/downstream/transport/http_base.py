@@ -28,6 +28,7 @@ from sluicegate.http.egress import Blocked
 from sluicegate.oauth.challenges import error_of
 from sluicegate.protocol.jsonrpc import MAX_NODES, Malformed, check_nodes, decode_fast
 from sluicegate.runtime.loop_budget import VALUES, LoopBudget, is_large
+from sluicegate.runtime.spool import Spool, SpoolFull
 
 Raw = list[tuple[bytes, bytes]]
 
@@ -37,6 +38,8 @@ MAX_SENDING: Final = 64
 """Sends without waiting at once: a server that asks faster than it reads is not answered."""
 
 REFUSED: Final = frozenset({401, 403})
+Keep = Callable[[bytes | bytearray], Spool | None]
+
 _MAX_CHALLENGES: Final = 8
 _MAX_ERROR_BODY: Final = 256 * 1024
 
@@ -60,8 +63,8 @@ class HttpTransport:
     ) -> None:
         self._group, self._receive, self._in_pieces, self._retire = group, receive, in_pieces, retire
 
-    async def _take_message(self, data: bytes, exchange: PendingRequest | None) -> PendingRequest | None:
-        if len(data) > VALUES and is_large(data):
+    async def _take_message(self, data: bytes | Spool, exchange: PendingRequest | None) -> PendingRequest | None:
+        if isinstance(data, Spool) or (len(data) > VALUES and is_large(data)):
             return await self._budget.large(self._in_pieces(data, exchange))
         return self._receive(data, exchange)
 
@@ -237,20 +240,40 @@ def _kind(content_type: bytes) -> bytes:
 
 
 def body_at_hand(reply: Reply, limit: int) -> bytes | None:
-    """The whole body if nothing has to be waited for, as for most answers. Raises `AnswerTooLarge`."""
+    """The whole body if nothing has to be waited for, as for most answers. None for one that is too large, too."""
     content = reply.content
-    if content is not None and len(content) > limit:
-        raise AnswerTooLarge
-    return content
+    return None if content is not None and len(content) > limit else content
 
 
 async def whole_body(reply: Reply, limit: int) -> bytes:
     """Raises `AnswerTooLarge`, and `httpx.TransportError` where it breaks off."""
-    if (content := body_at_hand(reply, limit)) is not None:
-        return content
-    data = bytearray()
+    data = await kept_body(reply, limit, lambda data: None, None)
+    assert isinstance(data, bytes)
+    return data
+
+
+async def kept_body(reply: Reply, limit: int, keep: Keep, budget: LoopBudget | None) -> bytes | Spool:
+    """The same; a larger body goes into what `keep` makes of its beginning, where it makes anything of it."""
+    if (content := reply.content) is not None:
+        return content if len(content) <= limit else _kept(content, keep)
+    data: bytearray | Spool = bytearray()
     async for chunk in reply:
-        data += chunk
-        if len(data) > limit:
-            raise AnswerTooLarge
-    return bytes(data)
+        if isinstance(data, Spool):
+            since = 0.0 if budget is None else budget.now()
+            try:
+                data.write(chunk)
+            except SpoolFull:
+                raise AnswerTooLarge from None
+            if budget is not None:
+                await budget.spend(since)
+        else:
+            data += chunk
+            if len(data) > limit:
+                data = _kept(data, keep)
+    return data if isinstance(data, Spool) else bytes(data)
+
+
+def _kept(data: bytes | bytearray, keep: Keep) -> Spool:
+    if (made := keep(data)) is None:
+        raise AnswerTooLarge
+    return made

@@ -26,10 +26,10 @@ from sluicegate.downstream.transport.http_base import (
     is_event_stream,
     is_json,
     is_proof,
+    kept_body,
     lost_by,
     on_origin,
     refused,
-    whole_body,
 )
 from sluicegate.http.client.connection import Reply
 from sluicegate.http.client.pool import HttpClient, Route
@@ -39,6 +39,7 @@ from sluicegate.protocol.model import Era
 from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
 from sluicegate.runtime.loop_budget import PIECE, VALUES, LoopBudget, is_large
+from sluicegate.runtime.spool import Spool
 from sluicegate.telemetry import DEFAULT_BACKOFF
 
 log = logging.getLogger(__name__)
@@ -148,9 +149,9 @@ class StreamableHttpTransport(HttpTransport):
             self._keep_session(response)
             if is_json(response):
                 limit = self._settings.max_result
-                data = body_at_hand(response, limit)
+                data: bytes | Spool | None = body_at_hand(response, limit)
                 data = await self._body(response, limit) if data is None else data
-                if len(data) > VALUES and is_large(data):
+                if isinstance(data, Spool) or (len(data) > VALUES and is_large(data)):
                     await self._budget.large(self._in_pieces(data, exchange))
                 elif data:
                     self._receive(data, exchange)
@@ -180,9 +181,9 @@ class StreamableHttpTransport(HttpTransport):
                 self._retire("the server ended the session", False)
         return is_over
 
-    async def _body(self, response: Reply, limit: int) -> bytes:
+    async def _body(self, response: Reply, limit: int) -> bytes | Spool:
         try:
-            return await whole_body(response, limit)
+            return await kept_body(response, limit, self._settings.keep, self._budget)
         except httpx.TransportError as error:
             raise Lost(f"the connection broke: {error or type(error).__name__}", sent=True) from None
 
@@ -236,7 +237,7 @@ class StreamableHttpTransport(HttpTransport):
 
     async def _read(self, response: Reply, exchange: PendingRequest, position: StreamPosition) -> None:
         """Reads until the answer, or the end of the stream."""
-        events = EventParser(position, self._settings.max_result)
+        events = EventParser(position, self._settings.max_result, self._settings.keep)
         try:
             if (content := response.content) is not None:
                 return await self._hand_on(events, content, exchange)

@@ -26,6 +26,7 @@ from sluicegate.http.sse import EventParser, EventTooLarge, StreamPosition
 from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
 from sluicegate.runtime.loop_budget import PIECE, LoopBudget
+from sluicegate.runtime.spool import Spool
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +130,7 @@ class HttpSseTransport(HttpTransport):
 
     async def _listen(self, response: Reply) -> None:
         why = "the server closed its event stream"
-        events = EventParser(self._position, self._settings.max_result)
+        events = EventParser(self._position, self._settings.max_result, self._settings.keep)
         with self._life:
             try:
                 async for chunk in response:
@@ -147,7 +148,7 @@ class HttpSseTransport(HttpTransport):
         self._arrived.set()
         self._retire(why, True)
 
-    async def _take(self, found: list[bytes]) -> None:
+    async def _take(self, found: list[bytes | Spool]) -> None:
         since = self._budget.now()
         owners = [await self._take_message(data, None) for data in found]
         if not owners or any(owner is None or not owner.is_over for owner in owners):

@@ -7,7 +7,7 @@ servers' secrets.
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Final
 
 import anyio
@@ -22,6 +22,7 @@ from sluicegate.downstream.transport.process import Process, describe_exit, not_
 from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
 from sluicegate.runtime.loop_budget import PIECE, VALUES, LoopBudget, is_large
+from sluicegate.runtime.spool import Spool, SpoolFull
 
 _INHERITED: Final = frozenset(
     "HOME LOGNAME PATH SHELL TERM USER TMPDIR LANG LANGUAGE "
@@ -55,16 +56,26 @@ def environment(
 
 
 class Lines:
-    """Bytes as they come, lines as they are: joined once, searched once, bounded."""
+    """Bytes as they come, lines as they are: joined once, searched once, bounded. A longer one goes into what `keep`
+    makes of its beginning, where it makes anything of it."""
 
-    def __init__(self, limit: int = MAX_MESSAGE) -> None:
-        self._limit = limit
+    def __init__(
+        self, limit: int = MAX_MESSAGE, keep: Callable[[bytes], Spool | None] = lambda data: None
+    ) -> None:  # fmt: skip
+        self._limit, self._keep = limit, keep
         self._parts: list[bytes] = []
         self._size = 0
+        self._spool: Spool | None = None
 
-    def feed(self, data: bytes) -> list[bytes]:
+    @property
+    def is_spooling(self) -> bool:
+        return self._spool is not None
+
+    def feed(self, data: bytes) -> Sequence[bytes | Spool]:
         """The lines that are complete now. Raises `ValueError` when one is longer than it may be."""
         *lines, rest = data.split(b"\n")
+        if self._spool is not None:
+            return self._spooled(self._spool, lines, rest)
         if lines and self._parts:
             lines[0] = b"".join((*self._parts, lines[0]))
             self._parts.clear()
@@ -74,8 +85,31 @@ class Lines:
             self._size += len(rest)
         is_long = len(data) > self._limit and any(len(line) > self._limit for line in lines)
         if self._size > self._limit or is_long or (lines and len(lines[0]) > self._limit):
-            raise ValueError(f"a line of more than {self._limit} bytes")
+            return self._long(lines)
         return lines
+
+    def _long(self, lines: Sequence[bytes]) -> list[bytes | Spool]:
+        found = [line if len(line) <= self._limit else self._kept(line) for line in lines]
+        if self._size > self._limit:
+            self._spool = self._kept(b"".join(self._parts))
+            self._parts.clear()
+            self._size = 0
+        return found
+
+    def _kept(self, data: bytes) -> Spool:
+        if (made := self._keep(data)) is None:
+            raise ValueError(f"a line of more than {self._limit} bytes")
+        return made
+
+    def _spooled(self, spool: Spool, lines: list[bytes], rest: bytes) -> Sequence[bytes | Spool]:
+        try:
+            spool.write(lines[0] if lines else rest)
+        except SpoolFull as full:
+            raise ValueError(f"a line of {full}") from None
+        if not lines:
+            return ()
+        self._spool = None
+        return [spool, *self.feed(b"\n".join((*lines[1:], rest)))]
 
 
 class StdioTransport:
@@ -90,8 +124,8 @@ class StdioTransport:
         self._settings = settings
         self._stderr = stderr
         self._budget = budget
-        self._lines = Lines(settings.max_result)
-        self._unread: deque[bytes] = deque()
+        self._lines = Lines(settings.max_result, settings.keep)
+        self._unread: deque[bytes | Spool] = deque()
         self._is_deaf = self._is_closing = self._is_pausing = False
         self._is_reading = True
         self._why_ended = ""
@@ -158,6 +192,7 @@ class StdioTransport:
     # ------------------------------------------------------------ from the child, called by the event loop
 
     def _heard(self, data: bytes) -> None:
+        since = self._budget.now()
         try:
             lines = self._lines.feed(data)
         except ValueError as error:
@@ -165,8 +200,13 @@ class StdioTransport:
             self.discard_input()  # what would follow is the rest of something that is no message
             return
         self._unread.extend(lines)
-        if not self._is_pausing:
-            self._work()
+        if self._is_pausing:
+            return
+        if self._lines.is_spooling and not lines:
+            if self._budget.take(since) > 0.0:
+                self._pause(self._rest())
+            return
+        self._work()
 
     def _work(self) -> None:
         """Takes a piece of what was read. The rest has its turn after others: a chunk may be thousands of lines."""
@@ -174,7 +214,7 @@ class StdioTransport:
         while self._unread and size < PIECE and not self._is_deaf:
             line = self._unread.popleft()
             size += len(line) + _EACH
-            if len(line) > VALUES and is_large(line):
+            if isinstance(line, Spool) or (len(line) > VALUES and is_large(line)):
                 return self._pause(self._take_large(line))
             if line and line != b"\r":
                 owner = self._receive(line, None)
@@ -204,8 +244,9 @@ class StdioTransport:
         await self._budget.rest()
         self._resume()
 
-    async def _take_large(self, line: bytes) -> None:
-        self._note_noise(line, await self._budget.large(self._in_pieces(line, None)))
+    async def _take_large(self, line: bytes | Spool) -> None:
+        owner = await self._budget.large(self._in_pieces(line, None))
+        self._note_noise(line if isinstance(line, bytes) else line.head, owner)
         self._resume()
 
     def _note_noise(self, line: bytes, owner: PendingRequest | None) -> None:

@@ -1,0 +1,108 @@
+"""Answers over `limits.max_result` of servers with `results_over: page`: kept in a file as they come, and cut into
+parts by a process of its own (`answer_parts`), one at a time. What is in them is never decoded in this one.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import IO, Final
+from weakref import finalize
+
+import anyio
+import anyio.to_thread
+
+from sluicegate.downstream.answer_parts import read_index
+from sluicegate.protocol.methods import TARGET_KINDS
+from sluicegate.runtime.spool import Spool, SpoolFull, Spools
+
+MEMORY: Final = 1024 * 1024 * 1024
+"""Bytes that the process may have."""
+SECONDS: Final = 20
+"""Of its processor time. Half as much again by the clock."""
+_AT_ONCE: Final = 4
+"""Answers of the largest size that are kept in files at once."""
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class AnswerFile:
+    """The parts of an answer of `size` bytes, one behind the other in `file`. `documents` has, for each text of the
+    answer, its MIME type and the bytes of its parts."""
+
+    file: IO[bytes]
+    size: int
+    documents: Sequence[tuple[str, Sequence[int]]] = ()
+    is_error: bool = False
+
+    def __post_init__(self) -> None:
+        finalize(self, self.file.close)
+
+    def close(self) -> None:
+        self.file.close()
+
+    async def read(self, start: int, length: int) -> bytes:
+        def work() -> bytes:
+            self.file.seek(start)
+            return self.file.read(length)
+
+        return await anyio.to_thread.run_sync(work)
+
+
+class LargeAnswers:
+    """Those of all servers. One may have `limit` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._spools = Spools(limit, limit * _AT_ONCE)
+        self._turn = anyio.Semaphore(1)
+
+    def spool(self, data: bytes | bytearray = b"") -> Spool | None:
+        """One that has this data; None where there is no room."""
+        try:
+            made = self._spools.spool()
+            made.write(data)
+        except SpoolFull:
+            return None
+        return made
+
+    async def split(self, spool: Spool, id: int, method: str) -> AnswerFile | None:
+        """Cuts the answer to the request with that id and method. None for what is no such answer, for lists, and for
+        more than the process could take."""
+        try:
+            if method not in TARGET_KINDS:
+                return None
+            async with self._turn:
+                made = AnswerFile(await anyio.to_thread.run_sync(_open), len(spool))
+                command = [sys.executable, "-m", "sluicegate.downstream.answer_parts", str(MEMORY), str(SECONDS)]
+                spool.file.seek(0)
+                with anyio.move_on_after(SECONDS * 1.5):
+                    process = await anyio.open_process(
+                        command, stdin=spool.file, stdout=made.file, stderr=subprocess.DEVNULL, env=_environment()
+                    )
+                    async with process:  # who cancels the call ends it
+                        if await process.wait() == 0:
+                            return await anyio.to_thread.run_sync(_read, made, id)
+        except (OSError, ValueError):
+            pass  # no room for the file, or no process
+        finally:
+            spool.close()
+        return None
+
+
+def _environment() -> dict[str, str]:
+    """What Python needs to find this package; nothing that is secret."""
+    return {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "PYTHONHOME", "SYSTEMROOT") if name in os.environ}
+
+
+def _open() -> IO[bytes]:
+    made: IO[bytes] = import_module("tempfile").TemporaryFile(prefix="sluice-")
+    return made
+
+
+def _read(made: AnswerFile, id: int) -> AnswerFile | None:
+    index = read_index(made.file)
+    if type(index["id"]) is not int or index["id"] != id:
+        return None
+    made.documents, made.is_error = index["documents"], index["is_error"]
+    return made
