@@ -1,4 +1,5 @@
-"""Five SDK clients and the Inspector at a toolset with the search: they get all that is in it, and nothing else."""
+"""Five SDK clients, the Inspector and a framework for agents at a toolset with the search: they get all that is in it,
+and nothing else."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +8,18 @@ from pathlib import Path
 
 import pytest
 from e2e.sluice_process import Sluice, sluice
-from peers.fleet import DRIVERS, MODERN_DRIVERS, Json, check, drive_all, fixture_over_http, inspect, job_for
+from peers.fleet import (
+    AGENT_DRIVER,
+    DRIVERS,
+    MODERN_DRIVERS,
+    Json,
+    check,
+    drive_all,
+    fixture_over_http,
+    inspect,
+    job_for,
+    run_client,
+)
 
 TOOLSETS: Json = {
     "few": {"tools": ["web/echo"]},
@@ -65,3 +77,12 @@ def test_the_inspector_lists_and_calls_at_a_toolset(bed: Bed, era: str) -> None:
     call = ["--method", "tools/call", "--tool-name", "call_tool", "--tool-args-json", wanted]
     called = inspect({"url": f"{bed.process.url}/found"}, bed.folder, *call, era=era)
     assert "ok" in json.dumps(called["result"]), called
+
+
+@pytest.mark.parametrize("toolset", ["few", "found"])
+def test_an_agent_calls_what_it_is_shown_or_finds(bed: Bed, toolset: str) -> None:
+    report = run_client(AGENT_DRIVER, {"url": f"{bed.process.url}/{toolset}", "say": "a word"})
+    shown = {name for name in report["shown"] if not name.startswith("web__added")}
+    assert shown == {"web__echo"} | ({"find_tools", "call_tool"} if toolset == "found" else set())
+    assert len(report["got"]) == (2 if toolset == "found" else 1)
+    assert "a word" in report["got"][-1] and report["said"] == f"It said {report['got'][-1]}"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from peers.install import HERE, INSPECTOR, MCP1, MCP2, MODULES, NODE, SERVER_EVERYTHING, install
+from peers.install import AGENT, HERE, INSPECTOR, MCP1, MCP2, MODULES, NODE, SERVER_EVERYTHING, install
 
 Json = dict[str, Any]
 
@@ -33,6 +33,7 @@ DRIVERS: dict[str, list[str]] = {
     "ts2": [str(NODE), str(CLIENTS / "ts2.cjs"), "{job}"],
     "ts1": [str(NODE), str(CLIENTS / "ts1.cjs"), "{job}"],
 }
+AGENT_DRIVER = [str(AGENT / "python"), str(CLIENTS / "agent.py"), "{job}"]
 MODERN_DRIVERS = {"py2-modern", "ts2"}
 _FIRST_PORT, _PORTS_EACH, _PARTS = 10_000, 200, 100
 _turns = count(random.randrange(_PORTS_EACH))

@@ -34,6 +34,7 @@ SCOPE = MODULES / "@modelcontextprotocol"
 
 MCP2 = ROOT / "mcp2" / "bin"  # the Python SDK 2.x, both eras, and the reference servers written on it
 MCP1 = ROOT / "mcp1" / "bin"  # the Python SDK 1.x: legacy only
+AGENT = ROOT / "agent" / "bin"  # a framework for agents, with its own client
 SERVER_EVERYTHING = SCOPE / "server-everything" / "dist" / "index.js"
 SERVER_FILESYSTEM = SCOPE / "server-filesystem" / "dist" / "index.js"
 SERVER_MEMORY = SCOPE / "server-memory" / "dist" / "index.js"
@@ -46,8 +47,10 @@ PARTS = {
     "tools": ["tools.txt"],
     "mcp2": ["mcp2.txt", "tools.txt"],
     "mcp1": ["mcp1.txt", "tools.txt"],
+    "agent": ["agent.txt", "tools.txt"],
     "node": ["package.json", "package-lock.json", "tools.txt"],
 }
+ENVIRONMENTS = ("mcp1", "mcp2", "agent")
 
 
 def install(say: Callable[[str], None] = print) -> None:
@@ -72,7 +75,7 @@ def install(say: Callable[[str], None] = print) -> None:
 def is_complete(part: str) -> bool:
     stamp = ROOT / f"{part}.stamp"
     stands = stamp.is_file() and stamp.read_text() == digest(part)
-    return stands and (part not in ("mcp1", "mcp2") or works(ROOT / part / "bin"))
+    return stands and (part not in ENVIRONMENTS or works(ROOT / part / "bin"))
 
 
 def make(part: str, say: Callable[[str], None]) -> None:
@@ -135,7 +138,7 @@ def install_node(say: Callable[[str], None]) -> None:
 def lock() -> None:
     """Resolves pins/*.in and pins/package.json. No index or registry address may get into what is committed."""
     install_tools(print)
-    for name in ("mcp1", "mcp2"):
+    for name in ENVIRONMENTS:
         compile_ = [UV, "pip", "compile", "--quiet", "--upgrade", "--universal", "--python-version", "3.11"]
         run([*compile_, "--no-annotate", "--no-header", PINS / f"{name}.in", "--output-file", PINS / f"{name}.txt"])
     run([*npm(), "install", "--package-lock-only", "--omit-lockfile-registry-resolved"], cwd=PINS)
