@@ -1,7 +1,7 @@
 """The table of the admin API holds for every row of it: who is refused, and that nothing is shown or done then."""
 
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, cast
 
 import httpx
@@ -97,7 +97,7 @@ class Sources:
         self.asked.append("events")
         yield CANARY.encode()
 
-    def each_row(self, *_: object) -> Iterator[dict[str, Any]]:
+    async def each_row(self, *_: object) -> AsyncGenerator[dict[str, Any], None]:
         self.asked.append("pins")
         yield {"name": CANARY}
 

@@ -4,8 +4,7 @@ Pure but for the pins themselves, which are given. A definition is accepted by i
 what came after the look.
 """
 
-import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from sluicegate.policy.pins import WORDS, PinKind, Wanted
@@ -16,7 +15,6 @@ _SHAPE: Final = (
     'the body is {"server": KEY, "accept": [{"kind": "tool|prompt|template|instructions", "name": NAME, '
     '"fingerprint": HEX}, ...]}'
 )
-_AT_ONCE: Final = 50  # rows that are made in one step of the event loop
 _QUERY: Final = "the query is ?server=KEY, ?definitions=1 and ?waiting=1, each once, or nothing"
 
 StatusAndBody = tuple[int, Json]
@@ -26,7 +24,7 @@ StatusAndBody = tuple[int, Json]
 class PinsApi(Protocol):
     def each_row(
         self, server: str | None = None, definitions: bool = False, waiting: bool = False
-    ) -> Iterator[Json]: ...
+    ) -> AsyncIterator[Json]: ...
 
     async def accept(self, server: str, wanted: Iterable[Wanted], by: str) -> list[Json] | str: ...
 
@@ -39,12 +37,7 @@ async def show(pins: PinsApi, query: Mapping[str, Sequence[str]]) -> StatusAndBo
         or any(flag not in (["0"], ["1"]) for flag in flags)
     ):
         return 400, {"error": _QUERY}
-    rows: list[Json] = []
-    for row in pins.each_row(server[0] or None, *(flag == ["1"] for flag in flags)):
-        rows.append(row)
-        if len(rows) % _AT_ONCE == 0:
-            await asyncio.sleep(0)
-    return 200, {"pins": rows}
+    return 200, {"pins": [row async for row in pins.each_row(server[0] or None, *(flag == ["1"] for flag in flags))]}
 
 
 async def accept(pins: PinsApi, body: bytes, by: str) -> StatusAndBody:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,10 +23,11 @@ from sluicegate.catalog.snapshot import Snapshot, without
 from sluicegate.catalog_cache import pin_store
 from sluicegate.catalog_cache.pin_store import ERAS
 from sluicegate.policy import pins
-from sluicegate.policy.hidden_text import flags_in
+from sluicegate.policy.hidden_text import flags_in, flags_in_pieces
 from sluicegate.policy.pins import DefinitionChange, Found, Key, Mode, PinBook, PinKind, Wanted
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Era, Target
+from sluicegate.runtime.loop_budget import budget_of
 from sluicegate.store import Store, StoreFailed, Write
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,9 @@ POLL: Final = 2.0
 MAX_LINES: Final = 20  # of log for one list
 MAX_EVENTS: Final = 20_000  # changes of one server that are told of at once, and then so many a second
 EVENTS_PER_SECOND: Final = 1.0
-_STEP: Final = 50  # definitions in one step of the event loop
+NOT_KEPT: Final = "its text is not kept until its server lists it again: too much of this server waits"
+_STEP: Final = 0.001  # seconds after which others have their turn
+_MAX_FLAGGED: Final = 10_000  # definitions of which it is remembered what is hidden in them
 
 
 class Pinned(NamedTuple):
@@ -84,6 +87,7 @@ class DefinitionPins:
         self._unwritten: set[tuple[str, Era]] = set()
         self._begun: dict[str, list[str]] = {}  # servers with books that are not kept yet: what to forget once they are
         self._rooms: dict[str, tuple[float, float]] = {}  # how many changes of a server may be told of, and since when
+        self._flagged: dict[str, list[str]] = {}  # by fingerprint, of those in which something is hidden
         self._lock = asyncio.Lock()  # of writers: a book is read, thought over and written by one at a time
         self._on_moved: list[Callable[[str], None]] = []
 
@@ -202,32 +206,61 @@ class DefinitionPins:
     def rows(self, server: str | None = None, definitions: bool = False, waiting: bool = False) -> list[Json]:
         """Every pin and everything that waits, of one server or all, or what waits or is withheld alone; with their
         canonical texts if wanted."""
-        return list(self.each_row(server, definitions, waiting))
+        rows = []
+        for name, era, book, key in self._each(server, waiting):
+            text = pins.newest(book, key)
+            rows.append(self._row(name, era, book, key, flags_in(text) if text else [NOT_KEPT], definitions))
+        return rows
 
-    def each_row(
+    async def each_row(
         self, server: str | None = None, definitions: bool = False, waiting: bool = False
-    ) -> Iterator[Json]:
+    ) -> AsyncIterator[Json]:
         """The same, one row after the other, over the books as they are now: a server may have 10,000."""
+        since = time.perf_counter()
+        for name, era, book, key in self._each(server, waiting):
+            flags = await budget_of(name).in_pieces(self._flags(book, key))
+            if name in self._modes:
+                yield self._row(name, era, book, key, flags, definitions)
+            if time.perf_counter() - since >= _STEP:
+                await asyncio.sleep(0)
+                since = time.perf_counter()
+
+    def _each(self, server: str | None, waiting: bool) -> Iterator[tuple[str, Era, PinBook, Key]]:
         for (name, era), book in tuple(self._books.items()):
             for key in pins.keys(book) if server in (None, name) else ():
                 if name not in self._modes:  # its configuration was changed meanwhile
                     break
                 if not waiting or key in book.waiting or self._is_withheld(name, era, book, key):
-                    yield self._row(name, era, book, key, definitions)
+                    yield name, era, book, key
+
+    def _flags(self, book: PinBook, key: Key) -> Generator[None, None, list[str]]:
+        """What is hidden in a definition, which is looked for once."""
+        fingerprint, text = book.current(key) or "", pins.newest(book, key)
+        if not text:
+            return [NOT_KEPT]
+        found = self._flagged.get(fingerprint)
+        if found is None:
+            found = yield from flags_in_pieces(text)
+            while len(self._flagged) >= _MAX_FLAGGED:
+                del self._flagged[next(iter(self._flagged))]
+            if found:
+                self._flagged[fingerprint] = found
+        return found
 
     def _is_withheld(self, server: str, era: Era, book: PinBook, key: Key) -> bool:
         return pins.is_withheld(self._modes[server], book, self._both(server, era)[1], key, book.current(key) or "")
 
-    def _row(self, server: str, era: Era, book: PinBook, key: Key, definitions: bool) -> Json:
+    def _row(
+        self, server: str, era: Era, book: PinBook, key: Key, flags: Sequence[str], definitions: bool = False
+    ) -> Json:
         pin, held = book.pins.get(key), book.waiting.get(key)
         current, withheld = book.current(key) or "", self._is_withheld(server, era, book, key)
-        newest = pins.newest(book, key)
         row: Json = {
             "server": server, "era": era, "kind": pins.WORDS[key[0]], "name": key[1] or "instructions",
             "state": pins.state(book, key), "withheld": withheld, "current": current,
             "fingerprint": pin.fingerprint if pin else None, "by": pin.by if pin else "", "at": pin.at if pin else "",
             "waiting": held.fingerprint if held else None, "since": held.since if held else "",
-            "flags": flags_in(newest), "replaced_at": book.replaced_at,
+            "flags": flags, "replaced_at": book.replaced_at,
         }  # fmt: skip
         texts = {"accepted_text": pin.text if pin else None, "waiting_text": held.text if held else None}
         return {**row, **texts, "deny_row": pins.denying_row(server, key)} if definitions else row
@@ -256,15 +289,18 @@ class DefinitionPins:
         for key in seen:
             for era in ERAS:
                 if key in accepted[era][1]:
-                    self._tell_accepted(server, era, key, old[era], books[era], by)
-                    rows.append(self._row(server, era, books[era], key, definitions=False))
-            await asyncio.sleep(0)  # a definition is searched for hidden text, and there may be thousands
+                    flags = await budget_of(server).in_pieces(self._flags(books[era], key))
+                    before = old[era].pins.get(key)
+                    self._tell_accepted(server, era, key, before, books[era].pins[key].fingerprint, flags, by)
+                    if server in self._modes:
+                        rows.append(self._row(server, era, books[era], key, flags))
+            await asyncio.sleep(0)  # there may be thousands
         return rows
 
-    def _tell_accepted(self, server: str, era: Era, key: Key, old: PinBook, new: PinBook, by: str) -> None:
-        before, text = old.pins.get(key), pins.newest(new, key)
-        fingerprint, earlier = new.pins[key].fingerprint, before.fingerprint if before else None
-        event = PinEvent(server, era, *key, "accepted", earlier, fingerprint, flags_in(text), by)
+    def _tell_accepted(
+        self, server: str, era: Era, key: Key, before: pins.Pin | None, after: str, flags: Sequence[str], by: str
+    ) -> None:
+        event = PinEvent(server, era, *key, "accepted", before.fingerprint if before else None, after, flags, by)
         log.info("definition accepted", extra=_fields(event))
         self._on_change(event)
 
@@ -398,7 +434,8 @@ class DefinitionPins:
             about = {"server": server, "era": era, "left_out": left_out}
             log.warning("definitions change too often: not every change is in the audit log", extra=about)
         reported = news[: len(news) - left_out]
-        events = [event async for event in _events(server, era, mode, book, reported)]
+        budget = budget_of(server)
+        events = await budget.in_pieces(self._events(server, era, mode, book, reported))
         new = zip(events, reported, strict=True)
         loud = [event for event, change in new if change.what == "waiting" and not change.again]
         words = "definition changed" if mode == "warn" else "definition withheld until it is accepted"
@@ -410,10 +447,27 @@ class DefinitionPins:
             log.info("definitions recorded at first use", extra={"server": server, "era": era, "definitions": first})
         for event in [event for event in events if event.flags][:MAX_LINES]:
             log.warning("definition with hidden characters", extra=_fields(event))
-        for number, event in enumerate(events, 1):
+        await budget.in_pieces(self._tell(events))
+
+    def _events(
+        self, server: str, era: Era, mode: Mode, book: PinBook, changes: list[DefinitionChange]
+    ) -> Generator[None, None, list[PinEvent]]:
+        events, since = list[PinEvent](), time.perf_counter()
+        for change in changes:
+            flags = yield from self._flags(book, change.key)
+            events.append(_event(server, era, mode, change, flags))
+            if time.perf_counter() - since >= _STEP:
+                yield
+                since = time.perf_counter()
+        return events
+
+    def _tell(self, events: Sequence[PinEvent]) -> Generator[None, None, None]:
+        since = time.perf_counter()
+        for event in events:
             self._on_change(event)
-            if number % _STEP == 0:
-                await anyio.lowlevel.checkpoint()
+            if time.perf_counter() - since >= _STEP:
+                yield
+                since = time.perf_counter()
 
     def _room(self, server: str, wanted: int) -> int:
         """How many of these changes may be told of now."""
@@ -423,16 +477,6 @@ class DefinitionPins:
         taken = min(wanted, int(room))
         self._rooms[server] = room - taken, now
         return taken
-
-
-async def _events(
-    server: str, era: Era, mode: Mode, book: PinBook, changes: list[DefinitionChange]
-) -> AsyncIterator[PinEvent]:
-    """In steps: looking for hidden characters in ten thousand definitions takes long."""
-    for number, change in enumerate(changes, 1):
-        yield _event(server, era, mode, change, flags_in(pins.newest(book, change.key)))
-        if number % _STEP == 0:
-            await anyio.lowlevel.checkpoint()
 
 
 def instructions_of(about: Json) -> dict[str, Found]:

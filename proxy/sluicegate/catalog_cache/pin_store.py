@@ -14,7 +14,7 @@ import anyio
 
 from sluicegate.policy import pins
 from sluicegate.policy.pins import Key, PinBook
-from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
+from sluicegate.protocol.jsonrpc import Malformed, decode_fast
 from sluicegate.protocol.model import Era
 from sluicegate.store import Store, Write
 
@@ -95,11 +95,11 @@ def _accepted(book: PinBook, key: Key) -> tuple[str, str, str] | None:
 
 
 async def write_pins(book_key: str, book: PinBook) -> Write:
-    return Write(PINS + book_key, await apart(len(book.pins), _encoded, pins.pins_to_json, book))
+    return Write(PINS + book_key, await apart(len(book.pins), pins.pins_to_json, book))
 
 
 async def write_waiting(book_key: str, book: PinBook) -> Write:
-    return Write(WAITING + book_key, await apart(len(book.waiting), _encoded, pins.waiting_to_json, book))
+    return Write(WAITING + book_key, await apart(len(book.waiting), pins.waiting_to_json, book))
 
 
 def deletes(book_key: str) -> list[Write]:
@@ -109,10 +109,6 @@ def deletes(book_key: str) -> list[Write]:
 async def apart(size: int, function: Callable[[Unpack[Args]], T], *args: *Args) -> T:
     """In a worker thread where it is much, so that others do not wait for it."""
     return await anyio.to_thread.run_sync(function, *args) if size > LARGE else function(*args)
-
-
-def _encoded(form: Callable[[PinBook], Json], book: PinBook) -> bytes:
-    return dump(form(book))
 
 
 def _decoded(data: bytes | None) -> Any:

@@ -86,6 +86,8 @@ def _described(row: Row) -> list[str]:
 
 def _shown(row: Row) -> list[str]:
     accepted, waiting = row["accepted_text"], row["waiting_text"]
+    if waiting == "" and row["state"] == "changed":
+        return []  # what is known of it is among its flags
     return compare(accepted, waiting) if waiting else [f"  {line}" for line in lines(json.loads(accepted))]
 
 

@@ -8,9 +8,11 @@ where those stand, they are not meant.
 import json
 import re
 from collections.abc import Generator, Iterable, Iterator
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from sluicegate.deferred import deferred_pattern
+
+T = TypeVar("T")
 
 Kind = Literal["terminal", "tags", "bidi", "invisible"]
 
@@ -140,12 +142,17 @@ def clean(value: Any, found: set[str]) -> Any:
     values are plain as a whole, and are looked at as one text."""
     if is_plain(text_of(value)):
         return value
-    work = clean_in_pieces(value, found)
+    return _whole(clean_in_pieces(value, found))
+
+
+def _whole(work: Generator[None, None, T]) -> T:
+    """What the work returns, without a turn for others."""
     while True:
         try:
             next(work)
         except StopIteration as done:
-            return done.value
+            value: T = done.value
+            return value
 
 
 def text_of(value: Any) -> str:
@@ -182,6 +189,12 @@ class _Pieces:
             value = yield from self._names(value)
             return (yield from self._parts(value, value.items()))
         return (yield from self._parts(value, enumerate(value))) if isinstance(value, list) else value
+
+    def kinds(self, text: str) -> Generator[None, None, set[str]]:
+        """What is wrong in one text."""
+        self._found = set()
+        yield from self._text(text)
+        return self._found
 
     def _count(self, judged: int) -> tuple[None, ...]:
         """What to yield from before so many are judged: nothing, or one turn of others."""
@@ -299,20 +312,34 @@ def _tag_cut(text: str, at: int) -> int:
 def flags(definition: Any) -> list[str]:
     """What is wrong in a definition, as `KIND at PLACE`, the first `MAX_FLAGS` of it: for a report and for the person
     who accepts it. A definition is never altered: what a client sees is what was accepted."""
+    return _whole(_flags(definition))
+
+
+def flags_in(canonical: str) -> list[str]:
+    """The same of a definition's canonical text, where all of it would be an escape: most texts need no look."""
+    return _whole(flags_in_pieces(canonical))
+
+
+def flags_in_pieces(canonical: str) -> Generator[None, None, list[str]]:
+    """The same; the caller gives others a turn at each `yield`. A megabyte of hidden characters takes 100 ms."""
+    if not _ESCAPE.search(canonical):
+        return []
+    yield
+    definition = json.loads(canonical)
+    yield
+    return (yield from _flags(definition))
+
+
+def _flags(definition: Any) -> Generator[None, None, list[str]]:
     lines: list[str] = []
+    look = _Pieces(set())
     for place, text in _texts(definition):
-        found: set[str] = set()
-        clean_text(text, found)
+        found = yield from look.kinds(text)
         if found:
             lines += [f"{kind} at {_pointer(place)}" for kind in sorted(found)]
         if len(lines) >= MAX_FLAGS:
             return lines[:MAX_FLAGS]
     return lines
-
-
-def flags_in(canonical: str) -> list[str]:
-    """The same of a definition's canonical text, where all of it would be an escape: most texts need no look."""
-    return flags(json.loads(canonical)) if _ESCAPE.search(canonical) else []
 
 
 _Place = tuple[Any, str | int] | None

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, NamedTuple
 from sluicegate.policy.csv_rows import written
 from sluicegate.policy.globs import escape
 from sluicegate.protocol.canonical_json import canonical
-from sluicegate.protocol.jsonrpc import Json, inside
+from sluicegate.protocol.jsonrpc import Json, dump, inside
 
 Mode = Literal["off", "warn", "review", "block"]
 PinKind = Literal["instructions", "tool", "prompt", "res"]
@@ -33,6 +33,8 @@ WORDS: Final[Mapping[PinKind, str]] = {
 }  # fmt: skip
 EVERY: Final = "*"  # stands for every capability set
 MAX_WAITING: Final = 10_000  # definitions of one server and era; names beyond are withheld all the same
+MAX_WAITING_TEXT: Final = 16 * 1024 * 1024
+"""Bytes of their texts. Of what is over, the names without a pin are forgotten, and of others the text."""
 
 
 _VARIABLE: Final = re.compile(r"\{[^{}]*\}")
@@ -162,6 +164,7 @@ def meet(
         if isinstance(placed, Pin):
             pins[key] = placed
         else:
+            waiting.pop(key, None)  # the newest stands last
             waiting[key] = placed
         if change := _change(book, key, placed):
             changes.append(change)
@@ -189,7 +192,9 @@ def _assign(
     if held is not None:
         if held.fingerprint != seen.fingerprint:
             return Waiting(seen.fingerprint, canonical(seen.value), at)
-        return replace(held, returned=False) if held.returned else None
+        if held.returned or not held.text:
+            return replace(held, text=held.text or canonical(seen.value), returned=False)
+        return None
     vouched = twin.pins.get(key)
     if vouched is not None and vouched.by and vouched.fingerprint == seen.fingerprint:
         return vouched
@@ -212,10 +217,17 @@ def _change(book: PinBook, key: Key, placed: Pin | Waiting) -> DefinitionChange 
 
 def _bounded(waiting: dict[Key, Waiting], pins: Mapping[Key, Pin]) -> dict[Key, Waiting]:
     """A server that invents names for ever is not remembered for ever: names without a pin are forgotten, oldest
-    first. They stay withheld, for nobody accepted them."""
-    excess = len(waiting) - MAX_WAITING
-    for key in [key for key in waiting if key not in pins][: max(0, excess)]:
-        del waiting[key]
+    first. They stay withheld, for nobody accepted them. Of a name with a pin it is remembered that it changed."""
+    excess, size = len(waiting) - MAX_WAITING, sum(len(held.text) for held in waiting.values())
+    for key in [key for key in waiting if key not in pins] if excess > 0 or size > MAX_WAITING_TEXT else ():
+        if excess <= 0 and size <= MAX_WAITING_TEXT:
+            break
+        excess, size = excess - 1, size - len(waiting.pop(key).text)
+    for key, held in tuple(waiting.items()) if size > MAX_WAITING_TEXT else ():
+        if size <= MAX_WAITING_TEXT:
+            break
+        size -= len(held.text)
+        waiting[key] = replace(held, text="")
     return waiting
 
 
@@ -262,8 +274,9 @@ def is_withheld(
 
 def accept(book: PinBook, seen: Mapping[Key, Collection[str]], by: str, at: str) -> tuple[PinBook, dict[Key, str]]:
     """The book in which what the server gave last is the pin, of each definition that is still as the person has seen
-    it, in one era or the other; and the fingerprints of these."""
+    it, in one era or the other; and the fingerprints of these. What has no text any more nobody has seen."""
     taken = {key: current for key, marks in seen.items() if (current := book.current(key)) and current in marks}
+    taken = {key: current for key, current in taken.items() if newest(book, key)}
     new = {key: Pin(current, newest(book, key), by, at) for key, current in taken.items()}
     waiting = {key: held for key, held in book.waiting.items() if key not in new}
     return replace(book, pins={**book.pins, **new}, waiting=waiting), taken
@@ -336,14 +349,17 @@ def unseen(locked: Json, rows: Iterable[Json]) -> int:
 # ---------------------------------------------------------------- book <-> store
 
 
-def pins_to_json(book: PinBook) -> Json:
-    pins = [[*key, pin.fingerprint, pin.text, pin.by, pin.at, sorted(pin.sets)] for key, pin in book.pins.items()]
-    return {"pins": pins, "closed": sorted(book.closed), "replaced_at": book.replaced_at}
+def pins_to_json(book: PinBook) -> bytes:
+    """JSON, made of one pin after the other: a thread that encodes all of it at once holds up the others."""
+    rows = ([*key, pin.fingerprint, pin.text, pin.by, pin.at, sorted(pin.sets)] for key, pin in book.pins.items())
+    rest = dump({"closed": sorted(book.closed), "replaced_at": book.replaced_at})
+    return b'{"pins":[%b],%b' % (b",".join(map(dump, rows)), rest[1:])
 
 
-def waiting_to_json(book: PinBook) -> Json:
+def waiting_to_json(book: PinBook) -> bytes:
     waiting = book.waiting.items()
-    return {"waiting": [[*key, held.fingerprint, held.text, held.since, held.returned] for key, held in waiting]}
+    rows = ([*key, held.fingerprint, held.text, held.since, held.returned] for key, held in waiting)
+    return b'{"waiting":[%b]}' % b",".join(map(dump, rows))
 
 
 def from_json(pins: Any, waiting: Any) -> PinBook:
