@@ -381,8 +381,8 @@ def test_every_place_is_tried_and_named_without_what_an_address_may_hide(
     publisher._thread.join(20)  # `stop` has less patience than a slow machine needs
     told = [(vars(one)["place"], vars(one)["error"]) for one in caplog.records if "place" in vars(one)]
     assert told == [
-        (gone, "FileNotFoundError"), ("http://127.0.0.1:1/c", "ConnectError"), ("127.0.0.1:1/c", "ConnectError"),
-        ("127.0.0.1:1/d", "ConnectError")]  # fmt: skip
+        (gone, "FileNotFoundError"), ("http://127.0.0.1:1", "ConnectError"), ("http://127.0.0.1:1", "ConnectError"),
+        ("https://127.0.0.1:1", "ConnectError")]  # fmt: skip
     assert (tmp_path / "kept").read_bytes() == signed(4).dump(), "those behind it are tried all the same"
 
 

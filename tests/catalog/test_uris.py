@@ -96,6 +96,9 @@ def test_plain_uris_are_shown_as_they_are_and_still_accepted_with_the_prefix() -
     rewriting = Rewriting("gh", plain=True)
     assert rewriting.public("file:///a") == "file:///a"
     assert rewriting.own("file:///a") == rewriting.own("gh+file:///a") == "file:///a"
+    beside = Rewriting("gh", plain=True, others=frozenset({"bank"}))
+    assert beside.public("bank+file:///a") == "gh+bank+file:///a", "it is not shown as another server's"
+    assert beside.own("gh+bank+file:///a") == "bank+file:///a" and beside.public("file:///a") == "file:///a"
 
 
 # ---------------------------------------------------------------- one spelling

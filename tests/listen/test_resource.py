@@ -89,6 +89,6 @@ async def test_a_toolset_is_a_part_of_the_same_resource() -> None:
             assert (await client.get(f"{WELL_KNOWN}{place}")).json() == whole
             refused = await client.post(place, json={})
             assert refused.status_code == 401 and f"{WELL_KNOWN}/mcp" in refused.headers["www-authenticate"]
-        for place in ("/mcp/dev/more", "/mcp/Dev", "/dev"):
+        for place in ("/mcp/dev/more", "/mcp/Dev", "/dev", "/mcp//dev", "/mcp//dev/", "//mcp/dev"):
             assert (await client.get(f"{WELL_KNOWN}{place}")).status_code == 404
             assert (await client.post(place, json={})).status_code == 404

@@ -141,7 +141,38 @@ async def test_a_server_that_hands_out_an_id_twice_crosses_nobodys_tasks() -> No
         id = await begin(front)
         outcome = await front.router(Call(BOB, "tools/call", {"name": "t"}, target=TARGET))
         assert isinstance(outcome, Result) and outcome.reason == "outcome_unknown"
-        assert isinstance(await about(front, "get", id), Result)
+        text = {"content": [{"type": "text", "text": "whose"}]}
+        server.says[":same"] = Result(task(":same", "completed", result=text))
+        lost = await about(front, "get", id)
+        assert isinstance(lost, Result) and lost.value["status"] == "failed" and "whose" not in str(lost.value)
+        assert await front.router._book.find(owner(BOB), id) is None
+        again = await begin(front, BOB)  # a server that began anew is of use again
+        assert isinstance(await about(front, "get", again, BOB), Result)
+
+
+async def test_an_id_that_comes_again_after_its_end_is_another_task_of_the_same_client() -> None:
+    server = modern()
+    async with Front(server) as front:
+        server.next = "same"
+        first = await begin(front)
+        server.says[":same"] = Result(task(":same", "completed", result={"content": []}))
+        assert isinstance(await about(front, "get", first), Result)
+        server.says[":same"] = Result(task(":same"))
+        second = await begin(front)
+        assert second != first
+        states = [await about(front, "get", id) for id in (first, second)]
+        assert [one.value["status"] for one in states if isinstance(one, Result)] == ["failed", "working"]
+
+
+async def test_a_task_is_asked_about_at_the_server_that_made_it_alone() -> None:
+    server = modern()
+    async with Front(server) as front:
+        id, other = await begin(front), await begin(front)
+        server.identity = "another"
+        lost = await about(front, "get", id)
+        assert isinstance(lost, Result) and lost.value["status"] == "failed"
+        cancelled = await about(front, "cancel", other)
+        assert isinstance(cancelled, Failure)
 
 
 async def test_what_has_ended_does_not_go_on() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -77,7 +78,8 @@ class Publisher:
             try:
                 _send(destination, data)
             except (OSError, httpx.HTTPError) as error:
-                where = destination.partition("?")[0].rpartition("@")[2]  # what a URL carries beside may be a secret
+                url = urlsplit(destination)  # a path may be a secret, too: of a webhook it is
+                where = f"{url.scheme}://{url.netloc.rpartition('@')[2]}" if url.netloc else destination
                 log.warning("cannot publish the checkpoint", extra={"place": where, "error": type(error).__name__})
 
 

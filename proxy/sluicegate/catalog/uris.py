@@ -33,7 +33,7 @@ class Rewriting:
     others: frozenset[str] = frozenset()
 
     def public(self, uri: str) -> str:
-        return uri if self.plain else public_uri(self.prefix, uri)
+        return uri if self.plain and not self.is_of_another(uri) else public_uri(self.prefix, uri)
 
     def is_of_another(self, uri: str) -> bool:
         return self.plain and own_uri(uri, self.others) is not None

@@ -125,7 +125,7 @@ class ConnectionSelector:
         return None if _is_busy(connection, call) else connection
 
     def _with_task(self, id: str) -> ServerConnection | None:
-        """Tasks of a legacy server are known on the connection that began them. Raises `TaskGone` without it."""
+        """Most tasks are known on the connection that began them alone. Raises `TaskGone` without it."""
         mark = task_ids.mark_of(id)
         if mark == task_ids.FREE:
             return self._pool.find(MODERN_KEY)

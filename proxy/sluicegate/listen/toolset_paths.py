@@ -31,4 +31,5 @@ NO_TOOLSETS: Final = _NoToolsets()
 def named_by(path: str, endpoints: Collection[str]) -> str | None:
     """The name behind one of these paths; None for another path."""
     before, _, name = path.removesuffix("/").rpartition("/")
-    return name if before in endpoints and _NAME.fullmatch(name) else None
+    is_there = before in endpoints and not before.endswith("/")  # `//` is another path to whoever routes by paths
+    return name if is_there and _NAME.fullmatch(name) else None

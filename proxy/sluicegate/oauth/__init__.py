@@ -24,9 +24,10 @@ def shown(text: object) -> str:
 
 def read_json(body: bytes) -> dict[str, Any]:
     """Of a document that has one reader. Numbers out of range are infinite: a lifetime of 1e400 must not cost the
-    token beside it. Raises `Unfit`."""
+    token beside it. A lone surrogate is no character: nothing could store or send it. Raises `Unfit`."""
     try:
         value = json.loads(body)
+        json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise Unfit("its answer is not JSON") from None
     if not isinstance(value, dict):

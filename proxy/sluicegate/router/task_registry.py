@@ -3,7 +3,8 @@
 An id of ours is random, and found only for whoever it was made for (`owner` of `protocol/tasks.py`): for anybody else
 there is no such task. Bounded for each of them and in all: what has ended leaves first, and who has too many that run
 is refused another before anything is executed (but for those that begin at that moment). What runs is never pushed out.
-Tasks of stateless servers outlive this process in the store; those of a connection end with it. Times are seconds.
+Tasks of stateless servers outlive this process in the store; those of a connection end with it. An id of a server that
+comes again is nobody's: the server began anew, or gives it to two. Times are seconds.
 """
 
 import secrets
@@ -17,7 +18,7 @@ import anyio
 from sluicegate.protocol import tasks
 from sluicegate.protocol.input_requests_server import MAX_REQUESTS, methods
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
-from sluicegate.protocol.model import Call, Client, Handler, Target
+from sluicegate.protocol.model import Call, Client, Handler, McpServer, Target
 from sluicegate.store import Store
 
 MAX_TASKS: Final = 1_000  # of one owner
@@ -33,8 +34,8 @@ _MAX_ID: Final = 128  # with a mark
 
 @dataclass(slots=True)
 class TaskRecord:
-    """`own` is the id as its holder knows it, `task` what was last said of it. `holder` answers for it: the server,
-    or whoever else made the task. `order` is when it was made, among those of its owner. `news` is set when it is
+    """`own` is the id as its holder knows it, `task` what was last said of it. `holder` answers for it where it is not
+    the server of this `identity`. `order` is when it was made, among those of its owner. `news` is set when it is
     said to have changed. `looked` is when its server was asked or said something last, by the monotonic clock. `asked`
     has the methods of its open questions, as far as this process was told of them and their keys are short."""
 
@@ -46,7 +47,8 @@ class TaskRecord:
     task: Json
     expires: float
     order: int
-    holder: Handler
+    holder: Handler | None = None
+    identity: str = ""
     is_lost: bool = False
     looked: float = float("-inf")
     asked: dict[str, str] = field(default_factory=dict)
@@ -88,7 +90,7 @@ class TaskRegistry:
     are not in the store begin with `mark`."""
 
     def __init__(
-        self, servers: Mapping[str, Handler], store: Store | None = None, clock: Callable[[], float] = time.time,
+        self, servers: Mapping[str, McpServer], store: Store | None = None, clock: Callable[[], float] = time.time,
         mark: str = "",
     ) -> None:  # fmt: skip
         self._servers = servers
@@ -110,22 +112,41 @@ class TaskRegistry:
         return not self._make_room(owner)
 
     async def add(self, call: Call, target: Target, task: Json, holder: Handler | None = None) -> TaskRecord | None:
-        """A task that has begun; None where that id is another's: a server must not hand out the same twice. Without
-        a `holder` it is the server's."""
+        """A task that has begun; None where that id is another's: neither has it then, for nobody knows whose it is.
+        Without a `holder` it is the server's."""
         owner = tasks.owner(call.client)
         existing = self._by_own.get((target.server, task["taskId"]))
         if existing is not None and not self._is_over(existing):
-            return existing if existing.owner == owner and existing.target == target else None
+            is_same = existing.owner == owner and existing.target == target
+            if is_same and not existing.has_ended:
+                return existing
+            await self._lose(existing)
+            if not is_same:
+                return None
         self._order += 1
         is_stored = self._store is not None and holder is None and _is_free(task["taskId"])
         id = ("" if is_stored else self._mark) + secrets.token_urlsafe(_ID_BYTES)
         record = TaskRecord(
             id, owner, call.client.session, target, task["taskId"], tasks.state(task),
-            self._clock() + task["ttlMs"] / 1000 + GRACE, self._order,
-            holder or self._servers[target.server],
+            self._clock() + task["ttlMs"] / 1000 + GRACE, self._order, holder, self._servers[target.server].identity,
         )  # fmt: skip
         await self._admit(record, holder is None)
         return record
+
+    async def _lose(self, record: TaskRecord) -> None:
+        """What the server says under that id is not believed to be of this task any more."""
+        record.is_lost = True
+        del self._by_own[record.target.server, record.own]
+        record.stir()
+        if self._store is not None and _is_free(record.own):
+            await self._store.delete(_PREFIX + record.id)
+
+    def handler(self, record: TaskRecord) -> Handler | None:
+        """Who answers for a task; None where another server has the place of the one that made it."""
+        if record.holder is not None:
+            return record.holder
+        server = self._servers.get(record.target.server)
+        return server if server is not None and server.identity == record.identity else None
 
     async def _admit(self, record: TaskRecord, is_servers: bool) -> None:
         self._keep(record)
@@ -184,7 +205,7 @@ class TaskRegistry:
 
     def _restore(self, owner: str, data: bytes | None) -> TaskRecord | None:
         """Loads a task from before a restart. The record itself names its owner."""
-        record = None if data is None else _unpack(data, self._order + 1, self._servers)
+        record = None if data is None else _unpack(data, self._order + 1)
         if record is None or record.owner != owner:
             return None
         if (known := self._mine.get(owner, {}).get(record.id)) is not None:  # two looked for it at once
@@ -235,16 +256,17 @@ def _is_free(own: str) -> bool:
 def _pack(record: TaskRecord) -> bytes:
     target = record.target
     return dump([record.id, record.owner, target.server, target.own, target.public, record.own, record.task,
-                 record.expires])  # fmt: skip
+                 record.expires, record.identity])  # fmt: skip
 
 
-def _unpack(data: bytes, order: int, servers: Mapping[str, Handler]) -> TaskRecord | None:
+def _unpack(data: bytes, order: int) -> TaskRecord | None:
     """Another release may have stored the record, so this checks its shape."""
     try:
         match decode_fast(data):
-            case [str(id), str(owner), str(server), str(tool), str(public), str(own), dict(task), float(expires)]:
+            case [str(id), str(owner), str(server), str(tool), str(public), str(own), dict(task), float(expires),
+                  str(identity)]:  # fmt: skip
                 target = Target(server, "tool", tool, public)
-                return TaskRecord(id, owner, None, target, own, task, expires, order, servers[server])
-    except (Malformed, KeyError):
+                return TaskRecord(id, owner, None, target, own, task, expires, order, identity=identity)
+    except Malformed:
         pass
     return None

@@ -191,7 +191,10 @@ class TaskRouter:
             params["inputResponses"] = {key: value for key, value in answers.items() if key in asked}
         elif call.method != "tasks/result":  # there Sluice itself asked, in rounds
             params.pop("inputResponses", None)
-        outcome = await record.holder(replace(call, params=params))
+        if (handler := self.book.handler(record)) is None:
+            record.is_lost = True
+            return _lost(call, record)
+        outcome = await handler(replace(call, params=params))
         if isinstance(outcome, Failure):
             return await self._failed(call, record, outcome)
         if not isinstance(outcome, Result):
@@ -207,7 +210,9 @@ class TaskRouter:
         here: another process may have been told of it, or its key is too long to be kept."""
         if answers.keys() <= record.asked.keys():
             return record.asked
-        looked = await record.holder(replace(call, method="tasks/get", params={"taskId": record.own}))
+        if (handler := self.book.handler(record)) is None:
+            return _lost(call, record)
+        looked = await handler(replace(call, method="tasks/get", params={"taskId": record.own}))
         if isinstance(looked, Failure):
             return await self._failed(call, record, looked)
         requests = looked.value.get("inputRequests") if isinstance(looked, Result) else None

@@ -14,7 +14,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from sluicegate.catalog.list_bounds import Intake
-from sluicegate.downstream.failures import AnswerTooLarge, Lost, Withheld, code_of, too_late
+from sluicegate.downstream.failures import AnswerTooLarge, Lost, Withheld, code_of, over, too_late
 from sluicegate.downstream.resource_subscriptions import OneStream
 from sluicegate.downstream.session.change_streams import ChangeStream, tag_of
 from sluicegate.downstream.session.connection import ServerConnection
@@ -55,7 +55,8 @@ class ModernConnection(ServerConnection):
     async def open(self, group: TaskGroup) -> None:
         """Connects and lets `answer` be judged by the caller: it may prove the server to be of the other era."""
         self.revision = MODERN
-        self.mark = task_ids.FREE
+        if self.settings.url is not None:
+            self.mark = task_ids.FREE
         self._streams: list[ChangeStream] = []
         await self._connect(group)
         self.transport.agreed(REVISIONS[MODERN])
@@ -102,7 +103,7 @@ class ModernConnection(ServerConnection):
             inner = task_ids.inwards(call)
             return task_ids.outwards(call, dialect.outcome(inner, await self._send(inner)), self.mark)
         if "requestState" in call.params and (task := polling.resumed_task(call)) is not None:
-            return await self._task(call, task).run()
+            return await self._task(call, task).run() if task.mark == self.mark else over(call, self.settings.key)
         exchange = PendingRequest(next(self._ids), call)
         response = await self._send(call, exchange)
         if response.error is not None and not exchange.has_begun:
@@ -110,8 +111,10 @@ class ModernConnection(ServerConnection):
         outcome = dialect.outcome(call, response)
         if isinstance(outcome, TaskStarted):
             if tasks.takes(call.client) and self.settings.sharing != "shared":  # to which no task was offered
+                if self.mark != task_ids.FREE:
+                    self.tasks_until = max(self.tasks_until, self._loop.time() + outcome.task["ttlMs"] / 1000)
                 return task_ids.outwards(call, outcome, self.mark)
-            return await self._task(call, PolledTask(outcome.task["taskId"])).run()
+            return await self._task(call, PolledTask(outcome.task["taskId"], mark=self.mark)).run()
         if call.method == "tools/list" and self.transport.is_private and isinstance(outcome, Result):
             return Result(self._offerable(outcome.value))
         return outcome

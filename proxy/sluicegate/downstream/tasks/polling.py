@@ -7,7 +7,7 @@ the task. <= 2025-11-25 basic/utilities/tasks, SEP-2663 (`io.modelcontextprotoco
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from sluicegate.downstream.session.connection import ServerConnection
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.session.suspended import InteractiveExchange
 from sluicegate.downstream.settings import ServerSettings
+from sluicegate.downstream.tasks import task_ids
 from sluicegate.protocol import legacy_server, modern_server, tasks
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Notification, Response, decode_fast, dump
 from sluicegate.protocol.model import Call, InputRequired, Outcome, OwnState, Result, refuse
@@ -197,13 +198,15 @@ class LegacyTask:
 @dataclass(frozen=True, slots=True)
 class PolledTask:
     """What travels with the questions that a task of a stateless server asks: which task, and the keys that were
-    answered. They are not used again in its life (SEP-2663, Task Update Requests), but may be shown once more."""
+    answered. They are not used again in its life (SEP-2663, Task Update Requests), but may be shown once more. `mark`
+    is that of the connection which knows the task."""
 
     id: str
     answered: frozenset[str] = field(default_factory=frozenset)
+    mark: str = task_ids.FREE
 
     def pack(self) -> OwnState:
-        return OwnState(_STATE + dump([self.id, *sorted(self.answered)]).decode())
+        return OwnState(_STATE + dump([self.mark, self.id, *sorted(self.answered)]).decode())
 
 
 def resumed_task(call: Call) -> PolledTask | None:
@@ -211,8 +214,8 @@ def resumed_task(call: Call) -> PolledTask | None:
     state = call.params.get("requestState")
     if not isinstance(state, OwnState) or not state.startswith(_STATE):
         return None
-    id, *answered = decode_fast(state.removeprefix(_STATE).encode())
-    return PolledTask(id, frozenset(answered))
+    mark, id, *answered = decode_fast(state.removeprefix(_STATE).encode())
+    return PolledTask(id, frozenset(answered), mark)
 
 
 def may_retry(call: Call, response: Response, settings: ServerSettings) -> bool:
@@ -295,7 +298,7 @@ class ModernTask:
         entries = requests.items() if isinstance(requests, dict) else ()
         if not (unasked := {key: ask for key, ask in entries if key not in self._task.answered}):
             return None
-        shown = PolledTask(self._task.id, self._task.answered | unasked.keys())
+        shown = replace(self._task, answered=self._task.answered | unasked.keys())
         return InputRequired(unasked, shown.pack(), is_held=True)
 
     async def _report(self, note: Notification | None) -> None:

@@ -1,6 +1,7 @@
 """A task's id as the middle has it: the server's own, with the mark of the connection that knows the task.
 
-A legacy server knows a task on the connection that began it alone. A stateless one knows it on each.
+A legacy server knows a task on the connection that began it alone, and so does one that is started: another process of
+it may give the same id to another client's task. A stateless one behind a URL knows it on each.
 """
 
 from dataclasses import replace
@@ -12,7 +13,7 @@ from sluicegate.protocol.methods import TASK_SHOWN
 from sluicegate.protocol.model import Call, Failure, Outcome, Result, TaskStarted
 
 FREE: Final = ""
-"""The mark of a stateless server's tasks: every connection knows them."""
+"""The mark of the tasks of a stateless server behind a URL: every connection knows them."""
 
 
 def mark_of(id: str) -> str:
