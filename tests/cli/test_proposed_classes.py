@@ -1,15 +1,17 @@
 """Which classes `install` proposes: a name that destroys outweighs what a server says of itself."""
 
 import json
+import sys
 from pathlib import Path
 
+import listing_server
 import pytest
 
 from sluicegate import config
 from sluicegate.app import state
 from sluicegate.catalog_cache.snapshot_store import hung_key
 from sluicegate.cli import proposed_classes
-from sluicegate.cli.proposed_classes import propose, proposed, remember_hanging
+from sluicegate.cli.proposed_classes import START_WITHIN, propose, proposed, remember_hanging
 
 READS, DESTROYS = {"readOnlyHint": True}, {"destructiveHint": True}
 
@@ -71,3 +73,13 @@ def test_the_next_start_waits_for_no_server_that_hung_when_classes_were_proposed
     loaded = config.load(file)
     places = {key: hung_key(key, loaded.servers[key].identity) for key in added}
     assert set(state.read(loaded, ["hung/"])) == {places["slow"]}
+
+
+def test_a_first_start_that_downloads_has_longer_than_a_client_waits(tmp_path: Path) -> None:
+    words = [sys.executable, listing_server.__file__]
+    late = {"command": "/bin/sh", "args": ["-c", 'sleep 2; exec "$0" "$1"', *words], "start_timeout": "1s"}
+    file = tmp_path / "sluice.yaml"
+    (found,) = propose(file, "", {"late": late}).values()
+    assert found.classes == {"get_issue": "read", "whoami": "read", "delete_repo": "destroy"}
+    tutorial = Path(__file__).parents[2] / "docs" / "tutorials" / "desktop.md"
+    assert START_WITHIN >= 60 and f"within {START_WITHIN:g} seconds" in tutorial.read_text()

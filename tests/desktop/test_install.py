@@ -446,3 +446,12 @@ def test_classes_are_proposed_shown_and_written_so_that_reading_asks_nobody(home
     before = config.read_bytes()
     again = run(home, "install", "gemini", "--yes")
     assert "moves to sluice.yaml as git, which is there already" in again.stdout and config.read_bytes() == before
+
+
+def test_where_nobody_can_be_asked_no_server_is_started_for_nothing(home: Path) -> None:
+    started, file = home / "started", CLIENTS["cursor"].file()
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"mcpServers": {"one": {"command": "/usr/bin/touch", "args": [str(started)]}}}))
+    done = run(home, "install", "cursor")
+    assert done.returncode == 2 and done.stderr.endswith("--yes changes the files without a question\n")
+    assert not started.exists()

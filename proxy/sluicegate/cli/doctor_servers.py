@@ -21,8 +21,9 @@ from sluicegate.cli.programs import not_found
 from sluicegate.cli.reached_servers import ReachedServer, reach_these
 from sluicegate.login.records import LOGINS
 
-LIMIT: Final = 10.0
+LIMIT: Final = 30.0
 """Seconds that each server has to start and to list its tools, unless its `start_timeout` is shorter."""
+_DATE_WITHIN: Final = 5.0
 SOON: Final = 7 * 86400.0
 MANY_TOKENS: Final = 20_000
 _SKEW: Final = 60.0
@@ -39,7 +40,8 @@ async def reach_all(examined: Examined, done: Callable[[int], None]) -> dict[str
     enabled = [key for key, section in loaded.servers.items() if section.enabled]
     reached = {row["key"]: _from_row(row) for row in examined.rows or () if row.get("key") in enabled}
     done(len(reached))
-    reached |= await reach_these(loaded, [key for key in enabled if key not in reached], LIMIT, done)
+    limits = {key: min(LIMIT, loaded.servers[key].start_timeout) for key in enabled if key not in reached}
+    reached |= await reach_these(loaded, limits, done)
     return {key: reached[key] for key in enabled}
 
 
@@ -160,7 +162,7 @@ def clock(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Dia
 def _skew(server: config.HttpServer, proxy: str | None) -> float | None:
     try:
         context = ssl.create_default_context(cafile=str(server.ca)) if server.ca else True
-        with httpx.Client(proxy=proxy, verify=context, trust_env=False, timeout=LIMIT / 2) as client:
+        with httpx.Client(proxy=proxy, verify=context, trust_env=False, timeout=_DATE_WITHIN) as client:
             date = client.head(server.url).headers.get("date", "")
         return parsedate_to_datetime(date).timestamp() - time.time()
     except (httpx.HTTPError, OSError, ValueError, TypeError):

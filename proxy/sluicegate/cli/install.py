@@ -91,7 +91,9 @@ def install(
     moved = MovedSecrets(state / FOLDER)
     plans = [_planned(client, path, taken, keep, moved) for client in chosen]
     added = {key: server for key, server in taken.items() if key not in before}
-    classes = {} if dry_run or no_start else propose(path, text, {key: moved.plain[key] for key in added})
+    is_refused = not (yes or sys.stdin.isatty())  # nobody can be asked, so nothing will be written
+    starts = {} if dry_run or no_start or is_refused else {key: moved.plain[key] for key in added}
+    classes = propose(path, text, starts)
     set_classes(added, classes)
     written = with_servers(text, added) if text else new_file(added, use="personal")
     if added and server_keys(written) != taken.keys():

@@ -20,8 +20,9 @@ from sluicegate.cli.template import new_file, with_servers
 from sluicegate.cli.terminal import progress
 from sluicegate.protocol.jsonrpc import inside
 
-START_WITHIN: Final = 20.0
-"""Seconds that each new server has to list its tools: the first start of a package downloads it."""
+START_WITHIN: Final = 60.0
+"""Seconds that each new server has to list its tools, whatever its `start_timeout`: the first start of a package
+downloads it, and those of several share the network."""
 
 # As MCP has names (2025-11-25 server/tools#tool-names): the keys of `classes` are globs, and a tool called `*` would
 # speak for all others of its server.
@@ -77,8 +78,9 @@ def propose(path: Path, text: str, servers: dict[str, Any]) -> Proposals:
     if loaded is None or not servers:
         return {}
     enabled = [key for key in servers if loaded.servers[key].enabled]
-    with progress("starting servers", len(enabled)) as done, quiet_log():
-        reached = anyio.run(reach_these, loaded, enabled, START_WITHIN, done)
+    about = f"starting servers, at most {START_WITHIN:g} seconds"
+    with progress(about, len(enabled)) as done, quiet_log():
+        reached = anyio.run(reach_these, loaded, dict.fromkeys(enabled, START_WITHIN), done)
     return {key: _proposal(key, reached[key]) for key in enabled}
 
 

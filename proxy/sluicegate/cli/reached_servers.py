@@ -5,7 +5,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -55,14 +55,15 @@ def quiet_log() -> Iterator[None]:
 
 
 async def reach_these(
-    loaded: config.Config, keys: Iterable[str], within: float, done: Callable[[int], None]
+    loaded: config.Config, limits: Mapping[str, float], done: Callable[[int], None]
 ) -> dict[str, ReachedServer]:
-    """Starts or reaches servers of a config, all at once, and lists their tools. Whatever ends this ends them, too."""
+    """Starts or reaches servers of a config, all at once, and lists their tools. `limits` are the seconds that each has
+    for both. Whatever ends this ends them, too."""
     reached: dict[str, ReachedServer] = {}
     received: list[signal.Signals] = []
 
     async def one(key: str) -> None:
-        reached[key] = await reach(key, loaded.servers[key], loaded, within)
+        reached[key] = await reach(key, loaded.servers[key], loaded, limits[key])
         done(1)
 
     async def end(group: TaskGroup) -> None:
@@ -74,7 +75,7 @@ async def reach_these(
         if _ENDS:
             all_of_it.start_soon(end, all_of_it)
         async with anyio.create_task_group() as group:
-            for key in keys:
+            for key in limits:
                 group.start_soon(one, key)
         all_of_it.cancel_scope.cancel()
     if received:
@@ -91,10 +92,10 @@ async def reach(
     about = replace(about, lazy=False, timeout=limit_seconds, account=account)
     http = http_client(about, open_egress(loaded, None))
     server = DownstreamServer(about, publish=lambda *heard: None, client_info=ME, http=http)
-    reached, began, within = ReachedServer(), time.monotonic(), min(limit_seconds, section.start_timeout)
+    reached, began = ReachedServer(), time.monotonic()
     async with anyio.create_task_group() as group:
         group.start_soon(server.run)
-        with anyio.move_on_after(within) as limit:
+        with anyio.move_on_after(limit_seconds) as limit:
             await server.ready(is_needed=True)
             reached.is_up = server.status == "up"
             if reached.is_up:
@@ -107,7 +108,7 @@ async def reach(
         if limit.cancelled_caught:
             what = "it did not list its tools" if reached.is_up else "it did not answer"
             reached.hangs = not reached.is_up
-            reached.error, reached.is_up = f"{what} within {within:g} seconds", False
+            reached.error, reached.is_up = f"{what} within {limit_seconds:g} seconds", False
         elif reached.is_up and reached.tools is None:
             reached.error, reached.is_up = reached.error or "it refused to list its tools", False
         await server.aclose()
