@@ -21,6 +21,7 @@ import pytest
 from command_line import run
 from e2e.sluice_process import sluice
 from peers.fleet import free_port
+from waiting import until_so
 
 Json = dict[str, Any]
 SERVER = """\
@@ -117,7 +118,7 @@ def no_config(m: Machine) -> Callable[[Json], None]:
     m.write = lambda: None  # type: ignore[method-assign]
 
     def mend(fault: Json) -> None:
-        assert "`sluice init` writes one" in fault["hint"]
+        assert "`sluice install` or `sluice init` writes one" in fault["hint"]
         assert run(m.home, "init", env=m.env).returncode == 0
 
     return mend
@@ -543,6 +544,41 @@ def test_a_sluice_that_runs_is_asked_and_its_servers_are_not_started_again(machi
     held = [one["message"] for one in checks if one["check"] == "ports"]
     assert len(held) == 2 and all(one.startswith("held by Sluice") for one in held)
     assert len(started.read_text()) <= 2  # its own starts: one for each era
+
+
+@pytest.mark.parametrize(("program", "comes_with"), [("uvx", "uv"), ("npx", "Node.js")])
+def test_a_program_that_is_missing_is_named_with_what_brings_it(
+    machine: Machine, program: str, comes_with: str
+) -> None:
+    machine.config["servers"]["new"] = {"command": program, "env": {"PATH": str(machine.home)}}
+    machine.write()
+    (fault,) = machine.faults()
+    assert fault["hint"] == f"install {comes_with}, which it comes with, or write its path"
+
+
+def test_what_a_running_sluice_has_not_finished_is_no_failure(machine: Machine, tmp_path: Path) -> None:
+    came = machine.script("came", "#!/bin/sh\nexec sleep 1000\n", "elsewhere")
+    sleeping = {"command": "/bin/sleep", "args": ["1000"], "era": "legacy"}
+    machine.config["servers"] |= {"late": sleeping | {"start_timeout": "1h"}, "came": {"command": "came", "args": []},
+                                  "hangs": sleeping | {"start_timeout": "1s"}}  # fmt: skip
+    (tmp_path / "other").mkdir()
+    settings = {name: value for name, value in machine.config.items() if name != "listen"}
+    settings["policy"] = {"use": "open", "watch": False}
+    with sluice(settings, tmp_path / "other", ready=False) as process:
+        until_so(lambda: "server is down" in process.log())
+        process.config.write_text(process.config.read_text().replace('"came",', f"{json.dumps(str(came))},"))
+
+        def found() -> dict[str, Json]:
+            done = run(machine.home, "doctor", "--json", "-c", str(process.config), env=machine.env)
+            rows = json.loads(done.stdout)["checks"]
+            return {one["subject"]: one for one in rows if one["check"] == "servers"}
+
+        until_so(lambda: found()["hangs"]["state"] == "failed")
+        checks = found()
+    assert (checks["late"]["state"], checks["came"]["state"]) == ("warning", "warning")
+    assert checks["late"]["message"].startswith("it is still starting")
+    assert checks["came"]["message"] == "the Sluice that runs has not found its program, which is there now"
+    assert checks["hangs"]["message"] == "it does not answer"
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from sluicegate.app import state
 from sluicegate.catalog_cache.snapshot_store import definitions, places
 from sluicegate.cli.doctor_machine import Diagnosis, Examined
 from sluicegate.cli.output import count
-from sluicegate.cli.programs import not_found
+from sluicegate.cli.programs import is_found_by_all, not_found
 from sluicegate.cli.reached_servers import ReachedServer, reach_these
 from sluicegate.login.records import LOGINS
 
@@ -28,6 +28,7 @@ SOON: Final = 7 * 86400.0
 MANY_TOKENS: Final = 20_000
 _SKEW: Final = 60.0
 _ERROR: Final = re.compile(r"(?:npm )?(?:error|fatal)\b", re.IGNORECASE)
+_NO_PROGRAM: Final = re.compile(r"the command .+ (?:was not found on PATH|does not exist)")
 _MOST_LINES: Final = 10
 _CHARACTERS: Final = 4  # of JSON in a token, about
 
@@ -46,10 +47,12 @@ async def reach_all(examined: Examined, done: Callable[[int], None]) -> dict[str
 
 
 def _from_row(row: dict[str, Any]) -> ReachedServer:
-    is_up = row.get("status") == "up"
+    status, hangs = row.get("status"), str(row.get("lists")).endswith("does not answer")
+    error = str(row.get("last_error") or ("it does not answer" if hangs else ""))
     return ReachedServer(
-        0.0, is_up, str(row.get("last_error") or ""), str(row.get("exit") or ""), list(row.get("stderr") or ()),
-        str(row.get("noise") or ""), needs_login=bool(row.get("needs_login")),
+        0.0, status == "up", error, str(row.get("exit") or ""), list(row.get("stderr") or ()),
+        str(row.get("noise") or ""), needs_login=bool(row.get("needs_login")), hangs=hangs,
+        is_starting=status == "starting" and not hangs,
     )  # fmt: skip
 
 
@@ -70,6 +73,12 @@ def servers(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[D
             yield Diagnosis(key, "skipped", "its program is missing")
         elif one.needs_login and state.peek(examined.config, [f"{LOGINS}/{key}/"]):
             yield Diagnosis(key, "ok", "it wants a login, and somebody is logged in: see `sluice logins`")
+        elif one.is_starting:
+            message, hint = "it is still starting, as the Sluice says that runs", "wait, and run sluice doctor again"
+            yield Diagnosis(key, "warning", message, hint)
+        elif not one.is_up and _is_behind(examined.config.servers[key], one):
+            message = "the Sluice that runs has not found its program, which is there now"
+            yield Diagnosis(key, "warning", message, "Sluice follows within five seconds: run sluice doctor again")
         elif not one.is_up:
             said = f"; it wrote: {_telling(one.stderr)}" if one.stderr else ""
             yield Diagnosis(key, "failed", (one.error or "it is down") + said, _hint(examined.config, key, one))
@@ -80,6 +89,12 @@ def servers(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[D
         if one.is_up and one.noise:
             message = f"it writes to stdout what is no message: {one.noise}"
             yield Diagnosis(key, "warning", message, "make it log to stderr; other clients may fail at this")
+
+
+def _is_behind(section: config.AnyServer, one: ReachedServer) -> bool:
+    """Whether a Sluice that runs says what was so before its program was installed, or its path was written."""
+    is_missing = _NO_PROGRAM.match(one.error) is not None
+    return isinstance(section, config.StdioServer) and is_missing and is_found_by_all(section)
 
 
 def _hint(loaded: config.Config, key: str, one: ReachedServer) -> str:

@@ -15,6 +15,7 @@ from sluicegate.desktop.variables import as_text
 SHORT_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 """What programs with a window and services get, give or take a directory; on Windows they get the user's own PATH."""
 _SHIMS: Final = "shims"
+_COMES_WITH: Final = {"npx": "Node.js", "npm": "Node.js", "node": "Node.js", "uvx": "uv", "docker": "Docker"}
 # Where version managers keep what their shims start, for people who do not keep it in the usual place.
 _ROOTS: Final = ("ASDF_DATA_DIR", "MISE_DATA_DIR", "PYENV_ROOT", "VOLTA_HOME")
 
@@ -28,7 +29,7 @@ def make_absolute(server: dict[str, Any]) -> Iterator[str]:
         return
     found = shutil.which(name)
     if found is None:
-        yield f"the program {name} is not on your PATH; install it, or write its path"
+        yield f"the program {name} is not on your PATH; {_how_to_get(name)}"
         return
     program = Path(found).absolute()
     if "fnm_multishells" in program.parts:  # links that end with the shell
@@ -64,6 +65,11 @@ def found_program(server: StdioServer) -> str | None:
     return shutil.which(server.command, path=_own_path(server))
 
 
+def is_found_by_all(server: StdioServer) -> bool:
+    """Whether a Sluice finds it that has another PATH than this shell."""
+    return os.path.isabs(server.command) and found_program(server) is not None
+
+
 def _own_path(server: StdioServer) -> str | None:
     return server.env["PATH"].get_secret_value() if "PATH" in server.env else None
 
@@ -79,6 +85,12 @@ def write_absolute(path: Path, key: str) -> str:
     return f"{key} is started by {found}"
 
 
+def _how_to_get(name: str) -> str:
+    comes_with = _COMES_WITH.get(name)
+    what = f"install {comes_with}, which it comes with" if comes_with else "install it"
+    return f"{what}, or write its path"
+
+
 def _missing(server: StdioServer) -> tuple[str, str]:
     is_path = os.path.dirname(server.command) != ""
     name = printable(server.command)
@@ -86,6 +98,6 @@ def _missing(server: StdioServer) -> tuple[str, str]:
     if " " in server.command:
         return message, "arguments go into args: command: npx, args: [-y, PACKAGE]"
     if not is_path:
-        return message, "install it, or write its path"
+        return message, _how_to_get(name)
     found = shutil.which(os.path.basename(server.command), path=_own_path(server))
     return message, f"did you mean {printable(found)}?" if found else "install it, or correct the path"

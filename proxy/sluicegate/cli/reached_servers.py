@@ -41,6 +41,7 @@ class ReachedServer:
     tools: list[dict[str, Any]] | None = None
     needs_login: bool = False
     hangs: bool = False
+    is_starting: bool = False
 
 
 @contextmanager

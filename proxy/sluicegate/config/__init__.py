@@ -248,7 +248,7 @@ def find_config(named: Path | None = None, environ: Mapping[str, str] = os.envir
     found = candidates[0] if len(candidates) == 1 else next((path for path in candidates if path.is_file()), None)
     if found is None:
         looked = " and ".join(map(str, candidates))
-        hint = "`sluice init` writes one; -c FILE names one"
+        hint = "`sluice install` or `sluice init` writes one; -c FILE names one"
         raise ConfigError(
             [ConfigFinding(NAME, 1, 1, "no-config", f"there is no config file; looked at {looked}", hint)]
         )
