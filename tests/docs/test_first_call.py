@@ -60,8 +60,8 @@ def client_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_commands_of_the_desktop_tutorial_print_what_is_shown(client_file: Path, tmp_path: Path) -> None:
     tutorial = (ROOT / "docs" / "tutorials" / "desktop.md").read_text("utf-8")
-    lines = [line for lines in blocks(tutorial, "sh") for line in lines.splitlines()]
-    dry, install, status, servers, tools, approvals, approve, doctor = (line.partition("  ")[0] for line in lines)
+    lines = [line.partition("  ")[0] for lines in blocks(tutorial, "sh") for line in lines.splitlines()]
+    dry, install, status, classes, servers, tools, approvals, approve, doctor = lines
     assert blocks(README, "sh")[1].splitlines()[1:] == [install, status] and dry == f"{install} --dry-run"
     shown, note = (text.replace("/home/ann", str(tmp_path)) for text in blocks(tutorial, "text"))
     before = client_file.read_bytes()
@@ -76,6 +76,8 @@ def test_the_commands_of_the_desktop_tutorial_print_what_is_shown(client_file: P
     said = json.loads(in_tutorial.partition(": ")[2])
     assert said.keys() == entry.keys() and said["args"] == entry["args"][-3:]
     assert re.search(r"^claude-desktop +installed ", run(tmp_path, *status.split()[1:]).stdout, re.MULTILINE)
+    asked = run(tmp_path, *classes.split()[1:])
+    assert asked.returncode == 2 and "--yes writes classes" in asked.stderr
     for command in (servers, tools, approvals, approve):  # nothing has started it yet
         asked = run(tmp_path, *command.split()[1:])
         assert asked.returncode == 4 and "no Sluice runs with" in asked.stderr

@@ -269,11 +269,11 @@ def _show(as_json: bool, path: Path, done: Json, notes: list[str], problems: lis
         return
     verb, name = next(iter(done.items()))
     print_out(f"{verb} {name}: {path}")
-    for line in _hints(path, notes, problems):
+    for line in hints(path, notes, problems):
         info(line)
 
 
-def _hints(path: Path, notes: list[str], problems: list[str]) -> Iterator[str]:
+def hints(path: Path, notes: list[str], problems: list[str]) -> Iterator[str]:
     yield from (f"note  {printable(one)}" for one in [*notes, *problems])
     loaded = config.check(path).config
     if loaded is not None and not loaded.policy.watch:

@@ -19,7 +19,7 @@ import typer
 from sluicegate import config
 from sluicegate.app.instance_lock import InstanceLock
 from sluicegate.cli.options import ConfigFile
-from sluicegate.cli.output import Code, info, load_sound, printable, stop
+from sluicegate.cli.output import Code, Stopped, info, load_sound, printable, stop
 from sluicegate.cli.output import Unreachable as Unreachable
 from sluicegate.config import Address, Config, ConfigError
 
@@ -275,3 +275,13 @@ def reachable(address: config.Address) -> config.Address:
     if address.host in ("0.0.0.0", "::"):
         return config.Address("::1" if ":" in address.host else "127.0.0.1", address.port)
     return address
+
+
+def running_servers(path: Path) -> list[dict[str, Any]] | None:
+    """The servers of the Sluice that runs with this config, as its operator sees them; None where none answers."""
+    try:
+        with Admin(path, as_operator=True).client() as client:
+            response = client.get("servers")
+            return list(response.json()["servers"]) if response.status_code == 200 else None
+    except (Unreachable, Stopped, httpx.HTTPError, ValueError, KeyError, TypeError):
+        return None

@@ -17,6 +17,7 @@ setattr(TyperArgument, "display_type_rich", lambda argument, ctx: None)  # noqa:
 
 COMMANDS: Final = {
     "init": "init", "install": "install", "uninstall": "install", "status": "install", "add": "add", "remove": "add",
+    "classes": "classes",
     "serve": "serve", "stdio": "stdio", "demo": "demo", "check": "check", "doctor": "doctor", "explain": "explain",
     "servers": "servers", "logs": "servers", "tools": "servers", "prompts": "servers", "resources": "servers",
     "login": "login", "logout": "login", "logins": "login",

@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import anyio
-import httpx
 import typer
 from anyio.to_thread import run_sync
 
 from sluicegate import config
 from sluicegate.cli import doctor_machine, doctor_servers
-from sluicegate.cli.admin import Admin, Unreachable
+from sluicegate.cli.admin import Admin, running_servers
 from sluicegate.cli.check import examine
 from sluicegate.cli.doctor_machine import Diagnosis, Examined
 from sluicegate.cli.options import AsJson, ConfigFile
-from sluicegate.cli.output import Code, Stopped, count, info, print_json, print_out, printable, stop
+from sluicegate.cli.output import Code, count, info, print_json, print_out, printable, stop
 from sluicegate.cli.reached_servers import quiet_log
 from sluicegate.cli.terminal import coloured, progress
 
@@ -92,17 +91,7 @@ def _lines(found: list[tuple[str, Diagnosis]]) -> Iterator[str]:
 def _examined(named: Path | None) -> Examined:
     path, checked = examine(named)
     loaded = checked.config or config.check(path).config if path.is_file() else None
-    return Examined(path.absolute(), checked.findings, loaded, _rows(path) if loaded else None)
-
-
-def _rows(path: Path) -> list[dict[str, Any]] | None:
-    """The servers of the Sluice that runs with this config, as its operator sees them; None where none answers."""
-    try:
-        with Admin(path, as_operator=True).client() as client:
-            response = client.get("servers")
-            return list(response.json()["servers"]) if response.status_code == 200 else None
-    except (Unreachable, Stopped, httpx.HTTPError, ValueError, KeyError, TypeError):
-        return None
+    return Examined(path.absolute(), checked.findings, loaded, running_servers(path) if loaded else None)
 
 
 def _get(path: Path) -> Callable[[str], int]:

@@ -191,7 +191,7 @@ def sizes(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Dia
     """What the definitions of all tools cost a client that shows each of them to its model."""
     if (loaded := examined.config) is None:
         return
-    stored = _stored(loaded)
+    stored = stored_tools(loaded)
     found = {key: one.tools if one.tools is not None else stored.get(key, []) for key, one in reached.items()}
     tokens_of = {key: sum(len(json.dumps(tool)) for tool in own) // _CHARACTERS for key, own in found.items()}
     total, number = sum(tokens_of.values()), sum(map(len, found.values()))
@@ -206,7 +206,8 @@ def sizes(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Dia
         yield Diagnosis("names.max", "warning", "some clients refuse names of more than 64 characters", hint)
 
 
-def _stored(loaded: config.Config) -> dict[str, list[dict[str, Any]]]:
+def stored_tools(loaded: config.Config) -> dict[str, list[dict[str, Any]]]:
+    """What Sluice last knew of each server, whichever client it was for; empty where it knows no list."""
     prefixes = {key: places(key, server.identity) for key, server in loaded.servers.items()}
     stored = state.peek(loaded, tuple(prefixes.values()))
     return {

@@ -3,7 +3,7 @@ and accepts them."""
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,11 +77,17 @@ def propose(path: Path, text: str, servers: dict[str, Any]) -> Proposals:
     loaded = config.check_text(plain.removeprefix("\ufeff"), str(path), folder, os.environ).config
     if loaded is None or not servers:
         return {}
-    enabled = [key for key in servers if loaded.servers[key].enabled]
+    return propose_for(loaded, [key for key in servers if loaded.servers[key].enabled])
+
+
+def propose_for(loaded: config.Config, keys: Sequence[str]) -> Proposals:
+    """Starts each of these servers once, at the same time."""
+    if not keys:
+        return {}
     about = f"starting servers, at most {START_WITHIN:g} seconds"
-    with progress(about, len(enabled)) as done, quiet_log():
-        reached = anyio.run(reach_these, loaded, dict.fromkeys(enabled, START_WITHIN), done)
-    return {key: _proposal(key, reached[key]) for key in enabled}
+    with progress(about, len(keys)) as done, quiet_log():
+        reached = anyio.run(reach_these, loaded, dict.fromkeys(keys, START_WITHIN), done)
+    return {key: _proposal(key, reached[key]) for key in keys}
 
 
 def _proposal(key: str, server: ReachedServer) -> Proposal:
@@ -91,8 +97,12 @@ def _proposal(key: str, server: ReachedServer) -> Proposal:
         return Proposal(None, server.error or "it is down", hangs=server.hangs)
     if not server.tools:
         return Proposal(None, "it has none")
-    classes = proposed(server.tools)
-    names = (tool.get("name") for tool in server.tools)
+    return proposal_of(server.tools)
+
+
+def proposal_of(tools: Sequence[dict[str, Any]]) -> Proposal:
+    classes = proposed(tools)
+    names = (tool.get("name") for tool in tools)
     others = [name for name in names if isinstance(name, str) and name not in classes]
     return Proposal(classes, others=tuple(others[:_MOST]))
 
@@ -122,8 +132,7 @@ def show_classes(proposals: Proposals) -> None:
     for key, found in proposals.items():
         if found.classes is None:
             info(f"note  {key} lists no tools now: {printable(found.why)}; each will count as `write`.")
-            again = f"`sluice remove {key}` and `sluice add {key} -- COMMAND`"
-            info(f"      See `sluice doctor`. For classes, {again} once it runs")
+            info(f"      See `sluice doctor`. Once it runs, `sluice classes {key}` proposes its classes")
             continue
         for class_ in ("read", "destroy"):
             if names := [printable(name) for name, own in found.classes.items() if own == class_]:

@@ -224,18 +224,44 @@ def with_server_last(text: str, key: str, server: Mapping[str, Any]) -> str:
 
 def without_server(text: str, key: str) -> str:
     """A config file without one server. What stands above the server and below it stays, comments as well."""
-    own = _own_lines(text)
-    if not own:
+    found = _lines_of(text, key)
+    if not found:
         return text
-    lines, indent, head, end = own
-    is_key = re.compile(rf"""{indent}(?:{re.escape(key)}|"{re.escape(key)}"|'{re.escape(key)}')[ ]*:""")
-    start = next((at for at in range(head, end) if is_key.match(lines[at])), None)
-    if start is None:
-        return text
-    stop = _end_of(lines, start + 1, indent)
+    lines, start, stop, _ = found
     while stop < len(lines) and not lines[stop].strip() and not lines[start - 1].strip():
         stop += 1  # of two gaps, one stays
     return "".join(lines[:start] + lines[stop:])
+
+
+def with_classes(text: str, key: str, classes: Mapping[str, str]) -> str:
+    """A config file with classes for a server that has none: below `tools:`, else behind the server's last line."""
+    found = _lines_of(text, key)
+    if not found:
+        return text
+    lines, start, stop, indent = found
+    newline = "\r\n" if "\r\n" in text else "\n"
+    member = re.compile(rf"({indent}[ \t]+)[^\s#]")
+    inner = next((match[1] for line in lines[start + 1 : stop] if (match := member.match(line))), f"{indent}  ")
+    is_tools = re.compile(rf"{inner}tools:[ \t]*(?:#.*)?$")
+    at = next((at for at in range(start + 1, stop) if is_tools.match(lines[at].rstrip("\r\n"))), None)
+    section = [f"{inner}tools:"] if at is None else []
+    deeper = re.compile(rf"({inner}[ ]+)[^\s#]").match(lines[at + 1]) if at is not None and at + 1 < stop else None
+    section.append(f"{deeper[1] if deeper else f'{inner}  '}classes: {_flow(classes)}")
+    at = stop if at is None else at + 1
+    above = "".join(lines[:at])
+    gap = "" if above.endswith("\n") else newline
+    return above + gap + newline.join([*section, ""]) + "".join(lines[at:])
+
+
+def _lines_of(text: str, key: str) -> tuple[list[str], int, int, str] | None:
+    """The lines, those of one server from its key to the one behind its last, and the indentation of its key."""
+    own = _own_lines(text)
+    if not own:
+        return None
+    lines, indent, head, end = own
+    is_key = re.compile(rf"""{indent}(?:{re.escape(key)}|"{re.escape(key)}"|'{re.escape(key)}')[ ]*:""")
+    start = next((at for at in range(head, end) if is_key.match(lines[at])), None)
+    return None if start is None else (lines, start, _end_of(lines, start + 1, indent), indent)
 
 
 def _own_lines(text: str) -> tuple[list[str], str, int, int] | None:
