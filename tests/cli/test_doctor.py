@@ -348,7 +348,8 @@ def a_server_that_the_client_starts_too(m: Machine) -> Callable[[Json], None]:
     assert run(m.home, "install", "cursor", "--keep", "--yes", env=m.env).returncode == 0
 
     def mend(fault: Json) -> None:
-        assert fault["hint"].startswith(f"take fs out of {path}")
+        assert f"take fs out of {path}" in fault["hint"]
+        assert fault["hint"].startswith("sluice install cursor moves them to Sluice; or ")
         entries = json.loads(path.read_text())
         del entries["mcpServers"]["fs"]
         path.write_text(json.dumps(entries))

@@ -455,3 +455,18 @@ def test_where_nobody_can_be_asked_no_server_is_started_for_nothing(home: Path) 
     done = run(home, "install", "cursor")
     assert done.returncode == 2 and done.stderr.endswith("--yes changes the files without a question\n")
     assert not started.exists()
+
+
+def test_servers_that_a_client_got_again_move_again_and_come_back_as_was_said(home: Path) -> None:
+    file = CLIENTS["cursor"].file()
+    file.parent.mkdir(parents=True)
+    one, two = ({"command": "/bin/sh", "args": [word]} for word in "ab")
+    file.write_text(json.dumps({"mcpServers": {"one": one, "two": two}}))
+    assert sluice(home, "install", "cursor", "--yes").returncode == 0
+    entries = json.loads(file.read_text())["mcpServers"]
+    file.write_text(json.dumps({"mcpServers": entries | {"one": one, "three": two}}))
+    again = sluice(home, "install", "cursor", "--yes")
+    assert again.returncode == 0 and "Sluice itself" not in again.stderr
+    done = run(home, "uninstall", "cursor", "--yes")
+    assert "these come back: two\n" in done.stdout and "put back: two\n" in done.stdout
+    assert json.loads(file.read_text())["mcpServers"] == {"one": one, "two": two, "three": two}

@@ -294,5 +294,6 @@ def _client(examined: Examined, name: str, state: str) -> Iterable[tuple[str, st
             yield f"it runs since before its file was changed (process {', '.join(map(str, old))})", "restart it"
         twice = sorted(imported_names(about.file()) & examined.config.servers.keys())
         if twice:
-            hint = f"take {', '.join(twice)} out of {about.file()}, or it has each of their tools twice"
+            out = f"take {', '.join(twice)} out of {about.file()}"
+            hint = f"sluice install {name} moves them to Sluice; or {out}: it has each of their tools twice"
             yield f"it starts servers itself that Sluice has, too: {', '.join(twice)}", hint

@@ -35,7 +35,7 @@ from sluicegate.desktop import changes
 from sluicegate.desktop.changes import Changed, FileChange, Journal
 from sluicegate.desktop.clients import CLIENTS
 from sluicegate.desktop.edit import CannotEdit, edited
-from sluicegate.desktop.read import IN_PLAIN_TEXT, NotAClientConfig, parse, read
+from sluicegate.desktop.read import IN_PLAIN_TEXT, IS_SLUICE, NotAClientConfig, parse, read
 
 NAMES: Final = ", ".join(CLIENTS)
 
@@ -188,7 +188,8 @@ def _moving(plan: _Plan, data: bytes, taken: dict[str, Any], secrets: MovedSecre
     if not data.strip() or root not in (parse(data, suffix) or {}):
         return {}
     imported = read(data, suffix)
-    plan.notes += [note for note in imported.notes if not note.endswith(IN_PLAIN_TEXT)]
+    own = f"{changes.NAME}: {IS_SLUICE}"  # of an installation before
+    plan.notes += [note for note in imported.notes if note != own and not note.endswith(IN_PLAIN_TEXT)]
     moved: dict[str, str] = {}
     whose: dict[str, list[str]] = {}  # by note
     for key, name in imported.names.items():

@@ -126,12 +126,24 @@ def plan_of(steps: Sequence[FileChange]) -> str:
     found = contents(Path(steps[-1].path))
     if found is None:
         return "is gone: nothing is written"
-    for step in reversed(steps):
+    for at, step in reversed([*enumerate(steps)]):
         if found not in (step.after, step.before):
-            back = ", ".join(dict.fromkeys(name for one in steps for name in one.moved))
+            back = ", ".join(_coming_back(found, steps[: at + 1]))
             return f"was edited since: {NAME} goes, your edits stay{f', these come back: {back}' if back else ''}"
         found = step.before
     return "is removed, as it was not there before" if found is None else "becomes what it was before, byte for byte"
+
+
+def _coming_back(found: bytes | None, steps: Sequence[FileChange]) -> list[str]:
+    """The moved entries that the file does not have by then: one that is there again is an edit, and stays."""
+    names = list(dict.fromkeys(name for one in steps for name in one.moved))
+    try:
+        document = parse(found, Path(steps[-1].path).suffix.lower()) if found and found.strip() else None
+    except NotAClientConfig:  # `undo` says so
+        return names
+    servers = (document or {}).get(steps[-1].root) or {}
+    there = servers.keys() - {NAME} if is_sluice(servers.get(NAME)) else servers.keys()
+    return [name for name in names if name not in there]
 
 
 def undo(change: FileChange) -> str:

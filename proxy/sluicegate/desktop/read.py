@@ -43,6 +43,7 @@ OTHER_NAMES: Final = {
 STREAMABLE: Final = frozenset({"http", "streamablehttp"})  # compared without - and _
 OURS: Final = frozenset({"sluice", "sluicegate"})
 
+IS_SLUICE: Final = "left out, this is Sluice itself"
 IN_PLAIN_TEXT: Final = "a secret in plain text; put it into a variable and write ${env:NAME}"
 """How a note ends that is about a secret."""
 
@@ -169,7 +170,7 @@ def _import(name: str, entry: Any, project: str, imported: Imported) -> None:
         return
     entry = _flat(entry)
     if _is_ours(entry):
-        note("left out, this is Sluice itself")
+        note(IS_SLUICE)
         return
     server = _server(entry, note)
     if server is None:
