@@ -4,8 +4,8 @@ import json
 import sys
 from pathlib import Path
 
-import listing_server
 import pytest
+from desktop import listing_server
 
 from sluicegate import config
 from sluicegate.app import state
