@@ -16,7 +16,7 @@ from sluicegate.cli.output import Code, info, load, print_json, print_out, print
 from sluicegate.cli.proposed_classes import Proposal, proposal_of, propose_for, show_classes
 from sluicegate.cli.template import with_classes
 
-_WAITS: Final = "the Sluice that runs has no list of it: see sluice servers"
+_WAITS: Final = "the Sluice that runs has no list of it"
 
 
 def classes(
