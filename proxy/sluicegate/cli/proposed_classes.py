@@ -20,7 +20,7 @@ from sluicegate.cli.template import new_file, with_servers
 from sluicegate.cli.terminal import progress
 from sluicegate.protocol.jsonrpc import inside
 
-START_WITHIN: Final = 60.0
+START_WITHIN: Final = 45.0
 """Seconds that each new server has to list its tools, whatever its `start_timeout`: the first start of a package
 downloads it, and those of several share the network."""
 
