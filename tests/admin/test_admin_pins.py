@@ -53,7 +53,7 @@ async def test_what_waits_is_shown_with_its_definitions_where_they_are_wanted() 
         "server": "gh", "era": "modern", "kind": "tool", "name": "x", "state": "changed", "withheld": True,
         "current": fingerprint(NEW), "fingerprint": fingerprint(OLD), "by": "", "at": "1970-01-01T00:00:00Z",
         "waiting": fingerprint(NEW), "since": "1970-01-01T00:00:00Z", "flags": [],
-        "replaced_at": "",
+        "replaced_at": "", "shown_as": "",
     }  # fmt: skip
     (row,) = (await ask.get(f"{PATH}?server=gh&definitions=1")).json()["pins"]
     assert (row["accepted_text"], row["waiting_text"]) == ('{"name":"x"}', '{"description":"new","name":"x"}')

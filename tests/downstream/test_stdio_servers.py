@@ -394,7 +394,8 @@ async def test_a_large_answer_comes_through_a_pipe_that_cannot_say_whether_it_re
 
     monkeypatch.setattr(pipe, "pause_reading", pause_reading)
     monkeypatch.setattr(pipe, "resume_reading", resume_reading)
-    monkeypatch.setattr(pipe, "_add_reader", lambda self, fd, callback: self._loop._add_reader(fd, callback))
+    add_reader = lambda self, fd, callback: self._loop._add_reader(fd, callback)  # noqa: E731
+    monkeypatch.setattr(pipe, "_add_reader", add_reader, raising=False)
     monkeypatch.delattr(pipe, "is_reading", raising=False)
     async with running(command=child(), era="legacy") as rig:
         for _ in range(3):

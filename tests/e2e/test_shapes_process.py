@@ -119,6 +119,12 @@ def test_explain_knows_both_names_and_check_what_fits_nothing(town: Bed) -> None
         done = said("explain", "call", "git__issues", "--as", "ann", "--args", json.dumps(given))
         assert done.returncode == code, done.stdout + done.stderr
 
+    rows = json.loads(said("pins", "list", "--all", "--json").stdout)["pins"]
+    both = {row["name"]: row["shown_as"] for row in rows if row["server"] == "git"}
+    assert both == {"list_issues": "issues", "merge": "", "secret": "", "other": "", "sum": ""}
+    assert "list_issues (shown as issues)" in said("pins", "list", "--all").stdout
+    assert "list_issues (shown as issues): first_use" in said("pins", "diff", "git", "list_issues").stdout
+
     def warnings() -> list[str]:
         found = json.loads(said("check", "--json").stdout)["findings"]
         return sorted(one["message"] for one in found if one["code"].startswith("unknown-"))

@@ -3,7 +3,7 @@
 import importlib
 import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import anyio
@@ -21,7 +21,9 @@ from sluicegate.policy.judge import PolicyEngine, PolicyInForce
 from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist
 from sluicegate.policy.toolsets import Search, Toolset, Toolsets
 from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.methods import Kind
 from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result
+from sluicegate.protocol.shape import Shape
 from sluicegate.router import tool_index
 from sluicegate.router.tool_search import SearchDeps
 from tests.policy.policies import build, clients, lines
@@ -32,19 +34,40 @@ globs = st.lists(
 ).map(tuple)
 
 
+Shapes = Mapping[str, Mapping[tuple[Kind, str], Shape]]
+NO_SHAPES: Shapes = {}
+shape_of = st.builds(
+    lambda has_name, fixed, hide: (has_name, fixed, frozenset({*fixed, *hide})), st.booleans(),
+    st.dictionaries(st.sampled_from(["owner", "page"]), st.integers(0, 3), max_size=2),
+    st.sets(st.sampled_from(["owner", "token"]), max_size=2),
+)  # fmt: skip
+shapings = st.dictionaries(
+    st.sampled_from([(key, own) for key, names in OWN.items() for own in names]), shape_of, max_size=4
+).map(
+    lambda found: {
+        key: {
+            ("tool", own): Shape(f"shown_{own}" if has_name else "", {}, fixed, hidden)
+            for (of, own), (has_name, fixed, hidden) in found.items() if of == key
+        }
+        for key in OWN
+    }
+)  # fmt: skip
+
+
 class House:
     """The guards that matter here, in front of two scripted servers."""
 
-    def __init__(self, engine: PolicyEngine) -> None:
+    def __init__(self, engine: PolicyEngine, shapes: Shapes = NO_SHAPES) -> None:
         async def called(call: Call) -> Outcome:
-            return Result({"content": [{"type": "text", "text": call.params["name"]}]})
+            text = json.dumps([call.params["name"], call.params.get("arguments")])
+            return Result({"content": [{"type": "text", "text": text}]})
 
         self.servers = [Scripted(key, tools=own) for key, own in OWN.items()]
         for server in self.servers:
             server.answers["tools/call"] = called
         self.front = Front(
             *self.servers, may_list=engine.may_list, may_see=engine.may_see, permission_key=engine.permission_key,
-            searching=SearchDeps(engine.search_of, engine.is_pinned, search.TOOLS),
+            searching=SearchDeps(engine.search_of, engine.is_pinned, search.TOOLS), shapes=shapes,
         )  # fmt: skip
         has_search = lambda client: engine.search_of(client).mode != "off"  # noqa: E731
         guarded = chain(
@@ -83,9 +106,9 @@ def is_executed(outcome: Outcome) -> bool:
 
 
 @settings(deadline=None)
-@given(lines, clients, globs, globs, st.booleans())
+@given(lines, clients, globs, globs, st.booleans(), shapings)
 def test_what_is_found_is_what_may_be_called_and_what_would_be_listed(  # type: ignore[no-untyped-def]
-    rows, client, part, pinned, is_whole
+    rows, client, part, pinned, is_whole, shapes
 ) -> None:
     shown = {} if is_whole else {"tool": part}
     at = "" if is_whole else "dev"
@@ -94,7 +117,7 @@ def test_what_is_found_is_what_may_be_called_and_what_would_be_listed(  # type: 
     client = replace(client, toolset=at)
 
     async def main() -> None:
-        searching, plain = House(with_search), House(without)
+        searching, plain = House(with_search, shapes), House(without, shapes)
         async with searching.front, plain.front:
             whole = await plain.listed(client)
             assert await searching.found(client) == whole
@@ -103,15 +126,24 @@ def test_what_is_found_is_what_may_be_called_and_what_would_be_listed(  # type: 
             assert own <= short and short - own <= whole
             for key, names in OWN.items():
                 for one in names:
-                    public = f"{key}__{one}"
+                    shape = shapes[key].get(("tool", one), Shape())
+                    public = f"{key}__{shape.name or one}"
+                    if shape.name:
+                        assert not is_executed(await plain.call(client, f"{key}__{one}")), "it has another name"
                     target = await searching.front.resolver.resolve(Call(client, "tools/call", {"name": public}))
                     assert target is not None
                     is_pinned = with_search.is_pinned(client, target)
                     assert (public in short) is (is_pinned and public in whole)
                     direct = await plain.call(client, public)
                     assert is_executed(direct) is (public in whole)
+                    if isinstance(direct, Result) and is_executed(direct):
+                        assert json.loads(direct.value["content"][0]["text"]) == [one, shape.fixed]
                     assert await searching.call(client, public) == direct
                     assert await searching.call(client, search.CALL, name=public) == direct
+                    for hidden in shape.hidden:
+                        given = await searching.call(client, search.CALL, name=public, arguments={hidden: 9})
+                        assert not is_executed(given), "no client gives what the operator fixed or hid"
+                        assert await plain.call(client, public, **{hidden: 9}) == given
             assert not is_executed(await plain.call(client, search.FIND, query=""))
 
     anyio.run(main)

@@ -28,6 +28,7 @@ from sluicegate.listen import settings as wire
 from sluicegate.listen.auth import ClientKey, IdentitySettings, key_mark
 from sluicegate.listen.auth.issuers import TokenIssuer
 from sluicegate.listen.auth.tokens import TokenSettings
+from sluicegate.policy.pins import Key as DefinitionKey
 from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.elicitation_urls import OwnUrls
 from sluicegate.protocol.input_requests_server import NO_PAGES
@@ -133,7 +134,19 @@ def replica_log(name: str, replica: str) -> str:
 
 
 def pins(config: Config) -> dict[str, Pinned]:
-    return {key: Pinned(server.pinning, server.identity) for key, server in config.servers.items() if server.enabled}
+    return {
+        key: Pinned(server.pinning, server.identity, _shown_names(server))
+        for key, server in config.servers.items() if server.enabled
+    }  # fmt: skip
+
+
+def _shown_names(server: AnyServer) -> dict[DefinitionKey, str]:
+    """The names that clients see of what has another one at its server."""
+    named: list[tuple[DefinitionKey, str]] = [
+        *((("tool", own), shape.name) for own, shape in server.tools.shape.items()),
+        *((("prompt", own), shape.name) for own, shape in server.prompts.shape.items()),
+    ]
+    return {key: name for key, name in named if name}
 
 
 def generation(config: Config, running: Iterable[str]) -> Json:

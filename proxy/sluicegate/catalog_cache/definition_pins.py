@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 import anyio
@@ -37,16 +38,17 @@ POLL: Final = 2.0
 MAX_LINES: Final = 20  # of log for one list
 MAX_EVENTS: Final = 20_000  # changes of one server that are told of at once, and then so many a second
 EVENTS_PER_SECOND: Final = 1.0
-NOT_KEPT: Final = "its text is not kept until its server lists it again: too much of this server waits"
+NOT_KEPT: Final = "too_much at /: its text is not kept until its server lists it again, for too much of it waits"
 _STEP: Final = 0.001  # seconds after which others have their turn
 _MAX_FLAGGED: Final = 10_000  # definitions of which it is remembered what is hidden in them
 
 
 class Pinned(NamedTuple):
-    """A server whose definitions are pinned: how, and who it is."""
+    """A server whose definitions are pinned: how, who it is, and which names the operator gave them for clients."""
 
     mode: Mode
     identity: str
+    shown: Mapping[Key, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class DefinitionPins:
     ) -> None:  # fmt: skip
         self._modes = {server: pinned.mode for server, pinned in servers.items() if pinned.mode != "off"}
         self._identities = {server: pinned.identity for server, pinned in servers.items()}
+        self._shown = {server: pinned.shown for server, pinned in servers.items()}
         self._store = store
         self._on_change = on_change
         self._clock = clock
@@ -260,7 +263,7 @@ class DefinitionPins:
             "state": pins.state(book, key), "withheld": withheld, "current": current,
             "fingerprint": pin.fingerprint if pin else None, "by": pin.by if pin else "", "at": pin.at if pin else "",
             "waiting": held.fingerprint if held else None, "since": held.since if held else "",
-            "flags": flags, "replaced_at": book.replaced_at,
+            "shown_as": self._shown.get(server, {}).get(key, ""), "flags": flags, "replaced_at": book.replaced_at,
         }  # fmt: skip
         texts = {"accepted_text": pin.text if pin else None, "waiting_text": held.text if held else None}
         return {**row, **texts, "deny_row": pins.denying_row(server, key)} if definitions else row
@@ -328,6 +331,7 @@ class DefinitionPins:
 
             def put() -> None:
                 self._modes, self._identities = modes, identities
+                self._shown = {server: pinned.shown for server, pinned in servers.items()}
                 self._books = {owner: book for owner, book in self._books.items() if owner[0] in is_same}
                 self._begun = {server: begun for server, begun in self._begun.items() if server in is_same}
                 self._unwritten = {owner for owner in self._unwritten if owner[0] in is_same}

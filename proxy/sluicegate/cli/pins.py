@@ -61,7 +61,8 @@ def list_(
 def _cells(row: Row) -> list[str]:
     served, when = "no" if row["withheld"] else "yes", row["since"] or row["at"]
     hidden = ",".join(dict.fromkeys(flag.split(" ")[0] for flag in row["flags"])) or "-"
-    identity = [row["server"], row["era"], row["kind"], visible(row["name"]), row["state"]]
+    shown = f" (shown as {row['shown_as']})" if row["shown_as"] else ""
+    identity = [row["server"], row["era"], row["kind"], visible(row["name"]) + shown, row["state"]]
     return [*identity, served, row["current"][:SHORT], hidden, when, row["by"] or "-"]
 
 

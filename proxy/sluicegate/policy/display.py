@@ -150,4 +150,5 @@ def _meant(shown: list[str], before: dict[str, list[str]], after: dict[str, list
 def summary(row: Json) -> str:
     """One line about a pin, and what is hidden in it."""
     words = [row["state"], *row["flags"]]
-    return f"{row['server']} ({row['era']}): {row['kind']} {visible(row['name'])}: {visible(', '.join(words))}"
+    shown = f" (shown as {row['shown_as']})" if row.get("shown_as") else ""
+    return f"{row['server']} ({row['era']}): {row['kind']} {visible(row['name'])}{shown}: {visible(', '.join(words))}"

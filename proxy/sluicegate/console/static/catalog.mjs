@@ -191,7 +191,7 @@ function Pin({ id, waits }) {
     const pin = data.pins.find((/** @type {any} */ one) => idOf(one) === id);
     if (!pin) return html`<div class="empty"><h3>There is no such definition any more</h3></div>`;
     const [before, after] = [pin.accepted_text, pin.waiting_text].map((text) => lines(text ?? ""));
-    return html`<article class="card"><header class="card-head"><div><h2><${Peer} text=${pin.name} /></h2><p class="meta"><${Verdict} word=${pin.withheld ? "withheld" : pin.state.replaceAll("_", " ")} /><span class="badge">${pin.kind}</span><span class="dim">of <${Peer} text=${pin.server} />${
+    return html`<article class="card"><header class="card-head"><div><h2><${Peer} text=${pin.name} />${pin.shown_as && html` <span class="dim">shown as <b>${pin.shown_as}</b></span>`}</h2><p class="meta"><${Verdict} word=${pin.withheld ? "withheld" : pin.state.replaceAll("_", " ")} /><span class="badge">${pin.kind}</span><span class="dim">of <${Peer} text=${pin.server} />${
       pin.since && html`, changed at <${Time} at=${pin.since} />`}</span></p></div></header>
       ${pin.flags.map((/** @type {string} */ flag) => html`<p class="note bad"><${Peer} text=${flag} /></p>`)}${done && html`<p class="note" role="status">${done}</p>`}
       <section class="block"><h3>${pin.waiting ? before.length ? "What changed" : "What is new" : "Definition"} <span class="author">written by the server</span></h3>
