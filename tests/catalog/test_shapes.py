@@ -71,6 +71,28 @@ def test_prompts_and_definitions_of_any_form() -> None:
         assert "owner" not in str(shown)
 
 
+def test_hidden_arguments_are_in_no_part_of_the_schema() -> None:
+    page: Json = {"page": {"type": "integer"}}
+    part: Json = {"properties": {"owner": {"type": "string"}, **page}, "required": ["owner", "page"]}
+    left: Json = {"properties": page, "required": ["page"]}
+    schema: Json = {
+        **part, "allOf": [part, {"anyOf": [part, True]}], "oneOf": [{"required": ["owner"]}, {"required": ["id"]}],
+        "then": part, "dependentRequired": {"page": ["owner", "id"], "owner": ["page"]},
+        "dependentSchemas": {"owner": {}, "page": part}, "dependencies": {"owner": ["id"], "id": ["owner", "page"]},
+        "examples": [{"owner": "x", "page": 1}], "default": {"owner": "x"},
+    }  # fmt: skip
+    shown = Shape(hidden=frozenset({"owner"})).shown({"name": "x", "inputSchema": schema})["inputSchema"]
+    assert "owner" not in str(shown)
+    assert shown == {
+        **left, "allOf": [left, {"anyOf": [left, True]}], "oneOf": [{}, {"required": ["id"]}], "then": left,
+        "dependentRequired": {"page": ["id"]}, "dependentSchemas": {"page": left}, "dependencies": {"id": ["page"]},
+        "examples": [{"page": 1}], "default": {},
+    }  # fmt: skip
+    kept = {"if": part, "not": {"required": ["owner"]}, "properties": {"page": {"properties": {"owner": {}}}}}
+    same = Shape(hidden=frozenset({"owner"})).shown({"name": "x", "inputSchema": kept})["inputSchema"]
+    assert same == kept, "an inner `owner` is another one; a condition without it would say something else"
+
+
 arguments = st.none() | st.dictionaries(st.sampled_from(["owner", "page", "token"]), st.integers() | st.none())
 
 
