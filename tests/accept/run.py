@@ -1,8 +1,10 @@
-"""What `make accept` measures: first lists, or what --console, --fleet, --logins, --packages and --start name."""
+"""What `make accept` measures: first lists, or what --console, --desktop, --fleet, --logins, --packages or --start
+name."""
 
 import sys
 
 import console_pages
+import desktop
 import first_list
 import fleet
 import logins
@@ -11,6 +13,7 @@ import start
 
 OTHERS = {
     "--console": console_pages.main,
+    "--desktop": desktop.main,
     "--fleet": fleet.main,
     "--logins": logins.main,
     "--packages": packages.main,
