@@ -184,6 +184,10 @@ MISTAKES = {
     "no JSON pointer": ("audit: {redact: {pointers: {'a/b': [§body]}}}", ["bad-pointer begins with /"]),
     "unknown key of a sink": ("audit: {sinks: [{name: a, to: 'udp://x', §too: 1}]}", ['unknown-key did you mean "to"']),
     "unknown way to pin": ("servers: {a: {command: x, pin: §maybe}}", ["wrong-value off, warn, review or block"]),
+    "parts of what may not be looked at": (
+        "servers: {a: {command: x, results: block, results_over: §page}}",
+        ["page-and-block with results: block no part"],
+    ),
     "pins of what is not listed": (
         "servers: {a: {command: x, prefix: '', unlisted: forward, pin: §review}}",
         ["pin-and-forward review cannot withhold"],

@@ -1,5 +1,6 @@
 """What is over the limits is kept as its bytes come, and cut into parts by a process of its own."""
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -26,8 +27,12 @@ def encoded(result: Any, id: Any = 7, **more: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": id, "result": result, **more}).encode()
 
 
+def large_answers() -> LargeAnswers:
+    return LargeAnswers(64 * MIB, anyio.Semaphore(1))
+
+
 async def split(data: bytes, method: str = "tools/call") -> AnswerFile | None:
-    large = LargeAnswers(64 * MIB)
+    large = large_answers()
     spool = large.spool(data)
     assert spool is not None
     found = await large.split(spool, 7, method)
@@ -95,15 +100,23 @@ def test_brackets_without_end_take_the_memory_of_that_process_alone() -> None:
     anyio.run(work)
 
 
-def test_whoever_cancels_the_call_ends_the_process() -> None:
+@pytest.mark.parametrize("is_native", [False, True], ids=["a scope", "a task"])
+def test_whoever_cancels_the_call_ends_the_process(is_native: bool) -> None:
     async def work() -> None:
-        large = LargeAnswers(64 * MIB)
+        large = large_answers()
         spool = large.spool(encoded({"content": [{"type": "text", "text": "x" * (32 * MIB)}]}))
         assert spool is not None
-        async with anyio.create_task_group() as group:
-            group.start_soon(large.split, spool, 7, "tools/call")
+        if is_native:
+            task = asyncio.create_task(large.split(spool, 7, "tools/call"))
             await until(lambda: any(children()))
-            group.cancel_scope.cancel()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        else:
+            async with anyio.create_task_group() as group:
+                group.start_soon(large.split, spool, 7, "tools/call")
+                await until(lambda: any(children()))
+                group.cancel_scope.cancel()
         assert spool.file.closed and not any(children())
         again = large.spool(encoded({"content": [{"type": "text", "text": "x"}]}))
         assert again is not None and await large.split(again, 7, "tools/call") is not None, "the next one has its turn"
@@ -129,6 +142,34 @@ def test_parts_are_the_text_and_end_a_line_where_one_ends_near(line: str, count:
     assert "".join(parts) == text and all(0 < len(part) <= PART for part in parts)
     if "\n" in line:
         assert all(part.endswith("\n") for part in parts[:-1])
+
+
+def test_the_folder_that_sluice_was_started_in_gives_the_process_no_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "resource.py").write_text("open('executed', 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    assert anyio.run(split, encoded({"content": [{"type": "text", "text": "x"}]})) is not None
+    assert not (tmp_path / "executed").exists()
+
+
+def test_one_server_takes_no_files_and_no_turn_of_another() -> None:
+    async def work() -> None:
+        processes = anyio.Semaphore(4)
+        bad, good = LargeAnswers(1000, processes), LargeAnswers(1000, processes)
+        begun = [bad.spool(b"x" * 1000) for _ in range(8)]
+        assert all(begun) and bad.spool(b"x") is None
+        spool = good.spool(encoded({"content": [{"type": "text", "text": "x"}]}))
+        assert spool is not None
+        async with bad._turn:
+            assert await good.split(spool, 7, "tools/call") is not None
+
+    anyio.run(work)
+
+
+def test_an_empty_text_has_no_part() -> None:
+    blocks = [{"type": "text", "text": text} for text in ("", "a")]
+    assert documents({"content": blocks}) == [("text/plain", "a")]
 
 
 def test_the_same_said_twice_is_kept_once() -> None:
@@ -239,7 +280,17 @@ def test_an_event_that_cannot_be_kept_is_too_large(stream: bytes, cut: int) -> N
 
 
 def keep_or_not(data: bytes) -> Spool | None:
-    return LargeAnswers(1000).spool(data)
+    return LargeAnswers(1000, anyio.Semaphore(1)).spool(data)
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_a_line_feed_after_a_carriage_return_is_no_line_of_its_own(cut: int) -> None:
+    """An event of another kind would have become a message, for its name comes after its data."""
+    stream = b"data: " + b"x" * 200 + b"\r\nevent: ping\r\n\r\ndata: 1\r\n\r\n"
+    for at in range(200, 225):
+        events = EventParser(StreamPosition(), 100, keep)
+        rest = (one for piece in pieces(stream[at:], [cut]) for one in events.feed(piece))
+        assert [*events.feed(stream[:at]), *rest] == [b"1"], at
 
 
 def test_a_large_event_of_another_kind_is_no_message() -> None:

@@ -2,15 +2,15 @@
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import anyio
 import pytest
 
 from sluicegate.catalog import part_uris
-from sluicegate.catalog_cache import CatalogCache
 from sluicegate.protocol.model import Call, Client, Failure, McpServer, Outcome, Result, Target, Trail, refuse
+from sluicegate.router import large_results
 from sluicegate.router.large_results import LargeResultBounds, LargeResults
 from sluicegate.store import StoreFailed, Write
 from sluicegate.store.memory import MemoryStore
@@ -59,16 +59,12 @@ class Server:
     identity: str = "one"
 
 
-class NoLists:
-    def find(self, *about: object) -> None:
-        return None
-
-
 @dataclass
 class Place:
     clock: Clock = field(default_factory=Clock)
     server: Server = field(default_factory=Server)
     size: int = 100
+    tool: Target | None = TOOL
 
     def __post_init__(self) -> None:
         self.store = MemoryStore(self.clock)
@@ -76,11 +72,12 @@ class Place:
 
     def another(self) -> LargeResults:
         """One of another process with the same store."""
-        servers, lists = {"files": self.server}, NoLists()
-        return LargeResults(
-            cast(dict[str, McpServer], servers), cast(CatalogCache, lists), self.store,
-            LargeResultBounds(self.size, 900.0), self.clock,
-        )  # fmt: skip
+        servers = cast(dict[str, McpServer], {"files": self.server})
+        return LargeResults(servers, self.store, LargeResultBounds(self.size, 900.0), self.clock)
+
+    async def resolved(self, call: Call) -> Target | None:
+        assert (call.method, call.params) == ("tools/call", {"name": "files__cat"})
+        return self.tool
 
     async def keep(self, client: Client, answer: Answer, method: str = "tools/call", target: Target = TOOL) -> Outcome:
         trail = Trail("c1")
@@ -98,7 +95,7 @@ class Place:
     async def text(self, client: Client, uri: str, kept: LargeResults | None = None) -> str | None:
         kept = kept or self.kept
         call = Call(client, "resources/read", {"uri": uri})
-        target, outcome = await kept.resolve(call), await kept.read(call)
+        target, outcome = await kept.resolve(call, self.resolved), await kept.read(call)
         assert (target is None) is isinstance(outcome, Failure), "what is resolved can be read, and nothing else"
         assert target is None or target == Target("files", "tool", "cat", "files__cat", is_part=True)
         return str(outcome.value["contents"][0]["text"]) if isinstance(outcome, Result) else None
@@ -151,6 +148,48 @@ def test_another_server_under_the_same_key_has_no_answers() -> None:
         uri = await place.uri(ANN, 5)
         place.server.identity = "two"
         assert await place.text(ANN, uri) is None
+
+    anyio.run(work)
+
+
+def test_a_tool_that_is_withheld_or_another_by_now_has_none() -> None:
+    async def work() -> None:
+        place = Place()
+        call = Call(ANN, "resources/read", {"uri": await place.uri(ANN, 5)})
+        for place.tool in (None, replace(TOOL, own="dog"), replace(TOOL, server="other")):
+            assert await place.kept.resolve(call, place.resolved) is None
+        place.tool = replace(TOOL, item={"name": "cat", "annotations": {"destructiveHint": True}})
+        found = await place.kept.resolve(call, place.resolved)
+        assert found is not None and found.item is not None and found.is_part, "it is judged by its definition of now"
+
+    anyio.run(work)
+
+
+def test_what_had_to_leave_while_it_was_written_is_not_there() -> None:
+    async def work() -> None:
+        place = Place()
+
+        class Slow(Answer):
+            async def read(self, start: int, length: int) -> bytes:
+                if start == 0:
+                    assert await place.uri(ANN, 90)  # for which this one has to leave
+                return await super().read(start, length)
+
+        refused = await place.keep(ANN, Slow([b"y" * 50]))
+        assert isinstance(refused, Result) and refused.reason == "result_too_large"
+        assert len(await place.store.scan("part:")) == 9 and len(await place.store.scan("result:")) == 1
+
+    anyio.run(work)
+
+
+def test_small_answers_push_out_those_of_whoever_has_the_most_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        monkeypatch.setattr(large_results, "_MAX_ENTRIES", 5)
+        place = Place()
+        large = await place.uri(BOB, 90)
+        many = [await place.uri(ANN, 1) for _ in range(8)]
+        assert await place.text(BOB, large) and await place.text(ANN, many[-1])
+        assert await place.text(ANN, many[0]) is None
 
     anyio.run(work)
 

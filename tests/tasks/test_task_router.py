@@ -173,6 +173,10 @@ async def test_a_task_is_asked_about_at_the_server_that_made_it_alone() -> None:
         assert isinstance(lost, Result) and lost.value["status"] == "failed"
         cancelled = await about(front, "cancel", other)
         assert isinstance(cancelled, Failure)
+        server.ids = 0
+        again = await begin(front)  # the other server gives the same id
+        working = await about(front, "get", again)
+        assert isinstance(working, Result) and working.value["status"] == "working"
 
 
 async def test_what_has_ended_does_not_go_on() -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
+import anyio
+
 from sluicegate import __version__, telemetry
 from sluicegate.app import metric_sources, settings
 from sluicegate.app.approvals import current, redactor
@@ -23,7 +25,7 @@ from sluicegate.catalog_cache import CatalogCache, Resolver
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, PinEvent
 from sluicegate.config import AnyServer, Config
 from sluicegate.downstream.accounts import AccountServers, AnyDownstream
-from sluicegate.downstream.large_answers import LargeAnswers
+from sluicegate.downstream.large_answers import PROCESSES, LargeAnswers
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.downstream.transport.http_transport import http_client
@@ -102,7 +104,7 @@ class Tasking:
         if call.method in ABOUT_A_TASK:
             return await self.router().resolve(call)
         if call.method == "resources/read" and part_uris.is_one(call.params.get("uri")):
-            return await self.large_results().resolve(call)
+            return await self.large_results().resolve(call, resolver.resolve)
         return await resolver.resolve(call) or resolver.unlisted(call)
 
 
@@ -161,7 +163,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
     judges, metrics, config = services.judging, services.metrics, services.config
     hub, sessions, cache = Hub(), Late[ClientSessions | None](None), Late[CatalogCache]()
     tables = ServerTables()
-    large = LargeAnswers(config.limits.paged_results)
+    processes = anyio.Semaphore(PROCESSES)
     tasking = Tasking(inspect_params(tables.inspection), hub, lambda *notified: cache().publish(*notified))
     redact = redactor(config).written
     telemetry.redact_with(redact)
@@ -180,7 +182,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
 
     def server(key: str, section: AnyServer, config: Config) -> AnyDownstream:
         about = settings.server(key, section, config, services.partition.of, redact, services.own_pages)
-        kept = large if section.results_over == "page" else None
+        kept = LargeAnswers(config.limits.paged_results, processes) if section.results_over == "page" else None
         about = replace(about, may_still=partial(_may_still, judges), large=kept)
         client_wait = CLIENT_WAIT if transport == "stdio" else 0.0
         if not may_log_in(section):

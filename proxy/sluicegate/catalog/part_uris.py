@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 PREFIX: Final = "sluice:results/"
-_PART: Final = re.compile(r"sluice:results/([A-Za-z0-9_-]{32})/([1-9][0-9]{0,3})")
+_PART: Final = re.compile(r"sluice:results/([A-Za-z0-9_-]{32})/([1-9][0-9]{0,5})")
 
 
 def uri(id: str, number: int) -> str:

@@ -60,6 +60,8 @@ def _chosen(path: Path, loaded: config.Config, names: list[str]) -> list[str]:
     for name in names:
         if name not in loaded.servers:
             stop(Code.NEGATIVE, f"{printable(name)} is no server of {path}: {', '.join(loaded.servers)}")
+        if not loaded.servers[name].enabled:
+            stop(Code.NEGATIVE, f"{name} is disabled: set servers.{name}.enabled in {path}")
         if loaded.servers[name].tools.classes:
             stop(Code.NEGATIVE, f"tools of {name} have classes already: edit servers.{name}.tools.classes in {path}")
     without = [key for key, one in loaded.servers.items() if one.enabled and not one.tools.classes]

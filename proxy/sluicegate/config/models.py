@@ -235,7 +235,8 @@ class Server(Section):
     and marks the answer; block withholds it, or takes out resources that the client may not read; off looks away."""
     results_over: Literal["refuse", "page"] = "refuse"
     """What becomes of an answer over `limits.max_result` or `limits.result_nodes`: refuse ends the call with
-    `result_too_large`; page keeps it for the client, who reads it in parts with `resources/read`."""
+    `result_too_large`; page keeps it for the client, who reads it in parts with `resources/read`. Not with
+    `results: block`."""
     unlisted: Literal["refuse", "forward"] = "refuse"
     """forward (transparent mode only) also relays names that the server did not list."""
     tools: Tools = written({})

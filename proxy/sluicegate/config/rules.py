@@ -207,6 +207,14 @@ def _forwarding_means_transparent(config: Config) -> Iterator[Problem]:
             yield Problem(("servers", key, "unlisted"), "transparent", message, 'set prefix: "", or remove this key')
 
 
+def _blocked_results_are_whole(config: Config) -> Iterator[Problem]:
+    for key, server in config.servers.items():
+        if server.results_over == "page" and server.results == "block":
+            message = "with results: block no part can be read of what was not looked at as a whole"
+            hint = "remove this key, or set results: warn"
+            yield Problem(("servers", key, "results_over"), "page-and-block", message, hint)
+
+
 def _pins_need_a_list(config: Config) -> Iterator[Problem]:
     for key, server in config.servers.items():
         if server.unlisted == "forward" and server.pinning in ("review", "block"):
@@ -501,7 +509,7 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _the_console_needs_https,
     _toolsets_hold_something, _a_search_covers_many, _shapes_have_names_of_their_own,
     _prefixes_differ, _transparent_means_alone, _forwarding_means_transparent,
-    _pins_need_a_list, _forwarding_outruns_denies,
+    _blocked_results_are_whole, _pins_need_a_list, _forwarding_outruns_denies,
     _timeouts_are_in_order, _named_files_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,
     _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _sessions_let_go_of_processes,
     _the_extra_is_installed, _logins_are_whole, _logins_are_somebodys, _people_can_sign_in,

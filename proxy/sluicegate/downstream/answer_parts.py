@@ -32,7 +32,7 @@ Document = tuple[str, str]
 
 def documents(result: Json) -> list[Document]:
     """What a person or a model would read of a result: its texts as they are, all else as JSON."""
-    found = [_document(item) for item in _items(result)]
+    found = [document for document in map(_document, _items(result)) if document[1]]
     if "structuredContent" in result and not _says(found, result["structuredContent"]):
         found.append(_as_json(result["structuredContent"]))
     return found or [_as_json(result)]

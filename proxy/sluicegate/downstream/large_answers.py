@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import IO, Final
@@ -19,11 +20,18 @@ from sluicegate.protocol.methods import TARGET_KINDS
 from sluicegate.runtime.spool import Spool, SpoolFull, Spools
 
 MEMORY: Final = 1024 * 1024 * 1024
-"""Bytes that the process may have."""
+"""Bytes that the process may have, and less for a smaller answer."""
+_BASE, _FOR_EACH = 256 * 1024 * 1024, 12  # bytes: of Python, and for each one of the answer
 SECONDS: Final = 20
-"""Of its processor time. Half as much again by the clock."""
-_AT_ONCE: Final = 4
-"""Answers of the largest size that are kept in files at once."""
+"""Of its processor time."""
+WITHIN: Final = 30.0
+"""Seconds by the clock, with the wait for its turn."""
+_AT_ONCE: Final = 8
+"""Answers of the largest size that are kept in files at once, of one server."""
+PROCESSES: Final = 4
+"""For all servers together; each has one at a time."""
+# `-P`: no module comes from the folder that Sluice was started in.
+_WORKER: Final = (sys.executable, "-P", "-m", "sluicegate.downstream.answer_parts")
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -51,11 +59,11 @@ class AnswerFile:
 
 
 class LargeAnswers:
-    """Those of all servers. One may have `limit` bytes."""
+    """Those of one server, each of at most `limit` bytes. `processes` is shared with the other servers."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, processes: anyio.Semaphore) -> None:
         self._spools = Spools(limit, limit * _AT_ONCE)
-        self._turn = anyio.Semaphore(1)
+        self._turn, self._processes = anyio.Semaphore(1), processes
 
     def spool(self, data: bytes | bytearray = b"") -> Spool | None:
         """One that has this data; None where there is no room."""
@@ -72,22 +80,31 @@ class LargeAnswers:
         try:
             if method not in TARGET_KINDS:
                 return None
-            async with self._turn:
-                made = AnswerFile(await anyio.to_thread.run_sync(_open), len(spool))
-                command = [sys.executable, "-m", "sluicegate.downstream.answer_parts", str(MEMORY), str(SECONDS)]
-                spool.file.seek(0)
-                with anyio.move_on_after(SECONDS * 1.5):
-                    process = await anyio.open_process(
-                        command, stdin=spool.file, stdout=made.file, stderr=subprocess.DEVNULL, env=_environment()
-                    )
-                    async with process:  # who cancels the call ends it
-                        if await process.wait() == 0:
-                            return await anyio.to_thread.run_sync(_read, made, id)
+            with anyio.move_on_after(WITHIN):
+                async with self._turn, self._processes:
+                    made = AnswerFile(await anyio.to_thread.run_sync(_open), len(spool))
+                    spool.file.seek(0)
+                    memory = min(MEMORY, _BASE + _FOR_EACH * len(spool))
+                    if await _run([*_WORKER, str(memory), str(SECONDS)], spool.file, made.file) == 0:
+                        return await anyio.to_thread.run_sync(_read, made, id)
         except (OSError, ValueError):
             pass  # no room for the file, or no process
         finally:
             spool.close()
         return None
+
+
+async def _run(command: list[str], given: IO[bytes], out: IO[bytes]) -> int:
+    """The exit code. The process ends with whoever waits for it."""
+    null = subprocess.DEVNULL
+    process = await anyio.open_process(command, stdin=given, stdout=out, stderr=null, env=_environment())
+    try:
+        return await process.wait()
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        with anyio.CancelScope(shield=True):
+            await process.aclose()
 
 
 def _environment() -> dict[str, str]:

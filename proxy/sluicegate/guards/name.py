@@ -67,10 +67,10 @@ def name(
                 call, target = await _waited(call, resolve, current)
         if not isinstance(target, Target):
             return begun(call) or target or not_found(call.method, call.params)
-        if not _may_stand(call.method, target):
-            return not_found(call.method, call.params)
         if target.is_part:  # its URI is Sluice's own, and so is that of its contents
             return await inner(replace(call, target=target))
+        if not _may_stand(call.method, target):
+            return not_found(call.method, call.params)
         rewrite = rewriting(target.server)
         own_call = _inwards(call, field, target, rewrite)
         return _outwards(call, own_call, await inner(own_call), target, rewrite)

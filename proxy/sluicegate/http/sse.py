@@ -49,6 +49,7 @@ class EventParser:
         self._keep = keep
         self._spool: Spool | None = None
         self._is_spooling = False  # whether the line that is coming goes there
+        self._is_after_cr = False  # whether that line has ended so, and a line feed belongs to its end
         self._lines = httpx_sse._decoders.SSELineDecoder()
         self._decoder = httpx_sse._decoders.SSEDecoder()
         self._size = 0  # of the lines of the event that is coming
@@ -60,7 +61,11 @@ class EventParser:
     def feed(self, chunk: bytes) -> list[bytes | Spool]:
         """The data of each event that is complete now. Raises `EventTooLarge`."""
         found: list[bytes | Spool] = []
-        if self._is_spooling and not (chunk := self._spooled(chunk)):
+        if self._is_after_cr:
+            chunk, self._is_after_cr = chunk.removeprefix(b"\n"), False
+        if self._is_spooling:
+            chunk = self._spooled(chunk)
+        if not chunk:
             return found
         ends = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
         self._rest = len(chunk) - ends + (0 if ends else self._rest)
@@ -94,6 +99,7 @@ class EventParser:
         if not ends:
             return b""
         self._is_spooling = False
+        self._is_after_cr = chunk[len(line) :] == b"\r"
         end = 2 if chunk[len(line) : len(line) + 2] == b"\r\n" else 1
         return chunk[len(line) + end :]
 

@@ -67,7 +67,7 @@ class Router:
         pages = CombinedLists(servers, lists, resolver, cursors, may_list, views, self.search, searching.tools)
         self._book = TaskRegistry(servers, store, mark=mark)
         self.tasks = TaskRouter(servers, lists, self._book, may_list, may_see, cursors, inspected)
-        self.large_results = LargeResults(servers, lists, store, large)
+        self.large_results = LargeResults(servers, store, large)
         self.task_subscriptions = TaskSubscriptions(self.tasks, about_task)
         self._listener = SubscriptionStreams(
             servers, lists, resolver, hub, views, may_see, decide, self.task_subscriptions, inspected, current

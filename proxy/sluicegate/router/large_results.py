@@ -8,14 +8,15 @@ answer it is. What is kept is bounded for each client and in all: the oldest of 
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sluicegate.catalog import part_uris
-from sluicegate.catalog_cache import CatalogCache
 from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
+from sluicegate.protocol.methods import JUDGED_BY_NAME, TARGET_KINDS
 from sluicegate.protocol.model import (
     Call,
     Client,
@@ -95,10 +96,10 @@ class LargeResults:
     """Without a `store` nothing is kept."""
 
     def __init__(
-        self, servers: Mapping[str, McpServer], lists: CatalogCache, store: Store | None,
+        self, servers: Mapping[str, McpServer], store: Store | None,
         bounds: LargeResultBounds = DEFAULT_BOUNDS, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        self._servers, self._lists, self._store = servers, lists, store
+        self._servers, self._store = servers, store
         self._bounds, self._clock = bounds, clock
 
     # ------------------------------------------------------------ in
@@ -129,7 +130,7 @@ class LargeResults:
         seconds, owner, id = self._bounds.seconds, tasks.owner(call.client), secrets.token_urlsafe(_ID_BYTES)
         entry = _Entry(id, owner, size, parts, self._clock() + seconds)
         await self._enter(store, entry)
-        lengths = [length for _, lengths in large.documents for length in lengths]
+        lengths = [length for _, each in large.documents for length in each]
         start = 0
         for first in range(0, parts, _TOGETHER):
             writes = []
@@ -140,8 +141,8 @@ class LargeResults:
         documents = [[kind, len(lengths)] for kind, lengths in large.documents]
         identity = self._servers[target.server].identity
         about = [target.server, target.kind, target.own, target.public]
-        await store.put(_RECORD + id, dump([owner, call.client.session, identity, *about, documents]), seconds)
-        return entry
+        record = dump([owner, call.client.session, identity, *about, documents])
+        return entry if await self._complete(store, entry, record) else None
 
     async def _enter(self, store: Store, entry: _Entry) -> None:
         """Puts it into the list of all, in place of older ones where there is no room. Raises `StoreFailed`."""
@@ -160,6 +161,20 @@ class LargeResults:
                 return
         raise StoreFailed("the list of large answers is written to without end")
 
+    async def _complete(self, store: Store, entry: _Entry, record: bytes) -> bool:
+        """Makes it readable; False where it has had to leave meanwhile. Raises `StoreFailed`."""
+        for _ in range(_TRIES):
+            before = await store.get(_INDEX)
+            if all(one.id != entry.id for one in _read_index(before)):
+                for key in entry.keys():
+                    await store.delete(key)
+                return False
+            seconds = self._bounds.seconds
+            writes = [Write(_INDEX, before, seconds + _SPARE), Write(_RECORD + entry.id, record, seconds)]
+            if await store.swap(_INDEX, before, writes):
+                return True
+        raise StoreFailed("the list of large answers is written to without end")
+
     def _crowding(self, kept: Sequence[_Entry], entry: _Entry) -> str | None:
         """Whose oldest answer has to leave, for there is no room."""
         sizes: dict[str, int] = {}
@@ -167,21 +182,25 @@ class LargeResults:
             sizes[one.owner] = sizes.get(one.owner, 0) + one.size
         if sizes.get(entry.owner, 0) + entry.size > self._bounds.size and entry.owner in sizes:
             return entry.owner
-        is_full = sum(sizes.values()) + entry.size > _ALL * self._bounds.size or len(kept) >= _MAX_ENTRIES
+        if len(kept) >= _MAX_ENTRIES:
+            return Counter(one.owner for one in kept).most_common(1)[0][0]
+        is_full = sum(sizes.values()) + entry.size > _ALL * self._bounds.size
         return max(sizes, key=sizes.__getitem__) if is_full and sizes else None
 
     # ------------------------------------------------------------ out
 
-    async def resolve(self, call: Call) -> Target | None:
-        """What a part is an answer of: reading it is judged as that call."""
+    async def resolve(self, call: Call, resolve: Callable[[Call], Awaitable[Target | None]]) -> Target | None:
+        """What a part is an answer of: reading it is judged as that call, which `resolve` has to find still."""
         found = part_uris.read(call.params.get("uri"))
         record = None if found is None else await self._record(found[0], call.client)
         if found is None or record is None or record.kind_of(found[1]) is None:
             return None
-        entry = self._lists.find(record.target.server, call.client, record.target.kind, record.target.public)
-        is_listed = entry is not None and entry.target.own == record.target.own
-        target = entry.target if entry is not None and is_listed else record.target
-        return Target(target.server, target.kind, target.own, target.public, target.item, is_part=True)
+        method = next(method for method, kind in TARGET_KINDS.items() if kind == record.target.kind)
+        named = {JUDGED_BY_NAME[method]: record.target.public}
+        target = await resolve(replace(call, method=method, params=named))
+        if target is None or (target.server, target.own) != (record.target.server, record.target.own):
+            return None
+        return replace(target, is_part=True)
 
     async def read(self, call: Call) -> Outcome:
         uri = call.params.get("uri")

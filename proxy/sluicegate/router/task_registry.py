@@ -116,7 +116,9 @@ class TaskRegistry:
         Without a `holder` it is the server's."""
         owner = tasks.owner(call.client)
         existing = self._by_own.get((target.server, task["taskId"]))
-        if existing is not None and not self._is_over(existing):
+        if existing is not None and self.handler(existing) is None:
+            await self._lose(existing)  # another server has its place
+        elif existing is not None and not self._is_over(existing):
             is_same = existing.owner == owner and existing.target == target
             if is_same and not existing.has_ended:
                 return existing
@@ -181,7 +183,7 @@ class TaskRegistry:
 
     def find_own(self, server: str, own: str) -> TaskRecord | None:
         record = self._by_own.get((server, own))
-        return None if record is None or self._is_over(record) else record
+        return None if record is None or self._is_over(record) or self.handler(record) is None else record
 
     def of(self, owner: str, after: int = 0) -> Iterator[TaskRecord]:
         """All of that client's, oldest first, from behind a place in that order."""
