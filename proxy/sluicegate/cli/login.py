@@ -3,12 +3,12 @@ Sluice that runs on it finds it within a second."""
 
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Final, NoReturn, TypeVar
+from typing import Annotated, Final, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
@@ -33,6 +33,9 @@ from sluicegate.protocol.model import Client
 from sluicegate.store import StoreFailed
 
 _TOKEN: Final = "jwt:"
+_ENDS: Final[Mapping[type[Exception], Code]] = {
+    LoginFailed: Code.NEGATIVE, LoginUnavailable: Code.UNREACHABLE, StoreFailed: Code.CONFIG, CannotListen: Code.CONFIG,
+}  # fmt: skip
 _BEGIN_WITHIN: Final = 60.0  # a server and its authorization server may be slow
 
 ServerName = Annotated[
@@ -163,20 +166,21 @@ def _name(whose: str) -> str:
 def _run(loaded: Config, use: Callable[[Logins], Awaitable[T]]) -> T:
     try:
         return anyio.run(_with_logins, loaded, use)
-    except* LoginFailed as errors:
-        stop(Code.NEGATIVE, *_texts(errors))
-    except* LoginUnavailable as errors:
-        stop(Code.UNREACHABLE, *_texts(errors))
-    except* (StoreFailed, CannotListen) as errors:
-        stop(Code.CONFIG, *_texts(errors))
+    except (ExceptionGroup, *_ENDS) as error:  # `except*` would wrap what ends the command, with Python 3.11.2
+        found = list(_alone(error))
+        for kind, code in _ENDS.items():
+            if any(isinstance(one, kind) for one in found) and all(isinstance(one, tuple(_ENDS)) for one in found):
+                stop(code, *(str(one) for one in found if isinstance(one, kind)))
+        raise
 
 
-def _texts(errors: BaseExceptionGroup[Any]) -> list[str]:
-    """What they say, without their groups."""
-    found: list[str] = []
-    for error in errors.exceptions:
-        found += _texts(error) if isinstance(error, BaseExceptionGroup) else [str(error)]
-    return found
+def _alone(error: Exception) -> Iterator[Exception]:
+    """The exceptions of a group, without it."""
+    if isinstance(error, ExceptionGroup):
+        for one in error.exceptions:
+            yield from _alone(one)
+    else:
+        yield error
 
 
 async def _with_logins(loaded: Config, use: Callable[[Logins], Awaitable[T]]) -> T:
