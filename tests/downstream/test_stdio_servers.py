@@ -396,7 +396,8 @@ async def test_a_large_answer_comes_through_a_pipe_that_cannot_say_whether_it_re
     monkeypatch.setattr(pipe, "resume_reading", resume_reading)
     add_reader = lambda self, fd, callback: self._loop._add_reader(fd, callback)  # noqa: E731
     monkeypatch.setattr(pipe, "_add_reader", add_reader, raising=False)
-    monkeypatch.delattr(pipe, "is_reading", raising=False)
+    if "is_reading" in vars(pipe):  # else it has that of its base, which says nothing
+        monkeypatch.delattr(pipe, "is_reading")
     async with running(command=child(), era="legacy") as rig:
         for _ in range(3):
             text = "x" * 64 * 1024

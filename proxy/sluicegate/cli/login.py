@@ -3,7 +3,7 @@ Sluice that runs on it finds it within a second."""
 
 import json
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -33,9 +33,8 @@ from sluicegate.protocol.model import Client
 from sluicegate.store import StoreFailed
 
 _TOKEN: Final = "jwt:"
-_ENDS: Final[Mapping[type[Exception], Code]] = {
-    LoginFailed: Code.NEGATIVE, LoginUnavailable: Code.UNREACHABLE, StoreFailed: Code.CONFIG, CannotListen: Code.CONFIG,
-}  # fmt: skip
+_ENDS: Final = (LoginFailed, LoginUnavailable, StoreFailed, CannotListen)
+_CODES: Final = (Code.NEGATIVE, Code.UNREACHABLE, Code.CONFIG, Code.CONFIG)
 _BEGIN_WITHIN: Final = 60.0  # a server and its authorization server may be slow
 
 ServerName = Annotated[
@@ -168,9 +167,10 @@ def _run(loaded: Config, use: Callable[[Logins], Awaitable[T]]) -> T:
         return anyio.run(_with_logins, loaded, use)
     except (ExceptionGroup, *_ENDS) as error:  # `except*` would wrap what ends the command, with Python 3.11.2
         found = list(_alone(error))
-        for kind, code in _ENDS.items():
-            if any(isinstance(one, kind) for one in found) and all(isinstance(one, tuple(_ENDS)) for one in found):
-                stop(code, *(str(one) for one in found if isinstance(one, kind)))
+        if all(isinstance(one, _ENDS) for one in found):
+            kind, code = next((kind, code) for kind, code in zip(_ENDS, _CODES, strict=True)
+                              if any(isinstance(one, kind) for one in found))  # fmt: skip
+            stop(code, *(str(one) for one in found if isinstance(one, kind)))
         raise
 
 
