@@ -518,7 +518,7 @@ def test_a_place_that_takes_no_checkpoint_is_named_without_its_secrets(
     told = [(record.message, vars(record)["place"], vars(record)["error"]) for record in caplog.records]
     assert told == [
         ("cannot publish the checkpoint", "x", "FileNotFoundError"),
-        ("cannot publish the checkpoint", "127.0.0.1:1/c", "ConnectError"),
+        ("cannot publish the checkpoint", "http://127.0.0.1:1", "ConnectError"),
     ]
     broken = Publisher(tmp_path / "nowhere", "w")
     broken.start()

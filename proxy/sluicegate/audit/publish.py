@@ -79,7 +79,8 @@ class Publisher:
                 _send(destination, data)
             except (OSError, httpx.HTTPError) as error:
                 url = urlsplit(destination)  # a path may be a secret, too: of a webhook it is
-                where = f"{url.scheme}://{url.netloc.rpartition('@')[2]}" if url.netloc else destination
+                bare = destination.partition("?")[0].rpartition("@")[2]
+                where = f"{url.scheme}://{url.netloc.rpartition('@')[2]}" if url.netloc else bare
                 log.warning("cannot publish the checkpoint", extra={"place": where, "error": type(error).__name__})
 
 
