@@ -106,15 +106,15 @@ def is_executed(outcome: Outcome) -> bool:
 
 
 @settings(deadline=None)
-@given(lines, clients, globs, globs, st.booleans(), shapings)
+@given(lines, clients, globs, globs, st.booleans(), shapings, st.booleans())
 def test_what_is_found_is_what_may_be_called_and_what_would_be_listed(  # type: ignore[no-untyped-def]
-    rows, client, part, pinned, is_whole, shapes
+    rows, client, part, pinned, is_whole, shapes, is_legacy
 ) -> None:
     shown = {} if is_whole else {"tool": part}
     at = "" if is_whole else "dev"
     with_search = engine_of(rows, Toolset(at, shown, search=Search("on", 1), pinned=pinned))
     without = engine_of(rows, Toolset(at, shown))
-    client = replace(client, toolset=at)
+    client = replace(client, toolset=at, **({"revision": "2025-11-25", "session": "s"} if is_legacy else {}))
 
     async def main() -> None:
         searching, plain = House(with_search, shapes), House(without, shapes)
