@@ -6,9 +6,11 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_server import Front, Scripted
+from scripted_server import Front, Scripted, tools
+from waiting import until
 
 from sluicegate.guards import ORDER, Handler, chain
 from sluicegate.guards.enforce import enforce
@@ -23,6 +25,7 @@ from tests.policy.policies import build, clients, lines
 
 NAMES = {"git": ("get_x", "delete_x", "x"), "k8s": ("get_x", "put_y")}
 URIS = {"git": ("file:///a", "file:///b/c"), "k8s": ("file:///a",)}
+CHANGED = "notifications/tools/list_changed"
 CAPABILITIES: Json = {
     "tools": {"listChanged": True}, "prompts": {}, "resources": {"subscribe": True}, "completions": {},
 }  # fmt: skip
@@ -123,3 +126,37 @@ def test_what_is_completed_and_told_of_is_what_may_be_used(  # type: ignore[no-u
 
     anyio.run(main)
     assert engine.errors == 0
+
+
+@pytest.mark.parametrize("at", ["", "dev"])
+async def test_a_changed_list_is_told_where_the_toolset_shows_the_change(at: str) -> None:
+    policy = build([("p", "*", "*", "*", "*", "allow")], False)
+    toolset = Toolset("dev", {"tool": ("git/get_*",)})
+    lists = allowlist({key: ToolRules() for key in NAMES})
+    engine = PolicyEngine(PolicyInForce(Rulebook(policy, Classes({}), lists, toolsets=Toolsets((toolset,), policy))))
+    place = Place(engine, Client("key:ann", toolset=at))
+    server = place.servers[0]
+    send, receive = anyio.create_memory_object_stream[Notification](100)
+
+    async def is_told(*names: str, awaited: bool) -> bool:
+        """Whether the client is told of these new names, once the server was listed anew."""
+        server.items["tools/list"], before = tools(*names), server.count("tools/list")
+        place.front.lists.publish("git", None, Notification(CHANGED, {}))
+        await until(lambda: server.count("tools/list") > before)
+        await (until(lambda: receive.statistics().current_buffer_used) if awaited else anyio.sleep(0.1))
+        told = receive.statistics().current_buffer_used > 0
+        while receive.statistics().current_buffer_used:
+            assert receive.receive_nowait().method == CHANGED
+        return told
+
+    async with place.front as front, send, receive:
+        await front.names("tools/list", place.client)
+        async with anyio.create_task_group() as group:
+            wanted = {"notifications": {"toolsListChanged": True}}
+            group.start_soon(place.handler, Call(place.client, "subscriptions/listen", wanted, emit=send.send))
+            await receive.receive()
+            is_whole = at == ""
+            told = await is_told("get_x", "x", "paint_x", awaited=is_whole)
+            assert told is is_whole, "outside of the toolset nothing has changed"
+            assert await is_told("get_x", "x", "paint_x", "get_new", awaited=True)
+            group.cancel_scope.cancel()
