@@ -9,25 +9,18 @@ each: the call's `run`, `what` became of it, and which process `pid` says so.
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from mcp.server.lowlevel import NotificationOptions, Server
-from mcp.server.sse import SseServerTransport
-from mcp.server.stdio import stdio_server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import SamplingMessage, ServerCapabilities, TextContent, Tool
 from pydantic import AnyUrl
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Mount, Route
+from sdk1_transports import over_http, over_sse, serve_stdio
 
 Json = dict[str, Any]
 JOURNAL = Path(sys.argv[1])
@@ -168,39 +161,12 @@ async def unsubscribe(uri: AnyUrl) -> None:
     WATCHED.pop(str(uri), None)
 
 
-async def serve_stdio() -> None:
-    async with stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options())
-
-
-def over_http() -> Starlette:
-    manager = StreamableHTTPSessionManager(server)
-
-    @contextlib.asynccontextmanager
-    async def life(app: Starlette) -> AsyncIterator[None]:
-        async with manager.run():
-            yield
-
-    return Starlette(routes=[Mount("/mcp", manager.handle_request)], lifespan=life)
-
-
-def over_sse() -> Starlette:
-    transport = SseServerTransport("/messages/")
-
-    async def connect(request: Request) -> Response:
-        async with transport.connect_sse(request.scope, request.receive, request._send) as streams:
-            await server.run(streams[0], streams[1], server.create_initialization_options())
-        return Response()
-
-    return Starlette(routes=[Route("/sse", connect), Mount("/messages/", transport.handle_post_message)])
-
-
 async def main(port: int | None, transport: str) -> None:
     note("-", "started")
     if port is None:
-        await serve_stdio()
+        await serve_stdio(server)
     else:
-        app = over_sse() if transport == "sse" else over_http()
+        app = over_sse(server) if transport == "sse" else over_http(server)
         await uvicorn.Server(
             uvicorn.Config(app, port=port, log_level="warning", timeout_graceful_shutdown=0)
         ).serve()  # fmt: skip

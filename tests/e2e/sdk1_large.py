@@ -11,24 +11,16 @@ PORT sse     for HTTP+SSE, the transport of 2024-11-05
 says.
 """
 
-import contextlib
 import json
 import sys
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
 import uvicorn
 from mcp.server.lowlevel import Server
-from mcp.server.sse import SseServerTransport
-from mcp.server.stdio import stdio_server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import EmbeddedResource, ImageContent, TextContent, TextResourceContents, Tool
 from pydantic import AnyUrl
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Mount, Route
+from sdk1_transports import over_http, over_sse, serve_stdio
 
 LINE = 100
 OBJECT: dict[str, Any] = {"type": "object"}
@@ -70,35 +62,8 @@ async def read(uri: AnyUrl) -> str:
     return lines(int(str(uri).partition(":")[2]))
 
 
-async def serve_stdio() -> None:
-    async with stdio_server() as (incoming, outgoing):
-        await server.run(incoming, outgoing, server.create_initialization_options())
-
-
-def over_http(is_json: bool) -> Starlette:
-    manager = StreamableHTTPSessionManager(server, json_response=is_json)
-
-    @contextlib.asynccontextmanager
-    async def life(app: Starlette) -> AsyncIterator[None]:
-        async with manager.run():
-            yield
-
-    return Starlette(routes=[Mount("/mcp", manager.handle_request)], lifespan=life)
-
-
-def over_sse() -> Starlette:
-    transport = SseServerTransport("/messages/")
-
-    async def connect(request: Request) -> Response:
-        async with transport.connect_sse(request.scope, request.receive, request._send) as streams:
-            await server.run(streams[0], streams[1], server.create_initialization_options())
-        return Response()
-
-    return Starlette(routes=[Route("/sse", connect), Mount("/messages/", transport.handle_post_message)])
-
-
 if len(sys.argv) == 1:
-    anyio.run(serve_stdio)
+    anyio.run(serve_stdio, server)
 else:
-    app = over_sse() if sys.argv[-1] == "sse" else over_http(sys.argv[-1] == "json")
+    app = over_sse(server) if sys.argv[-1] == "sse" else over_http(server, sys.argv[-1] == "json")
     uvicorn.run(app, port=int(sys.argv[1]), log_level="warning", timeout_graceful_shutdown=0)

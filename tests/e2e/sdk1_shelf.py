@@ -10,22 +10,17 @@ part of it; `flood` tells of `count` parts of it with long names; `watched` says
 """
 
 import asyncio
-import contextlib
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import uvicorn
 from mcp.server.lowlevel import Server
-from mcp.server.stdio import stdio_server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import Resource, ServerCapabilities, TextContent, Tool
 from pydantic import AnyUrl
-from starlette.applications import Starlette
-from starlette.routing import Mount
+from sdk1_transports import over_http, serve_stdio
 
 WATCHED: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()  # session -> URI -> how often
 
@@ -92,22 +87,7 @@ async def call(name: str, arguments: dict[str, Any]) -> list[TextContent]:
     return [TextContent(type="text", text="\n".join(counts))]
 
 
-async def serve_stdio() -> None:
-    async with stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options())
-
-
-async def serve_http(port: int) -> None:
-    manager = StreamableHTTPSessionManager(server)
-
-    @contextlib.asynccontextmanager
-    async def life(app: Starlette) -> AsyncIterator[None]:
-        async with manager.run():
-            yield
-
-    app = Starlette(routes=[Mount("/mcp", manager.handle_request)], lifespan=life)
-    config = uvicorn.Config(app, port=port, log_level="warning", timeout_graceful_shutdown=0)
-    await uvicorn.Server(config).serve()
-
-
-asyncio.run(serve_http(int(sys.argv[1])) if len(sys.argv) > 1 else serve_stdio())
+if len(sys.argv) > 1:
+    uvicorn.run(over_http(server), port=int(sys.argv[1]), log_level="warning", timeout_graceful_shutdown=0)
+else:
+    asyncio.run(serve_stdio(server))

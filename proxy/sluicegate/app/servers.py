@@ -103,7 +103,7 @@ class Tasking:
     async def resolve(self, resolver: Resolver, call: Call) -> Target | Outcome | None:
         if call.method in ABOUT_A_TASK:
             return await self.router().resolve(call)
-        if call.method == "resources/read" and part_uris.is_one(call.params.get("uri")):
+        if call.method == "resources/read" and part_uris.is_own(call.params.get("uri")):
             return await self.large_results().resolve(call, resolver.resolve)
         return await resolver.resolve(call) or resolver.unlisted(call)
 

@@ -11,8 +11,9 @@ def uri(id: str, number: int) -> str:
     return f"{PREFIX}{id}/{number}"
 
 
-def is_one(value: object) -> bool:
-    """Whether it can name nothing else, a part or none."""
+def is_own(value: object) -> bool:
+    """Whether a URI is one that Sluice itself answers for: no server is asked for it, also where there is no such
+    part."""
     return isinstance(value, str) and value.startswith(PREFIX)
 
 

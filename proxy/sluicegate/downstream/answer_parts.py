@@ -1,4 +1,4 @@
-"""What a process of its own does with an answer that is too large for Sluice: it decodes it, and cuts it into parts.
+"""The program that decodes an answer which is too large for Sluice, and cuts it into parts.
 
 `python -m sluicegate.downstream.answer_parts BYTES CPU_SECONDS < message > parts`. The parts stand one behind the
 other, as UTF-8; then what they are, as one JSON line; then its length in 8 bytes. The process may have so many bytes of

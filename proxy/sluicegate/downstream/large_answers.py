@@ -1,5 +1,5 @@
-"""Answers over `limits.max_result` of servers with `results_over: page`: kept in a file as they come, and cut into
-parts by a process of its own (`answer_parts`), one at a time. What is in them is never decoded in this one.
+"""Answers over `limits.max_result` of servers with `results_over: page`. Sluice keeps each in a file as it comes, and
+another process (`answer_parts`) cuts it into parts. This process never decodes what is in it.
 """
 
 import os
@@ -59,14 +59,14 @@ class AnswerFile:
 
 
 class LargeAnswers:
-    """Those of one server, each of at most `limit` bytes. `processes` is shared with the other servers."""
+    """The large answers of one server, each of at most `limit` bytes. All servers share `processes`."""
 
     def __init__(self, limit: int, processes: anyio.Semaphore) -> None:
         self._spools = Spools(limit, limit * _AT_ONCE)
         self._turn, self._processes = anyio.Semaphore(1), processes
 
     def spool(self, data: bytes | bytearray = b"") -> Spool | None:
-        """One that has this data; None where there is no room."""
+        """A spool that begins with this data; None where there is no room for it."""
         try:
             made = self._spools.spool()
             made.write(data)

@@ -39,7 +39,7 @@ class StreamPosition:
 
 class EventParser:
     """`feed` takes what comes; `position` follows. An event may have `limit` bytes. A larger one that has its data in
-    one line goes into what `keep` makes of that line's beginning, where it makes anything of it."""
+    one line goes into a spool. `keep` makes one from that line's beginning; None refuses the event."""
 
     def __init__(
         self, position: StreamPosition, limit: int, keep: Callable[[bytes], Spool | None] = lambda data: None

@@ -266,7 +266,7 @@ def _told(call: Call, outcome: Outcome, large: LargeAnswer, entry: _Entry) -> Ou
     where = f"resources/read of {first}" + (f" to {last}" if entry.parts > 1 else "")
     parts = "1 part" if entry.parts == 1 else f"{entry.parts} parts"
     how = f"It can be read in {parts} until {until}: {where}.{_kinds(large)}"
-    what = f"The answer has {large.size:,} bytes or too many values: more than `limits` lets through at once."
+    what = f"The answer has {large.size:,} bytes. It is over `limits.max_result` or `limits.result_nodes`."
     if isinstance(outcome, Failure):
         data = outcome.data if isinstance(outcome.data, dict) else {}
         about = {"first": first, "last": last, "count": entry.parts}

@@ -16,7 +16,7 @@ class SpoolFull(OSError):
 
 
 class Spool:
-    """Takes bytes until `limit`. `len()` is how many there are. The file goes with the object."""
+    """Takes bytes up to the limit of its `Spools`. `len()` gives their number. The file is closed with the object."""
 
     def __init__(self, spools: "Spools") -> None:
         self._spools = spools
@@ -38,9 +38,10 @@ class Spool:
 
     def write(self, data: bytes | bytearray) -> None:
         """Raises `SpoolFull`; then nothing of the message is of use."""
-        if self._size + len(data) > self._spools.limit or self._spools.used + len(data) > self._spools.total:
+        is_large = self._size + len(data) > self._spools.limit
+        if is_large or self._spools.used + len(data) > self._spools.total:
             self.close()
-            raise SpoolFull(f"more than {self._spools.limit} bytes")
+            raise SpoolFull(f"more than {self._spools.limit} bytes" if is_large else "bytes for which there is no room")
         try:
             rest = memoryview(data)
             while rest:
@@ -59,7 +60,7 @@ class Spool:
 
 
 class Spools:
-    """Those of a process: each has `limit` bytes, and all that are open together `total`."""
+    """Makes spools. Each may have `limit` bytes, and all that are open together `total`."""
 
     def __init__(self, limit: int, total: int) -> None:
         self.limit, self.total = limit, total

@@ -253,7 +253,7 @@ async def whole_body(reply: Reply, limit: int) -> bytes:
 
 
 async def kept_body(reply: Reply, limit: int, keep: Keep, budget: LoopBudget | None) -> bytes | Spool:
-    """The same; a larger body goes into what `keep` makes of its beginning, where it makes anything of it."""
+    """The same, but a body over `limit` goes into a spool. `keep` makes one from the beginning; None refuses it."""
     if (content := reply.content) is not None:
         return content if len(content) <= limit else _kept(content, keep)
     data: bytearray | Spool = bytearray()

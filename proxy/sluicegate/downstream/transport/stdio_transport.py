@@ -56,8 +56,8 @@ def environment(
 
 
 class Lines:
-    """Bytes as they come, lines as they are: joined once, searched once, bounded. A longer one goes into what `keep`
-    makes of its beginning, where it makes anything of it."""
+    """Bytes as they come, lines as they are: joined once, searched once, bounded. A line over `limit` goes into a
+    spool. `keep` makes one from the line's beginning; None refuses it."""
 
     def __init__(
         self, limit: int = MAX_MESSAGE, keep: Callable[[bytes], Spool | None] = lambda data: None
