@@ -33,7 +33,7 @@ sys.modules.setdefault(no_plugins.__name__, no_plugins)
 # asks.
 for name in (
     "difflib", "httptools", "httpx", "httpx_sse", "jsonschema_rs", "logging.config", "regex", "shutil",
-    "standardwebhooks", "wcmatch.glob", "zlib",
+    "standardwebhooks", "wcmatch", "wcmatch.glob", "zlib",
     "casbin", "prometheus_client", "structlog", "cryptography.exceptions", "cryptography.hazmat.primitives",
     "cryptography.hazmat.primitives.ciphers", "cryptography.hazmat.primitives.ciphers.aead",
 ):  # fmt: skip

@@ -33,7 +33,7 @@ GATEWAY: Final = "gateway"
 MACHINE: Final = "machine"
 _GOOD: Final = ("ok", "expired", "refused")  # of the last, that no token is taken is said, and nobody is asked
 SERVICE: Final = "sluicegate.app.login_service"
-DEFAULT: Final = ServerLogin()
+DEFAULT: Final = ServerLogin.model_construct()  # unchecked: pydantic would compile the model a second time
 
 log = logging.getLogger(__name__)
 
