@@ -55,7 +55,7 @@ class Bed:
     def ask(self, who: str, method: str, **params: Any) -> httpx.Response:
         named = params.get("name", params.get("uri"))
         headers = {"Mcp-Name": encoded(named)} if isinstance(named, str) and method != "completion/complete" else {}
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"_meta": META, **params}}
         return self.post(who, body, {"MCP-Protocol-Version": MODERN, "Mcp-Method": method, **headers})
 
     def post(self, who: str, body: Json, headers: dict[str, str]) -> httpx.Response:

@@ -14,7 +14,7 @@ FILES = sorted((ROOT / "proxy" / "sluicegate").rglob("*.py"))
 LAYERS = {
     0: {"protocol", "telemetry", "config", "deferred", "__init__"},
     1: {"catalog", "outcomes", "oauth"},
-    2: {"policy", "approval", "audit", "hub", "store", "metrics", "tracing", "series", "http", "runtime"},
+    2: {"policy", "approval", "audit", "hub", "store", "metrics", "tracing", "series", "http", "runtime", "hooks"},
     3: {"guards", "router", "catalog_cache", "listen", "downstream", "login", "issuer", "admin", "console"},
     4: {"app", "cli", "desktop", "__main__", "demo"},
 }
@@ -34,10 +34,10 @@ HOMES = {
     "nacl": {"audit"},
     "casbin": {"policy"},
     "jsonschema_rs": {"policy"},
-    "httpx": {"approval", "downstream", "audit", "http", "cli", "demo", "admin", "listen"},
+    "httpx": {"approval", "downstream", "audit", "http", "cli", "demo", "admin", "listen", "hooks"},
     "httpx_sse": {"http"},
     "regex": {"audit"},
-    "standardwebhooks": {"approval"},
+    "standardwebhooks": {"approval", "hooks"},
     "httptools": {"http", "listen"},
     "jwt": {"listen", "cli", "oauth"},
     "uvicorn": {"listen"},

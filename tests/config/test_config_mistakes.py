@@ -235,6 +235,17 @@ MISTAKES = {
         "servers: {a: {command: x}}\ntoolsets: {dev: {tools: [§read, a/*]}}", ["bad-glob SERVER/GLOB"],
     ),
     "a bad toolset name": ("servers: {a: {command: x}}\ntoolsets: {§Dev: {tools: [a/*]}}", ["bad-toolset-name"]),
+    "a bad hook name": (
+        "servers: {a: {command: x}}\nhooks: {§Dlp: {url: https://h, on: [call]}}", ["bad-hook-name"],
+    ),
+    "a hook about no server": (
+        "servers: {a: {command: x}}\nhooks: {dlp: {url: https://h, on: [call], servers: [§b*]}}",
+        ["unknown-server servers are a"],
+    ),
+    "results that are judged and read in parts": (
+        "servers: {a: {command: x, results_over: §page}}\nhooks: {dlp: {url: https://h, on: [result]}}",
+        ["page-and-hook the hook dlp"],
+    ),
     "two shapes of one name": (
         "servers: {a: {command: x, tools: {shape: {b: {name: x}, c: {name: §x}}}}}",
         ["duplicate-name name of b already"],

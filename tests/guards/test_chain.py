@@ -35,8 +35,8 @@ async def test_guards_are_passed_in_order_and_left_in_reverse() -> None:
 
 def test_the_order_is_the_documented_one() -> None:
     assert ORDER == (
-        "measure", "record", "cut_off", "throttle", "find", "name", "seal", "enforce", "quota", "approve", "login",
-        "commit", "inspect",
+        "measure", "record", "cut_off", "throttle", "find", "name", "seal", "enforce", "quota", "call_hooks", "approve",
+        "login", "commit", "inspect", "result_hooks",
     )  # fmt: skip
 
 
@@ -45,7 +45,8 @@ async def test_the_chain_of_each_use_is_declared_whole_and_keeps_the_order(order
     seen: list[str] = []
     await chain({name: noting(seen, name) for name in ORDER}, answer, order)(CALL)
     assert tuple(seen[: len(order)]) == order == tuple(name for name in ORDER if name in order)
-    assert {"record", "seal", "enforce", "approve", "login", "commit", "inspect"} <= {*order}  # nothing judges less
+    # nothing judges less
+    assert {"record", "seal", "enforce", "approve", "login", "commit", "inspect", "result_hooks"} <= {*order}
 
 
 async def test_a_guard_without_work_is_no_link() -> None:

@@ -31,6 +31,8 @@ NAME = re.compile(r"\b(?:sluice|mcp_client|mcp_server|process)_[a-z_]+(?=[{\[) ]
 UNITS = {"reqps", "percentunit", "s", "short", "bool_yes_no", "dateTimeFromNow", "bytes"}
 # Exported, and neither shown nor alerted on, by intent.
 NOT_SHOWN = {
+    "sluice_hook_verdicts_total": "most have no hook; a refusal by one shows among the denied calls",
+    "sluice_hook_seconds_total": "most have no hook; for whoever looks at how long one takes",
     "sluice_policy_blocks": "for an alert of whoever blocks often; /readyz says which",
     "process_virtual_memory_bytes": "resident memory says more",
     "process_start_time_seconds": "for whoever wants the age of a process",

@@ -106,7 +106,8 @@ _PREVIEWED: Final = _object(
 )
 _EXPLANATION: Final = _object(
     {"rows": _list(_object(at=_STRING, says=_STRING, row=_STRING)), "notes": _list(_STRING),
-     "source": _object(first=_COUNT, lines=_list(_STRING))},
+     "source": _object(first=_COUNT, lines=_list(_STRING)),
+     "hooks": _object(call=_list(_STRING), result=_list(_STRING))},
     verdict={"enum": ["allow", "ask", "deny"]}, rule=_STRING, reason=_STRING, principal=_STRING,
 )  # fmt: skip
 _ACCEPTED: Final = _exactly(kind={"enum": ["tool", "prompt", "template", "instructions"]}, name=_STRING,

@@ -26,6 +26,7 @@ from sluicegate.catalog_cache import Resolver
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.config import Config
 from sluicegate.guards.approve import ApproveDeps
+from sluicegate.guards.enforce import Decide
 from sluicegate.metrics.scraped import Sample
 from sluicegate.protocol.input_requests_client import elicits
 from sluicegate.protocol.jsonrpc import Json
@@ -91,10 +92,11 @@ def redactor(config: Config) -> Redactor:
 
 
 def approve_deps(
-    config: Config, judges: PolicyService, resolver: Resolver, pins: DefinitionPins, page_link: Late[PageLink]
-) -> ApproveDeps:
+    config: Config, judges: PolicyService, resolver: Resolver, pins: DefinitionPins, page_link: Late[PageLink],
+    decide: Decide,
+) -> ApproveDeps:  # fmt: skip
     return ApproveDeps(
-        decide=judges.judge.decide,
+        decide=decide,
         check_arguments=judges.judge.check_arguments,
         renew=partial(_renew, resolver),
         current=partial(current, judges),

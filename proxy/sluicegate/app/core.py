@@ -4,10 +4,12 @@ Everything is opened in an order and closed in the opposite one; nothing about M
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Final
 
 import anyio
 
@@ -15,7 +17,7 @@ from sluicegate import telemetry
 from sluicegate.app import approvals, metric_sources, settings
 from sluicegate.app.approvals import PageLink, open_queue
 from sluicegate.app.late import Late
-from sluicegate.app.pipeline import pipeline
+from sluicegate.app.pipeline import NO_HOOKS, pipeline
 from sluicegate.app.servers import ME, Backends, open_backends
 from sluicegate.app.services import Services, open_services
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
@@ -32,6 +34,8 @@ from sluicegate.protocol.model import Call, Client, Handler, Result
 from sluicegate.router import Router
 
 __all__ = ["ME", "Core", "core"]
+
+_HOOKS: Final = "sluicegate.app.hooks"  # by name: most configs have none
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,9 @@ async def core(
         page_link = Late[PageLink](lambda approval: "")
         services.metrics.watch(partial(approvals.samples, queue))
         queue.watchers.append(partial(approvals.time_waits, services.metrics.waited))
-        router, handler, until_free = pipeline(services, behind, queue, page_link)
+        opened = import_module(_HOOKS).open_hooks(services) if config.hooks else nullcontext(NO_HOOKS)
+        hooks = await stack.enter_async_context(opened)
+        router, handler, until_free = pipeline(services, behind, queue, page_link, hooks)
         made = Core(handler, router, services, behind, queue, page_link, until_free)
         await queue.refresh()
         queue.reconsider()  # the file may have changed while nothing ran

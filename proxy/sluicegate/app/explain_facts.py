@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from hashlib import sha256
+from importlib import import_module
 from typing import Final
 
 from sluicegate.app import blocks, policy_loading, settings, state
@@ -47,6 +48,7 @@ from sluicegate.store.memory import MemoryStore
 
 _KEY: Final = re.compile(r"[a-z][a-z0-9-]*")
 _AROUND: Final = 2
+_HOOKS: Final = "sluicegate.app.hooks"  # by name: most configs have none
 _LISTS: Final = {kind: method for method, kind in KINDS.items()}
 Wholes = Callable[[str], Awaitable[list[tuple[Era, Snapshot]]]]
 """Everything that a server is known to have listed, withheld definitions included, best known first."""
@@ -199,6 +201,8 @@ async def explain(inner: Core, principal: str, method: str, text: str, arguments
     rows = (*matches.denies, *matches.allows, *matches.approvals)
     row = next((row for row in rows if row.where == found.ruling.rule), None)
     source = None if row is None else await in_reader_thread(partial(_source, config, row))
+    if config.hooks:
+        about["hooks"] = import_module(_HOOKS).concerned(config, client, found.target)
     return about | found.as_json() | ({} if source is None else {"source": source})
 
 

@@ -1,8 +1,9 @@
 """The way of a call, wired: every guard with the functions of other rooms that it goes by, and the router inside."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
 
 from sluicegate.app import metric_sources
 from sluicegate.app.approvals import PageLink, approve_deps
@@ -16,7 +17,7 @@ from sluicegate.guards import RESUMED, TASK_NOTIFICATIONS, chain, search
 from sluicegate.guards.approve import approve
 from sluicegate.guards.commit import commit
 from sluicegate.guards.cut_off import cut_off
-from sluicegate.guards.enforce import enforce
+from sluicegate.guards.enforce import Decide, enforce
 from sluicegate.guards.inspect import inspect, inspect_task_state
 from sluicegate.guards.login import LoginDeps, LoginLink, login
 from sluicegate.guards.measure import Measure
@@ -38,9 +39,26 @@ from sluicegate.router.tool_search import SearchDeps
 UntilFree = Callable[[str], float]
 
 
+def _as_it_is(decide: Decide) -> Decide:
+    return decide
+
+
+@dataclass(frozen=True, slots=True)
+class HookGuards:
+    """Those of the config's hooks; `renewed` makes of a decision one that keeps what hooks have said of the call."""
+
+    call: Guard | None = None
+    result: Guard | None = None
+    renewed: Callable[[Decide], Decide] = _as_it_is
+
+
+NO_HOOKS: Final = HookGuards()
+
+
 def pipeline(
-    services: Services, behind: Backends, queue: ApprovalQueue, page_link: Late[PageLink]
-) -> tuple[Router, Handler, UntilFree]:
+    services: Services, behind: Backends, queue: ApprovalQueue, page_link: Late[PageLink],
+    hooks: HookGuards = NO_HOOKS,
+) -> tuple[Router, Handler, UntilFree]:  # fmt: skip
     """The router by itself, for who may see everything that a client sees; all guards around it; and how many seconds a
     principal has to wait for its rate, 0.0 for none."""
     config, judge, audit = services.config, services.judging.judge, services.audit
@@ -53,7 +71,7 @@ def pipeline(
     behind.control.on_end.append(queue.withdraw_servers)
     cursors = Cursors(sealer.seal, sealer.unseal, lambda: tables.generations)
     about_task = Late[Handler]()
-    asked = approve_deps(config, services.judging, resolver, behind.pins, page_link)
+    asked = approve_deps(config, services.judging, resolver, behind.pins, page_link, hooks.renewed(judge.decide))
     router = Router(behind.servers, behind.lists, resolver, behind.hub, cursors, judge.may_list, judge.may_see,
                     judge.decide, services.store, judge.permission_key,
                     about_task=lambda call: about_task()(call),
@@ -113,10 +131,12 @@ def pipeline(
             judge.explains,
         ),
         "quota": quota(windows["tool"]) if "tool" in windows else None,
+        "call_hooks": hooks.call,
         "approve": approve(queue, asked, is_task=True),
         "login": login(replace(logging_in, begin=_no_link)),
         "commit": commit(services.store.spend, audit.intent if audit else None, identity=identity),
         "inspect": inspect(tables.inspection, outputs.check, judge.decide, outputs.prepare),
+        "result_hooks": hooks.result,
     }
     innermost = towards_servers(services.spans, _timed(router, metrics) if metrics else router)
     again = chain(guards, innermost, RESUMED)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from sluicegate.approval.record import Approval
 from sluicegate.audit.redact import Redactor
 from sluicegate.policy.display import diff, hidden, lines, visible
+from sluicegate.policy.hooked import hook_of
 from sluicegate.protocol.canonical_json import canonical, canonical_parts
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import REASON, Call
@@ -51,8 +52,15 @@ def take(call: Call, redactor: Redactor, review: str) -> Json:
         "hidden": hidden(arguments),
         "description": redactor.written(described, MAX_WORDS) if isinstance(described, str) else "",
         "review": review,
+        "asked_by": _asked_by(call),
         "reason": redactor.written(reason, MAX_WORDS) if isinstance(reason, str) else "",
     }
+
+
+def _asked_by(call: Call) -> str:
+    """What a hook says that wants a person asked; no row of the policy does then."""
+    last = call.trail.decisions[-1] if call.trail.decisions else None
+    return f'{last.rule}: "{last.reason}"' if last is not None and hook_of(last.rule) else ""
 
 
 def summary(details: Json) -> Json:
@@ -96,7 +104,10 @@ def tell_all(approval: Approval, details: Json, last: Json, calls: list[Json], r
     compared = diff(canonical(last["arguments"]), canonical(arguments)) if "arguments" in last and details else None
     return {
         **tell(approval, details),
-        "asked_by_row": {"rule": approval.binding.rule, "row": visible(row), "policy": approval.policy},
+        "asked_by_row": {
+            "rule": approval.binding.rule, "row": visible(row or details.get("asked_by", "")),
+            "policy": approval.policy,
+        },
         "definition": {"fingerprint": approval.binding.definition, "review": details.get("review")},
         "description": {"written_by": "the server", "text": visible(details.get("description", ""))},
         "reason": {"written_by": "the agent", "text": visible(details.get("reason", ""))},

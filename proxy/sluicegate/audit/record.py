@@ -15,6 +15,7 @@ from typing import Any, Final
 from sluicegate.audit.redact import MAX_NAME, Redactor, dump
 from sluicegate.audit.settings import Arguments, Results
 from sluicegate.outcomes import classify
+from sluicegate.policy.hooked import HookVerdict, verdicts_of
 from sluicegate.policy.rules import Ruling
 from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.jsonrpc import Json
@@ -143,6 +144,8 @@ class Composer:
             end = f'{end},"reason":{dump(self._redactor.text(reason, 64))}'
         if code is not None:
             end = f'{end},"code":{code if abs(code) < 10**9 else 0}'
+        if len(call.trail.decisions) > 1 and (said := verdicts_of(call.trail.decisions)):
+            end = f'{end},"hooks":{dump([self._said(one) for one in said])}'
         if (parts := call.trail.parts) is not None:
             end = f'{end},"parts":{dump(parts)}'
         if self._results != "none" and isinstance(outcome, Result) and has_intent:
@@ -156,6 +159,16 @@ class Composer:
         text, is_cut = self._redactor.result(outcome.value, f"{target.server}/{target.own}" if target else "")
         cut = ',"result_cut":true' if is_cut else ""
         return f',"result":{text}{cut}'
+
+    def _said(self, verdict: HookVerdict) -> Json:
+        fields: Json = {"hook": verdict.hook, "on": verdict.on, "verdict": verdict.word}
+        if verdict.reason:
+            fields["reason"] = self._redactor.written(verdict.reason, MAX_NAME)
+        if verdict.profile:
+            fields["profile"] = verdict.profile
+        if verdict.pointers:
+            fields["redacted"] = [self._redactor.written(one, MAX_NAME) for one in verdict.pointers]
+        return fields | ({"cached": True} if verdict.is_cached else {"seconds": round(verdict.seconds, 6)})
 
     def note(self, type: str, fields: Json) -> bytes:
         """Any record that is not about one call. Texts are cleaned, whoever chose them."""

@@ -13,17 +13,23 @@ import httpx
 import typer
 
 from sluicegate.app import explain_facts, policy_loading
+from sluicegate.app import hooks as app_hooks
 from sluicegate.cli.admin import Admin, Unreachable, asks_running
 from sluicegate.cli.options import AsJson
 from sluicegate.cli.output import Code, give, info, json_object, printable, stop
 from sluicegate.cli.policy import load_policy
 from sluicegate.cli.terminal import with_first_word
+from sluicegate.config import Config
 from sluicegate.policy.explain import EXIT, Explanation, render
 from sluicegate.policy.facts import Facts
+from sluicegate.policy.hooked import HookVerdict, combine
 from sluicegate.policy.roles import principal_of
 from sluicegate.policy.target import KINDS, METHODS, plain
-from sluicegate.protocol.model import Client, Decision
+from sluicegate.protocol.model import Call, Client, Decision, Trail, Verdict
 from sluicegate.store import StoreFailed
+
+_METHOD_OF = {KINDS[method]: method for method in METHODS}
+_WORDS = {code: verdict.value for verdict, code in EXIT.items()}
 
 
 @asks_running
@@ -55,6 +61,9 @@ def explain(
     offline: Annotated[
         bool, typer.Option("--offline", help="Do not ask a running Sluice; read the files in state.dir.")
     ] = False,
+    hooks: Annotated[
+        bool, typer.Option("--hooks", help="Ask the hooks about this call, too, with the arguments of --args.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the decision for a request and the row that makes it. Exits 0 for allow, 1 for deny, 10 for ask."""
@@ -80,9 +89,30 @@ def explain(
     for note in explain_facts.notes(loaded, facts, client):
         info(f"note: {note}")
     if isinstance(found, Explanation):
-        give(as_json, found.as_json(), [with_first_word(render(found))])
-        raise typer.Exit(found.exit_code)
+        concerned = app_hooks.concerned(loaded, client, found.target)
+        said, code = _ask_hooks(loaded, found, method, args) if hooks else ((), found.exit_code)
+        data = found.as_json() | {"hooks": concerned}
+        lines = [f"  hooks   on {on}: {', '.join(names)}" for on, names in concerned.items() if names]
+        if hooks:
+            data |= {"verdicts": [{"hook": one.hook, "verdict": one.word, "reason": one.reason} for one in said]}
+            lines += [f'  {plain(one.rule)}  {one.word}  "{plain(one.reason)}"' for one in said]
+            lines.append(f"  together with what hooks say: {_WORDS[code]}, exit {code}")
+        give(as_json, data, [with_first_word(render(found)), *lines])
+        raise typer.Exit(code)
     _tell_listed(found, client, target, as_json)
+
+
+def _ask_hooks(
+    config: Config, found: Explanation, method: str, args: str | None
+) -> tuple[tuple[HookVerdict, ...], int]:  # fmt: skip
+    """What each hook says, and the exit code of that and the decision together. Of a denied call none is told."""
+    if found.verdict is Verdict.DENY:
+        return (), found.exit_code
+    params = {"arguments": _arguments(args) or {}}
+    call = Call(found.client, _METHOD_OF[KINDS[method]], params, target=found.target, trail=Trail("explain"))
+    verdicts = anyio.run(app_hooks.ask_about, config, call, found.target, found.classified.name)
+    ruling = found.ruling if found.granted is None else replace(found.ruling, verdict=Verdict.ALLOW, profile="")
+    return verdicts, EXIT[combine(ruling, verdicts, policy_loading.profiles(config)).verdict]
 
 
 def _ask(admin: Admin, question: dict[str, str], digest: str) -> Facts | None:

@@ -106,6 +106,10 @@ REST: Final = """\
 #     careful: {tier: self, via: [elicitation, api], expires: 5m}
 #   notify: []                                # {type: webhook, url: "https://...", secret: "whsec_...", profiles: []}
 
+# hooks: {}                                   # services of yours that are asked about calls and results
+#   # dlp: {url: "https://...", on: [call, result], servers: [], tools: [], clients: [], timeout: 500ms,
+#   #       on_failure: deny, sees: masked, secret: "whsec_...", form: json}   # sees: whole; form: opa
+
 # listen:
 #   mcp: 127.0.0.1:7410                       # clients: http://127.0.0.1:7410/mcp
 #   admin: 127.0.0.1:7411                     # /livez /readyz /metrics /api/v1/

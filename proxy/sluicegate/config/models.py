@@ -28,12 +28,14 @@ from pydantic import (
 from sluicegate.config.audit import Audit
 from sluicegate.config.clients import Clients
 from sluicegate.config.fleet import Fleet, ListenTls
+from sluicegate.config.hooks import HookSection
 from sluicegate.config.login import LoginSection, ServerLogin
 from sluicegate.config.names import (
     Argument,
     Glob,
     HeaderName,
     HeaderValue,
+    HookName,
     Host,
     Origin,
     OwnName,
@@ -407,6 +409,8 @@ class Config(Section):
     about 20000 tokens."""
     approvals: Approvals = written({})
     """Who agrees to calls that the policy asks a human for."""
+    hooks: dict[HookName, HookSection] = written({})
+    """Services of yours that are asked about calls and results, by their names."""
     audit: Audit = written({})
     """What is recorded of every call, and where."""
     login: LoginSection = written({})

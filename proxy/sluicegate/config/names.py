@@ -3,6 +3,8 @@
 Like in `units.py`, an error says what is expected and never repeats the value.
 """
 
+import base64
+import binascii
 import re
 from collections.abc import Callable
 from typing import Annotated, Any, Final
@@ -100,6 +102,16 @@ def _header_value(value: SecretStr) -> SecretStr:
     return value
 
 
+def webhook_secret(value: SecretStr) -> SecretStr:
+    try:
+        key = base64.b64decode(value.get_secret_value().removeprefix("whsec_"), validate=True)
+    except binascii.Error:
+        key = b""
+    if not 24 <= len(key) <= 64:
+        raise problem("bad-secret", "not a webhook secret; write whsec_ and 24 to 64 bytes in base64")
+    return value
+
+
 def _variable_name(value: str) -> str:
     if not value or "=" in value or "\0" in value:
         raise problem("bad-variable", "not the name of an environment variable")
@@ -158,6 +170,9 @@ OwnName = Annotated[
 ]  # fmt: skip
 ToolsetName = Annotated[
     str, _matching(_TOOLSET, "bad-toolset-name", "a toolset's name is 1 to 32 of a-z, 0-9 and -, a letter first")
+]
+HookName = Annotated[
+    str, _matching(_TOOLSET, "bad-hook-name", "a hook's name is 1 to 32 of a-z, 0-9 and -, a letter first")
 ]
 ServerGlob = Annotated[
     str, _matching(_SERVER_GLOB, "bad-glob", "write SERVER/GLOB, or !SERVER/GLOB for what is left out")

@@ -1,14 +1,12 @@
 """The sections about rights: which policy there is, and who agrees to what it asks a human for."""
 
-import base64
-import binascii
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, Strict
 
-from sluicegate.config.names import ProfileName, Roles, Url
+from sluicegate.config.names import ProfileName, Roles, Url, webhook_secret
 from sluicegate.config.section import Section, written
-from sluicegate.config.units import WHOLE, Duration, FilePath, Flag, Moment, Timeout, problem
+from sluicegate.config.units import WHOLE, Duration, FilePath, Flag, Moment, Timeout
 
 Class = Literal["read", "write", "destroy"]
 
@@ -60,22 +58,12 @@ class Profile(Section):
         return self.via if self.tier == "self" else ("api",)
 
 
-def _webhook_secret(value: SecretStr) -> SecretStr:
-    try:
-        key = base64.b64decode(value.get_secret_value().removeprefix("whsec_"), validate=True)
-    except binascii.Error:
-        key = b""
-    if not 24 <= len(key) <= 64:
-        raise problem("bad-secret", "not a webhook secret; write whsec_ and 24 to 64 bytes in base64")
-    return value
-
-
 class Webhook(Section):
     type: Literal["webhook"]
     """A POST in the form of Standard Webhooks."""
     url: Url = Field(repr=False)
     """Where to; redirects are not followed."""
-    secret: Annotated[SecretStr, AfterValidator(_webhook_secret)]
+    secret: Annotated[SecretStr, AfterValidator(webhook_secret)]
     """What it is signed with: whsec_ and 24 to 64 bytes in base64."""
     profiles: tuple[ProfileName, ...] = ()
     """For approvals of these profiles; of all unless set."""

@@ -215,6 +215,33 @@ def _blocked_results_are_whole(config: Config) -> Iterator[Problem]:
             yield Problem(("servers", key, "results_over"), "page-and-block", message, hint)
 
 
+def _hooks_are_told_over_https(config: Config) -> Iterator[Problem]:
+    for name, hook in config.hooks.items():
+        if not hook.url.lower().startswith("https://") and not LOCAL_URL.match(hook.url):
+            message = "arguments and results would go over the network as plain text"
+            yield Problem(("hooks", name, "url"), "plain-http", message, "write https://", severity="warning")
+
+
+def _hooks_are_about_something(config: Config) -> Iterator[Problem]:
+    for name, hook in config.hooks.items():
+        for at, glob in enumerate(hook.servers):
+            if not any(fnmatchcase(key, glob) for key in config.servers):
+                hint = f"servers are {', '.join(sorted(config.servers)) or 'none'}"
+                yield Problem(("hooks", name, "servers", at), "unknown-server", "no server is called so", hint)
+
+
+def _judged_results_are_whole(config: Config) -> Iterator[Problem]:
+    for key, server in config.servers.items():
+        judging = (name for name, hook in config.hooks.items() if "result" in hook.on and _is_about(hook.servers, key))
+        if server.results_over == "page" and (name := next(judging, "")):
+            message = f"the hook {name} cannot judge a result that is only read in parts"
+            yield Problem(("servers", key, "results_over"), "page-and-hook", message, "remove this key")
+
+
+def _is_about(globs: tuple[str, ...], key: str) -> bool:
+    return not globs or any(fnmatchcase(key, glob) for glob in globs)
+
+
 def _pins_need_a_list(config: Config) -> Iterator[Problem]:
     for key, server in config.servers.items():
         if server.unlisted == "forward" and server.pinning in ("review", "block"):
@@ -509,7 +536,8 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _the_console_needs_https,
     _toolsets_hold_something, _a_search_covers_many, _shapes_have_names_of_their_own,
     _prefixes_differ, _transparent_means_alone, _forwarding_means_transparent,
-    _blocked_results_are_whole, _pins_need_a_list, _forwarding_outruns_denies,
+    _blocked_results_are_whole, _judged_results_are_whole, _hooks_are_told_over_https, _hooks_are_about_something,
+    _pins_need_a_list, _forwarding_outruns_denies,
     _timeouts_are_in_order, _named_files_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,
     _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _sessions_let_go_of_processes,
     _the_extra_is_installed, _logins_are_whole, _logins_are_somebodys, _people_can_sign_in,

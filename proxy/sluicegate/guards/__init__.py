@@ -27,17 +27,23 @@ ORDER: Final = (
     "seal",  # the envelope of a retry
     "enforce",  # the decision
     "quota",  # per-tool rate
+    "call_hooks",  # services of the operator
     "approve",  # a human
     "login",  # somebody's account at the server
     "commit",  # the last step before a server is reached: what must happen once, happens here
     "inspect",  # bounds and checks what a server answered
+    "result_hooks",  # services of the operator
 )
 """What each request of a client passes."""
 
-RESUMED: Final = ("record", "cut_off", "seal", "enforce", "approve", "login", "commit", "inspect")
+RESUMED: Final = (
+    "record", "cut_off", "seal", "enforce", "call_hooks", "approve", "login", "commit", "inspect", "result_hooks",
+)  # fmt: skip
 """What a call passes that waited as a task: it was measured, counted and named when it came."""
 
-TASK_NOTIFICATIONS: Final = ("record", "cut_off", "name", "seal", "enforce", "approve", "login", "commit", "inspect")
+TASK_NOTIFICATIONS: Final = (
+    "record", "cut_off", "name", "seal", "enforce", "approve", "login", "commit", "inspect", "result_hooks",
+)  # fmt: skip
 """What is passed by news of a task: no request of its client's, but judged, recorded and named as one."""
 
 # A failure becomes a refusal outermost, and before each guard that tells of outcomes. The guards further in pass a

@@ -96,6 +96,15 @@ TABLE: Final[Mapping[str, Asked]] = {
         "Approvals that came to a state. Many expired: nobody looks. Many superseded: the policy changes under them.",
         "profile", "result",
     ),
+    # hooks
+    "sluice_hook_verdicts": _counter(
+        "What hooks said of calls and results. Many failed: the hook is down, too slow for its timeout, or answers "
+        "what is no verdict.", "hook", "on", "verdict",
+    ),
+    "sluice_hook_seconds": _counter(
+        "Seconds that hooks took to answer. Divided by sluice_hook_verdicts: how long a call waits for one answer.",
+        "hook",
+    ),
     # the policy
     "sluice_policy_info": _gauge(
         "Always 1; `revision` is a digest of the policy in force. Several at once: replicas decide differently.",

@@ -1,0 +1,243 @@
+"""Asks hooks about a call, all that are due at once, each within its time and over connections that stay open.
+
+What a hook is shown is masked as in the audit log, unless it `sees_whole`; no credential is among it. A hook that is
+slow, down or wrong has no verdict, which refuses the call unless the operator chose to let it pass. An answer is
+remembered as long as its Cache-Control says (RFC 9111 section 5.2.2.1), for the same question alone.
+"""
+
+from __future__ import annotations  # httpx is imported at its first use
+
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+import httpx
+import standardwebhooks
+
+from sluicegate.audit.redact import Redactor
+from sluicegate.hooks import messages
+from sluicegate.hooks.messages import MAX_ANSWER, NoVerdict
+from sluicegate.hooks.settings import HookSettings
+from sluicegate.http.client.pool import HttpClient
+from sluicegate.policy.hooked import HookVerdict, On
+from sluicegate.policy.profiles import ApprovalProfile
+from sluicegate.protocol.jsonrpc import Json, dump
+from sluicegate.protocol.model import Call, Client, Target
+
+AT_ONCE: Final = 64
+"""Questions to one hook. More wait for their turn, within their time."""
+MAX_CACHED: Final = 10_000
+MAX_AGE: Final = 300.0
+_MAX_DUE: Final = 10_000
+_MAX_TEXT, _MAX_NODES, _MAX_CHARS = 64 * 1024, 20_000, 256 * 1024  # of what is masked
+_SMALL: Final = 4 * 1024  # bytes that are masked, signed and copied in the event loop
+_HEADERS: Final = ((b"content-type", b"application/json"), (b"accept", b"application/json"), (b"user-agent", b"sluice"))
+_AGE: Final = re.compile(r"(?:^|[\s,])max-age=([0-9]{1,9})(?:$|[\s,])", re.IGNORECASE)
+_NONE: Final[tuple[HookSettings, ...]] = ()
+
+Values = Mapping[str, tuple[Json, bytes]]
+"""Each value by its name, with its JSON."""
+Told = Callable[[HookVerdict], object]
+
+
+class Hook:
+    """One of them, with its connections and what it said that still counts."""
+
+    def __init__(self, settings: HookSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self.settings = settings
+        self._clock = clock
+        self._turns = anyio.CapacityLimiter(AT_ONCE)
+        self._client: HttpClient | None = None
+        self._url: httpx.URL | None = None
+        self._lock = anyio.Lock()
+        self._cached: OrderedDict[bytes, tuple[float, HookVerdict]] = OrderedDict()
+
+    async def ask(self, on: On, body: bytes, id: str) -> HookVerdict:
+        """Never raises: without an answer the verdict is `failed`."""
+        settings, began, key = self.settings, self._clock(), sha256(body).digest()
+        cached = self._cached.get(key)
+        if cached is not None and cached[0] > began:
+            return replace(cached[1], seconds=0.0, is_cached=True)
+        try:
+            with anyio.fail_after(settings.timeout):
+                async with self._turns:
+                    verdict, age = await self._exchange(on, body, id)
+        except TimeoutError:
+            return self._failed(on, f"no answer within {settings.timeout:g} s", began)
+        except NoVerdict as error:
+            return self._failed(on, str(error), began)
+        except (httpx.HTTPError, OSError) as error:
+            return self._failed(on, type(error).__name__, began)
+        verdict = replace(verdict, seconds=self._clock() - began)
+        if age > 0:
+            self._cached[key] = (self._clock() + age, verdict)
+            while len(self._cached) > MAX_CACHED:
+                self._cached.popitem(last=False)
+        return verdict
+
+    def _failed(self, on: On, why: str, began: float) -> HookVerdict:
+        settings = self.settings
+        return HookVerdict(settings.name, on, "failed", why, seconds=self._clock() - began, passes=settings.passes)
+
+    async def _exchange(self, on: On, body: bytes, id: str) -> tuple[HookVerdict, float]:
+        settings = self.settings
+        headers: tuple[tuple[bytes, bytes], ...] = _HEADERS
+        if settings.secret:
+            signed = partial(_signed, settings.secret, id, body)
+            headers = (*_HEADERS, *(signed() if len(body) <= _SMALL else await anyio.to_thread.run_sync(signed)))
+        client = self._client or await self._open()
+        assert self._url is not None
+        reply = await client.exchange(self._url, headers, body)
+        try:
+            if reply.status != 200:
+                raise NoVerdict(f"HTTP {reply.status}")
+            data = reply.content
+            if data is None:
+                read = bytearray()
+                async for chunk in reply:
+                    read += chunk
+                    if len(read) > MAX_ANSWER:
+                        break
+                data = bytes(read)
+            if len(data) > MAX_ANSWER:
+                raise NoVerdict(f"more than {MAX_ANSWER} bytes")
+            verdict = messages.read(on, settings.form, settings.name, data)
+            return verdict, _age(reply.headers.get(b"cache-control", b""))
+        finally:
+            reply.close()
+
+    async def _open(self) -> HttpClient:
+        async with self._lock:
+            if self._client is None:
+                url = httpx.URL(self.settings.url)
+                # A thread reads the system's certificates, which takes 20 ms.
+                context = await anyio.to_thread.run_sync(httpx.create_ssl_context) if url.scheme == "https" else None
+                self._url = url
+                self._client = HttpClient(
+                    ssl_context=context, connect_timeout=self.settings.timeout, max_idle=AT_ONCE
+                )  # fmt: skip
+        return self._client
+
+    async def aclose(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+
+class Hooks:
+    """`classify` gives a target's class; `profiles` are those that a hook may name; `told` hears of each verdict."""
+
+    def __init__(
+        self, settings: Sequence[HookSettings], redactor: Redactor, classify: Callable[[Target], str],
+        profiles: Callable[[], Mapping[str, ApprovalProfile]], told: Told = lambda verdict: None,
+    ) -> None:  # fmt: skip
+        self._hooks = {one.name: Hook(one) for one in settings}
+        self._redactor, self._classify, self.profiles, self._told = redactor, classify, profiles, told
+        self._due: dict[tuple[Any, ...], tuple[HookSettings, ...]] = {}
+        self._ons = frozenset().union(*(one.on for one in settings))
+
+    def has(self, on: On) -> bool:
+        return on in self._ons
+
+    def due(self, on: On, client: Client, target: Target) -> tuple[HookSettings, ...]:
+        """Those that are asked, in the order of the config."""
+        if on not in self._ons:
+            return _NONE
+        key = on, client.principal, client.roles, target.server, target.kind, target.own
+        found = self._due.get(key)
+        if found is None:
+            if len(self._due) >= _MAX_DUE:
+                self._due.clear()
+            found = tuple(one.settings for one in self._hooks.values() if one.settings.is_about(on, client, target))
+            self._due[key] = found
+        return found
+
+    def is_known(self, name: str) -> bool:
+        return name in self._hooks
+
+    async def about_call(self, call: Call, target: Target, due: Sequence[HookSettings]) -> tuple[HookVerdict, ...]:
+        """What each of them says of it."""
+        return await self._ask_all("call", call, target, due, {})
+
+    async def about_result(
+        self, call: Call, target: Target, due: Sequence[HookSettings], value: Json, text: bytes
+    ) -> tuple[HookVerdict, ...]:
+        """The same of a result; `text` is its JSON."""
+        return await self._ask_all("result", call, target, due, {"result": (value, text)})
+
+    async def _ask_all(
+        self, on: On, call: Call, target: Target, due: Sequence[HookSettings], values: Values
+    ) -> tuple[HookVerdict, ...]:
+        given = call.params.get("arguments")
+        arguments: Json = given if isinstance(given, dict) else {}
+        values = {"arguments": (arguments, dump(arguments)), **values}
+        head = messages.about(on, call, target, self._classify(target))
+        compose = partial(self._bodies, head, target, due, values)
+        is_small = sum(len(text) for _, text in values.values()) <= _SMALL
+        bodies = compose() if is_small else await anyio.to_thread.run_sync(compose)
+        found: dict[str, HookVerdict] = {}
+
+        async def ask(one: HookSettings) -> None:
+            found[one.name] = await self._hooks[one.name].ask(on, bodies[one.form, one.sees_whole], call.trail.id)
+
+        if len(due) == 1:
+            await ask(due[0])
+        else:
+            async with anyio.create_task_group() as group:
+                for one in due:
+                    group.start_soon(ask, one)
+        verdicts = tuple(found[one.name] for one in due)
+        for verdict in verdicts:
+            self._told(verdict)
+        return verdicts
+
+    def _bodies(
+        self, head: Json, target: Target, due: Collection[HookSettings], values: Values
+    ) -> dict[tuple[str, bool], bytes]:
+        """The body for each form and view that somebody is due to see."""
+        made: dict[tuple[str, bool], bytes] = {}
+        for is_whole in {one.sees_whole for one in due}:
+            shown, is_cut = dict[str, bytes](), False
+            for name, (value, text) in values.items():
+                shown[name], cut = (text, False) if is_whole else self._masked(target, value)
+                is_cut = is_cut or cut
+            parts = [dump({**head, "masked": not is_whole, "cut": is_cut})[:-1]]
+            parts += [b'"%b":%b' % (name.encode("ascii"), text) for name, text in shown.items()]
+            body = b",".join(parts) + b"}"
+            for form in {one.form for one in due if one.sees_whole == is_whole}:
+                made[form, is_whole] = b'{"input":%b}' % body if form == "opa" else body
+        return made
+
+    def _masked(self, target: Target, value: Json) -> tuple[bytes, bool]:
+        tool = f"{target.server}/{target.own}"
+        masked, is_cut = self._redactor.masked(value, tool, _MAX_TEXT, _MAX_NODES, _MAX_CHARS)
+        return dump(masked), is_cut
+
+    async def aclose(self) -> None:
+        for hook in self._hooks.values():
+            await hook.aclose()
+
+
+def _signed(secret: str, id: str, body: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    """Standard Webhooks (https://www.standardwebhooks.com), as `approvals.notify` has it."""
+    now = datetime.now(UTC)
+    signature = standardwebhooks.Webhook(secret).sign(id, now, body.decode("utf-8"))
+    return (
+        (b"webhook-id", id.encode("ascii", "replace")), (b"webhook-timestamp", str(int(now.timestamp())).encode()),
+        (b"webhook-signature", signature.encode("ascii")),
+    )  # fmt: skip
+
+
+def _age(header: bytes) -> float:
+    text = header.decode("latin-1")
+    found = _AGE.search(text)
+    if found is None or "no-store" in text.lower() or "no-cache" in text.lower():
+        return 0.0
+    return min(float(found[1]), MAX_AGE)

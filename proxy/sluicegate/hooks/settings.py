@@ -1,0 +1,42 @@
+"""One hook, as the config has it, and which calls it is about. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sluicegate.policy.globs import matcher
+from sluicegate.policy.hooked import On
+from sluicegate.protocol.model import Client, Target
+
+
+@dataclass(frozen=True, slots=True)
+class HookSettings:
+    """`servers`, `tools` and `clients` are globs, empty for all; `tools` also keeps it from prompts and resources.
+    `timeout` is in seconds. `secret` is whsec_ and base64, empty for none. `passes`: without a verdict the call goes
+    on."""
+
+    name: str
+    url: str
+    on: frozenset[On]
+    servers: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    clients: tuple[str, ...] = ()
+    timeout: float = 0.5
+    passes: bool = False
+    sees_whole: bool = False
+    secret: str = ""
+    form: Literal["json", "opa"] = "json"
+
+    def is_about(self, on: On, client: Client, target: Target) -> bool:
+        if on not in self.on or not _matches(self.servers, target.server):
+            return False
+        if self.tools and (target.kind != "tool" or not _matches(self.tools, target.own)):
+            return False
+        return not self.clients or any(_matches(self.clients, one) for one in (client.principal, *client.roles))
+
+    def __repr__(self) -> str:
+        return f"HookSettings({self.name})"
+
+
+def _matches(globs: Sequence[str], text: str) -> bool:
+    return not globs or any(matcher(glob)(text) for glob in globs)
