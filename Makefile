@@ -63,7 +63,7 @@ soak: $(VENV)/.ready  ## the tests that take long: crashes under load, many time
 	SLUICE_CRASH_ROUNDS=200 SLUICE_LOGIN_DAYS=7 $(BIN)/python -m pytest tests/audit/test_audit_crash.py \
 	  tests/login/test_renewing.py tests/login/test_seven_days.py $(ARGS)
 
-accept: $(VENV)/.ready  ## whole first lists beside a load; ARGS="--starts 100 --jobs 2", --load, --delay; --console: the pages; --desktop; --fleet; --logins; --packages; --start
+accept: $(VENV)/.ready  ## whole first lists beside a load; ARGS="--starts 100 --jobs 2", --load, --delay; --console: the pages; --desktop; --fleet; --hooks; --logins; --packages; --start
 	PYTHONPATH=.:tests:tests/bench $(BIN)/python tests/accept/run.py $(ARGS)
 
 fleet: $(VENV)/.ready  ## three replicas behind nginx on PostgreSQL, to look at; Ctrl-C stops them

@@ -1,5 +1,5 @@
-"""What `make accept` measures: first lists, or what --console, --desktop, --fleet, --logins, --packages or --start
-name."""
+"""What `make accept` measures: first lists, or what --console, --desktop, --fleet, --hooks, --logins, --packages
+or --start name."""
 
 import sys
 
@@ -7,6 +7,7 @@ import console_pages
 import desktop
 import first_list
 import fleet
+import hooks
 import logins
 import packages
 import start
@@ -15,6 +16,7 @@ OTHERS = {
     "--console": console_pages.main,
     "--desktop": desktop.main,
     "--fleet": fleet.main,
+    "--hooks": hooks.main,
     "--logins": logins.main,
     "--packages": packages.main,
     "--start": start.main,

@@ -34,7 +34,7 @@ def hook() -> Iterator[HookService]:
 @pytest.fixture
 def guarded(tmp_path: Path, hook: HookService) -> Iterator[Bed]:
     """`gate` is asked about calls and results of `fs`; `other` has no hook."""
-    gate = {"url": hook.url, "on": ["call", "result"], "servers": ["fs"], "secret": SECRET, "timeout": "2s"}
+    gate = {"url": hook.url, "on": ["call", "result"], "servers": ["fs"], "secret": SECRET, "timeout": "20s"}
     with hooked(tmp_path, {"gate": gate}) as made:
         yield made
 

@@ -7,6 +7,7 @@ remembered as long as its Cache-Control says (RFC 9111 section 5.2.2.1), for the
 
 from __future__ import annotations  # httpx is imported at its first use
 
+import asyncio
 import re
 import time
 from collections import OrderedDict
@@ -23,12 +24,14 @@ import httpx
 import standardwebhooks
 
 from sluicegate.audit.redact import Redactor
+from sluicegate.audit.redact import dump as redacted_json
 from sluicegate.hooks import messages
 from sluicegate.hooks.messages import MAX_ANSWER, NoVerdict
 from sluicegate.hooks.settings import HookSettings
 from sluicegate.http.client.pool import HttpClient
 from sluicegate.policy.hooked import HookVerdict, On
 from sluicegate.policy.profiles import ApprovalProfile
+from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.jsonrpc import Json, dump
 from sluicegate.protocol.model import Call, Client, Target
 
@@ -41,6 +44,7 @@ _MAX_TEXT, _MAX_NODES, _MAX_CHARS = 64 * 1024, 20_000, 256 * 1024  # of what is 
 _SMALL: Final = 4 * 1024  # bytes that are masked, signed and copied in the event loop
 _HEADERS: Final = ((b"content-type", b"application/json"), (b"accept", b"application/json"), (b"user-agent", b"sluice"))
 _AGE: Final = re.compile(r"(?:^|[\s,])max-age=([0-9]{1,9})(?:$|[\s,])", re.IGNORECASE)
+_FLAGS: Final = (b"false", b"true")
 _NONE: Final[tuple[HookSettings, ...]] = ()
 
 Values = Mapping[str, tuple[Json, bytes]]
@@ -54,7 +58,7 @@ class Hook:
     def __init__(self, settings: HookSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self.settings = settings
         self._clock = clock
-        self._turns = anyio.CapacityLimiter(AT_ONCE)
+        self._turns = asyncio.Semaphore(AT_ONCE)  # without a wait it costs no turn of the loop, as a limiter does
         self._client: HttpClient | None = None
         self._url: httpx.URL | None = None
         self._lock = anyio.Lock()
@@ -67,9 +71,8 @@ class Hook:
         if cached is not None and cached[0] > began:
             return replace(cached[1], seconds=0.0, is_cached=True)
         try:
-            with anyio.fail_after(settings.timeout):
-                async with self._turns:
-                    verdict, age = await self._exchange(on, body, id)
+            async with asyncio.timeout(settings.timeout), self._turns:
+                verdict, age = await self._exchange(on, body, id)
         except TimeoutError:
             return self._failed(on, f"no answer within {settings.timeout:g} s", began)
         except NoVerdict as error:
@@ -141,6 +144,7 @@ class Hooks:
         self._hooks = {one.name: Hook(one) for one in settings}
         self._redactor, self._classify, self.profiles, self._told = redactor, classify, profiles, told
         self._due: dict[tuple[Any, ...], tuple[HookSettings, ...]] = {}
+        self._heads: dict[tuple[Any, ...], bytes] = {}
         self._ons = frozenset().union(*(one.on for one in settings))
 
     def has(self, on: On) -> bool:
@@ -178,8 +182,7 @@ class Hooks:
         given = call.params.get("arguments")
         arguments: Json = given if isinstance(given, dict) else {}
         values = {"arguments": (arguments, dump(arguments)), **values}
-        head = messages.about(on, call, target, self._classify(target))
-        compose = partial(self._bodies, head, target, due, values)
+        compose = partial(self._bodies, self._head(on, call, target), target, due, values)
         is_small = sum(len(text) for _, text in values.values()) <= _SMALL
         bodies = compose() if is_small else await anyio.to_thread.run_sync(compose)
         found: dict[str, HookVerdict] = {}
@@ -198,8 +201,22 @@ class Hooks:
             self._told(verdict)
         return verdicts
 
+    def _head(self, on: On, call: Call, target: Target) -> bytes:
+        """Who calls what, as JSON without its end. Most calls are of a few clients and tools."""
+        client, class_, name = call.client, self._classify(target), call.client.info.get("name")
+        key = (
+            on, call.method, client.principal, client.roles, client.owner, client.revision, client.toolset,
+            name if isinstance(name, str) else "", target.server, target.kind, target.own, target.public, class_,
+        )  # fmt: skip
+        head = self._heads.get(key)
+        if head is None:
+            if len(self._heads) >= _MAX_DUE:
+                self._heads.clear()
+            head = self._heads[key] = dump(messages.about(on, call, target, class_))[:-1]
+        return head
+
     def _bodies(
-        self, head: Json, target: Target, due: Collection[HookSettings], values: Values
+        self, head: bytes, target: Target, due: Collection[HookSettings], values: Values
     ) -> dict[tuple[str, bool], bytes]:
         """The body for each form and view that somebody is due to see."""
         made: dict[tuple[str, bool], bytes] = {}
@@ -208,7 +225,7 @@ class Hooks:
             for name, (value, text) in values.items():
                 shown[name], cut = (text, False) if is_whole else self._masked(target, value)
                 is_cut = is_cut or cut
-            parts = [dump({**head, "masked": not is_whole, "cut": is_cut})[:-1]]
+            parts = [head, b'"masked":%b,"cut":%b' % (_FLAGS[not is_whole], _FLAGS[is_cut])]
             parts += [b'"%b":%b' % (name.encode("ascii"), text) for name, text in shown.items()]
             body = b",".join(parts) + b"}"
             for form in {one.form for one in due if one.sees_whole == is_whole}:
@@ -216,9 +233,12 @@ class Hooks:
         return made
 
     def _masked(self, target: Target, value: Json) -> tuple[bytes, bool]:
-        tool = f"{target.server}/{target.own}"
+        tool, whole = f"{target.server}/{target.own}", canonical(value)
+        if self._redactor.is_innocent(whole, tool):
+            return whole.encode("ascii"), False
         masked, is_cut = self._redactor.masked(value, tool, _MAX_TEXT, _MAX_NODES, _MAX_CHARS)
-        return dump(masked), is_cut
+        shown = canonical(masked)  # in one order of members, however it was found: answers are remembered by the text
+        return (redacted_json(masked) if "\\ud" in shown else shown).encode("ascii"), is_cut
 
     async def aclose(self) -> None:
         for hook in self._hooks.values():

@@ -3,6 +3,7 @@
 An answer is a peer's text: it is bounded, its words are cleaned, and what is not understood is no verdict.
 """
 
+from functools import lru_cache
 from typing import Any, Final
 
 from sluicegate.policy.display import visible
@@ -15,6 +16,7 @@ MAX_ANSWER: Final = 64 * 1024
 MAX_REASON: Final = 300
 MAX_POINTERS: Final = 100
 _MAX_POINTER: Final = 512
+_SHORT: Final = 512  # bytes
 WORDS: Final[dict[On, frozenset[Word]]] = {
     "call": frozenset({"allow", "deny", "ask"}),
     "result": frozenset({"allow", "withhold", "redact"}),
@@ -42,6 +44,10 @@ def about(on: On, call: Call, target: Target, class_: str) -> Json:
 
 def read(on: On, form: str, hook: str, data: bytes) -> HookVerdict:
     """Raises `NoVerdict`."""
+    return (_read_remembered if len(data) <= _SHORT else _read)(on, form, hook, data)
+
+
+def _read(on: On, form: str, hook: str, data: bytes) -> HookVerdict:
     try:
         value = decode(data)
     except Malformed:
@@ -59,6 +65,9 @@ def read(on: On, form: str, hook: str, data: bytes) -> HookVerdict:
     kept = tuple(pointers) if word == "redact" else ()
     reason, asked = _words(value.get("reason")), profile if word == "ask" else ""
     return HookVerdict(hook, on, word, reason, asked, kept)
+
+
+_read_remembered = lru_cache(1_000)(_read)  # most answers are the same few words
 
 
 def _from_opa(on: On, value: Any) -> Any:
