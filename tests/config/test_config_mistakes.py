@@ -164,6 +164,23 @@ MISTAKES = {
         "approvals: {notify: [{type: webhook, url: 'https://x/', secret: §whsec_c2hvcnQ=}]}",
         ["bad-secret 24 to 64 bytes"],
     ),
+    "a signed webhook without a secret": (
+        "approvals: {notify: [§{type: webhook, url: 'https://x/'}]}",
+        ['missing-key "secret" is missing'],
+    ),
+    "a secret that signs nothing": (
+        "approvals: {notify: [{type: webhook, format: slack, url: 'https://x/',"
+        " §secret: whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz}]}",
+        ["wrong-value slack takes no signature"],
+    ),
+    "a topic that ntfy does not take": (
+        "approvals: {notify: [{type: webhook, format: ntfy, url: §'https://x/a.b'}]}",
+        ["bad-url write https://ntfy.example.com/TOPIC"],
+    ),
+    "a console at another path": (
+        "console: {public_url: §'https://x/'}",
+        ["bad-url write https://host/console"],
+    ),
     "a webhook for a profile that is not there": (
         "approvals: {notify: [{type: webhook, url: 'https://x/', secret: whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz,"
         " profiles: §[confrm]}]}",

@@ -165,7 +165,8 @@ def _tasks(made: Core) -> Iterator[tuple[str, Callable[[], Awaitable[object]]]]:
     services, behind = made.services, made.behind
     yield "servers", behind.control.run
     yield "approvals", made.queue.run
-    yield "webhooks", Webhooks(made.queue, lambda: settings.receivers(services.judging.config)).run
+    judges = services.judging
+    yield "webhooks", Webhooks(made.queue, lambda: settings.receivers(judges.config, judges.reload.transport)).run
     yield "pins", behind.pins.watch
     yield "loop", partial(metric_sources.watch_loop, services.metrics.lagged)
     if services.audit is not None:

@@ -89,11 +89,22 @@ def approvals(config: Config) -> Approvals:
     return Approvals(section.hold_for, policy_loading.profiles(config), config.limits.pending_approvals)
 
 
-def receivers(config: Config) -> tuple[Receiver, ...]:
+def receivers(config: Config, transport: str) -> tuple[Receiver, ...]:
+    console = console_url(config) if transport == "http" else ""  # on stdio there is no admin port
     return tuple(
-        Receiver(webhook.url, webhook.secret.get_secret_value(), frozenset(webhook.profiles))
+        Receiver(
+            webhook.url.get_secret_value(), webhook.secret.get_secret_value() if webhook.secret else "",
+            frozenset(webhook.profiles), webhook.format, console,
+        )
         for webhook in config.approvals.notify
-    )
+    )  # fmt: skip
+
+
+def console_url(config: Config) -> str:
+    """Where people are sure to reach the console; empty where nobody can say."""
+    admin, section = config.listen.admin, config.console
+    here = f"http://{admin}/console" if admin.is_loopback and is_local_only(config) and admin.port else ""
+    return (section.public_url or here) if section.enabled else ""
 
 
 DATABASE = "sluice.db"  # in the state directory, as the next two

@@ -1,4 +1,5 @@
-"""Telling a webhook that somebody is needed, in the form of Standard Webhooks (https://www.standardwebhooks.com).
+"""Telling a webhook that somebody is needed: signed, in the form of Standard Webhooks (https://www.standardwebhooks.com),
+or in the form of a chat service, whose address is the credential.
 
 What is told is a pointer: it has the command to decide with, and decides nothing by itself. A receiver that is down,
 slow or wrong loses nothing: each approval is told again, ever more rarely, until it was taken or nobody is needed any
@@ -14,15 +15,17 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from hashlib import sha256
-from typing import Final
+from typing import Final, Literal
 
 import anyio.to_thread
 import httpx
 import standardwebhooks
 from anyio.abc import TaskGroup
 
-from sluicegate.approval import presentation
+from sluicegate.approval import chat_messages, presentation
+from sluicegate.approval.chat_messages import ChatFormat
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.record import Approval
 from sluicegate.policy.display import visible
@@ -31,6 +34,7 @@ from sluicegate.protocol.jsonrpc import Json
 TIMEOUT: Final = 10.0
 FIRST_PAUSE: Final = 1.0
 LAST_PAUSE: Final = 60.0
+LONGEST_WAIT: Final = 600.0  # seconds, whatever a receiver's Retry-After says
 AT_ONCE: Final = 8
 _DELIVERED: Final = "approval/told/"
 
@@ -39,11 +43,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """`profiles` are those it is told of; none means all. `secret` is whsec_ and base64."""
+    """`profiles` are those it is told of; none means all. `secret` is whsec_ and base64, for the format json alone.
+    `console` is where people reach the console, for the link of a chat message; empty for none."""
 
     url: str
     secret: str
     profiles: frozenset[str] = frozenset()
+    form: Literal["json"] | ChatFormat = "json"
+    console: str = ""
 
     @property
     def mark(self) -> str:
@@ -104,17 +111,17 @@ class Webhooks:
 
     async def _tell(self, http: httpx.AsyncClient, receiver: Receiver, approval: Approval) -> None:
         key, pause, store = f"{_DELIVERED}{receiver.mark}/{approval.id}", self._pause, self._queue.book.store
-        body = json.dumps(payload(approval, await self._queue.book.shown(approval.id)))
+        url, body = _request(receiver, approval, await self._queue.book.shown(approval.id))
         try:
             while await store.get(key) is None and await self._is_needed(approval):
                 async with self._limit:
-                    is_taken = await self._send(http, receiver, approval, body)
-                if is_taken:
+                    wait = await self._send(http, receiver, approval, url, body)
+                if wait is None:
                     self.sent += 1
                     await store.put(key, b"1", approval.binding.terms.expires)
                     return
                 self.failures += 1
-                await anyio.sleep(pause * random.uniform(0.8, 1.2))
+                await anyio.sleep(max(wait, pause * random.uniform(0.8, 1.2)))
                 pause = min(2 * pause, LAST_PAUSE)
         finally:
             self._busy.discard((receiver.mark, approval.id))
@@ -123,23 +130,53 @@ class Webhooks:
         now = await self._queue.get(approval.id)
         return now is not None and now.is_waiting
 
-    async def _send(self, http: httpx.AsyncClient, receiver: Receiver, approval: Approval, body: str) -> bool:
-        """Whether it was taken. The same id each time, so that a receiver can tell a repetition."""
-        id, now = f"msg_{approval.id}", datetime.now(UTC)
-        headers = {
-            "content-type": "application/json", "webhook-id": id, "webhook-timestamp": str(int(now.timestamp())),
-            "webhook-signature": standardwebhooks.Webhook(receiver.secret).sign(id, now, body),
-        }  # fmt: skip
+    async def _send(
+        self, http: httpx.AsyncClient, receiver: Receiver, approval: Approval, url: str, body: str
+    ) -> float | None:
+        """None if it was taken, or the seconds that the receiver wants us to wait, 0 unless it says so."""
         try:
             with anyio.fail_after(TIMEOUT):  # of each part httpx keeps the time itself; of the whole we do
-                async with http.stream("POST", receiver.url, content=body, headers=headers) as response:
-                    status = response.status_code
+                headers = _headers(receiver, approval, body)
+                async with http.stream("POST", url, content=body, headers=headers) as response:
+                    status, after = response.status_code, response.headers.get("retry-after", "")
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
             log.warning("webhook %s not reached: %s", receiver.mark, type(error).__name__)
-            return False
-        if not 200 <= status < 300:
-            log.warning("webhook %s did not take %s: %d", receiver.mark, approval.id, status)
-        return 200 <= status < 300
+            return 0.0
+        if 200 <= status < 300:
+            return None
+        log.warning("webhook %s did not take %s: %d", receiver.mark, approval.id, status)
+        return _seconds(after)
+
+
+def _request(receiver: Receiver, approval: Approval, details: Json) -> tuple[str, str]:
+    """Where it is sent, and the body."""
+    if receiver.form == "json":
+        return receiver.url, json.dumps(payload(approval, details))
+    said = chat_messages.notice(approval, details, receiver.console)
+    return chat_messages.request(receiver.form, receiver.url, said)
+
+
+def _headers(receiver: Receiver, approval: Approval, body: str) -> dict[str, str]:
+    """The same id each time, so that a receiver can tell a repetition."""
+    headers = {"content-type": "application/json"}
+    if receiver.form != "json":
+        return headers
+    id, now = f"msg_{approval.id}", datetime.now(UTC)
+    return headers | {
+        "webhook-id": id, "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": standardwebhooks.Webhook(receiver.secret).sign(id, now, body),
+    }  # fmt: skip
+
+
+def _seconds(after: str) -> float:
+    """A Retry-After (RFC 9110 10.2.3), which is a number or a date; 0 if it is neither."""
+    try:
+        seconds = float(after) if after.isascii() and after.isdecimal() else (
+            parsedate_to_datetime(after) - datetime.now(UTC)
+        ).total_seconds()
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+    return min(max(0.0, seconds), LONGEST_WAIT)
 
 
 def payload(approval: Approval, details: Json) -> Json:

@@ -104,7 +104,8 @@ REST: Final = """\
 #     security: {tier: other, approvers: ["role:security"], quorum: 1, expires: 30m, remember: [once, 15m]}
 #     board: {tier: other, approvers: ["role:board"], quorum: 2, require_reason: true}
 #     careful: {tier: self, via: [elicitation, api], expires: 5m}
-#   notify: []                                # {type: webhook, url: "https://...", secret: "whsec_...", profiles: []}
+#   # format: json, which is signed, or slack, teams, ntfy, which have no secret but their URL
+#   notify: []      # {type: webhook, format: json, url: "https://...", secret: "whsec_...", profiles: []}
 
 # hooks: {}                                   # services of yours that are asked about calls and results
 #   # dlp: {url: "https://...", on: [call, result], servers: [], tools: [], clients: [], timeout: 500ms,
@@ -165,6 +166,7 @@ REST: Final = """\
 # telemetry: {metrics: true}                 # otlp: "http://collector:4318" sends spans
 # log: {level: info, format: auto}            # debug | info | warning | error; auto | json | text
 # console: {enabled: true}                    # the page for a browser at listen.admin: sluice console
+#   # public_url: https://sluice.example.com/console   # where people reach it through a reverse proxy
 # login:                                       # how people log in to servers
 #   callback: http://127.0.0.1:7412/callback   # where a browser of this machine returns to
 #   client_document: ""                        # URL of a client ID metadata document

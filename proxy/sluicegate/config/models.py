@@ -32,6 +32,7 @@ from sluicegate.config.hooks import HookSection
 from sluicegate.config.login import LoginSection, ServerLogin
 from sluicegate.config.names import (
     Argument,
+    ConsoleUrl,
     Glob,
     HeaderName,
     HeaderValue,
@@ -380,6 +381,8 @@ class Telemetry(Section):
 class ConsoleSection(Section):
     enabled: Flag = True
     """Whether the admin port also serves the console, a page for a browser: on loopback, or behind https."""
+    public_url: ConsoleUrl | None = None
+    """Where people reach it through a reverse proxy, https://host/console. Links in chat messages begin with it."""
 
 
 class Log(Section):

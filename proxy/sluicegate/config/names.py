@@ -31,6 +31,7 @@ _HEADER = deferred_pattern(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _PUBLIC_URL = deferred_pattern(
     r"https?://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?(?:/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)?"
 )
+_CONSOLE_URL = deferred_pattern(r"https?://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?/console")
 RESERVED: Final = "sluice"
 # What the transport and the protocol write themselves; a configured one would contradict them.
 _OWN_HEADERS: Final = frozenset(
@@ -84,6 +85,11 @@ def _url(value: str) -> str:
         raise problem("bad-url", "not a URL; write https://host/path")
     if match["user"]:
         raise problem("bad-url", "no user name or password in a URL; put credentials into headers")
+    return value
+
+
+def _secret_url(value: SecretStr) -> SecretStr:
+    _url(value.get_secret_value())
     return value
 
 
@@ -145,6 +151,8 @@ VariableValue = Annotated[SecretStr, AfterValidator(_no_nul)]
 HeaderName = Annotated[str, AfterValidator(_header_name)]
 HeaderValue = Annotated[SecretStr, AfterValidator(_header_value)]
 Url = Annotated[str, AfterValidator(_url)]
+SecretUrl = Annotated[SecretStr, AfterValidator(_secret_url)]
+ConsoleUrl = Annotated[str, _matching(_CONSOLE_URL, "bad-url", "not the console's URL; write https://host/console")]
 PublicUrl = Annotated[
     str, _matching(_PUBLIC_URL, "bad-url", "not a URL without query and user; write https://host/path/mcp")
 ]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, Strict
 
-from sluicegate.config.names import ProfileName, Roles, Url, webhook_secret
+from sluicegate.config.names import ProfileName, Roles, SecretUrl, webhook_secret
 from sluicegate.config.section import Section, written
 from sluicegate.config.units import WHOLE, Duration, FilePath, Flag, Moment, Timeout
 
@@ -60,11 +60,13 @@ class Profile(Section):
 
 class Webhook(Section):
     type: Literal["webhook"]
-    """A POST in the form of Standard Webhooks."""
-    url: Url = Field(repr=False)
-    """Where to; redirects are not followed."""
-    secret: Annotated[SecretStr, AfterValidator(webhook_secret)]
-    """What it is signed with: whsec_ and 24 to 64 bytes in base64."""
+    """A POST of JSON."""
+    format: Literal["json", "slack", "teams", "ntfy"] = "json"
+    """json: Standard Webhooks, signed. slack: an incoming webhook. teams: a webhook of Workflows. ntfy: a topic."""
+    url: SecretUrl
+    """Where to; redirects are not followed. A secret where it is the credential, as of Slack and Teams."""
+    secret: Annotated[SecretStr, AfterValidator(webhook_secret)] | None = None
+    """What the format json is signed with, and needs: whsec_ and 24 to 64 bytes in base64."""
     profiles: tuple[ProfileName, ...] = ()
     """For approvals of these profiles; of all unless set."""
 

@@ -20,6 +20,7 @@ from sluicegate.config.units import Address
 OTEL: Final = "opentelemetry.exporter.otlp.proto.http"
 PSYCOPG: Final = "psycopg"
 LOCAL_URL: Final = re.compile(r"http://(?:localhost|127\.0\.0\.1|\[::1\])(?:[:/]|$)", re.I)
+NTFY_TOPIC: Final = re.compile(r"[-_A-Za-z0-9]{1,64}")
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 BUILT_IN_PROFILES = frozenset({"confirm", "one-of-leads", "two-person"})
 
@@ -90,6 +91,20 @@ def _notified_profiles_exist(config: Config) -> Iterator[Problem]:
             if name not in existing:
                 hint = f"profiles are {', '.join(sorted(existing))}"
                 yield Problem(("approvals", "notify", at, "profiles"), "unknown-profile", f"there is no {name}", hint)
+
+
+def _notices_can_be_sent(config: Config) -> Iterator[Problem]:
+    for at, webhook in enumerate(config.approvals.notify):
+        path = ("approvals", "notify", at)
+        if webhook.format == "json" and webhook.secret is None:
+            yield Problem((*path, "secret"), "missing-key", '"secret" is missing', "the format json is signed with it")
+        elif webhook.format != "json" and webhook.secret is not None:
+            message = f"secret is what the format json is signed with; {webhook.format} takes no signature"
+            yield Problem((*path, "secret"), "wrong-value", message, "remove it", at_key=True)
+        topic = urlsplit(webhook.url.get_secret_value()).path.rpartition("/")[2]
+        if webhook.format == "ntfy" and not NTFY_TOPIC.fullmatch(topic):
+            message = "the URL ends in no topic of ntfy, which is 1 to 64 of A-Z, a-z, 0-9, - and _"
+            yield Problem((*path, "url"), "bad-url", message, "write https://ntfy.example.com/TOPIC")
 
 
 def _open_policy_stays_at_home(config: Config) -> Iterator[Problem]:
@@ -532,8 +547,8 @@ def _no_passphrase() -> str:
 RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _there_is_one_policy, _there_is_one_model, _older_transport_is_legacy,
     _shadow_mode_ends, _approvers_can_be_named, _approvals_can_be_given,
-    _notified_profiles_exist, _open_policy_stays_at_home, _two_listeners_have_two_addresses, _anonymous_stays_at_home,
-    _the_console_needs_https,
+    _notified_profiles_exist, _notices_can_be_sent, _open_policy_stays_at_home, _two_listeners_have_two_addresses,
+    _anonymous_stays_at_home, _the_console_needs_https,
     _toolsets_hold_something, _a_search_covers_many, _shapes_have_names_of_their_own,
     _prefixes_differ, _transparent_means_alone, _forwarding_means_transparent,
     _blocked_results_are_whole, _judged_results_are_whole, _hooks_are_told_over_https, _hooks_are_about_something,
