@@ -6,7 +6,6 @@ broken up with brackets, so that it can be read and does nothing.
 """
 
 import json
-import re
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 from sluicegate.approval import presentation
 from sluicegate.approval.record import Approval
+from sluicegate.deferred import deferred_pattern
 from sluicegate.policy.display import visible
 from sluicegate.protocol.jsonrpc import Json
 
@@ -27,7 +27,7 @@ MAX_NTFY: Final = 4_096  # bytes: https://docs.ntfy.sh/publish/#limitations; old
 _CUT: Final = " ...(cut)"
 _DECIDE: Final = "Look and decide in the console"
 # Host names, addresses, `scheme://`, `@name`, tags as in `<!channel>` and `<at>`, and `{{DATE()}}` of Adaptive Cards.
-_LIVE: Final = re.compile(r"(?<=\w)\.(?=[^\W\d_]|\d+\.)|(?<=\w):(?=//)|@(?=\w)|<(?=[/!@#\w])|\{(?=\{)")
+_LIVE: Final = deferred_pattern(r"(?<=\w)\.(?=[^\W\d_]|\d+\.)|(?<=\w):(?=//)|@(?=\w)|<(?=[/!@#\w])|\{(?=\{)")
 
 
 def inert(text: str) -> str:

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from hashlib import sha256
+from importlib import import_module
 from typing import Final, Literal
 
 import anyio.to_thread
@@ -171,9 +171,11 @@ def _headers(receiver: Receiver, approval: Approval, body: str) -> dict[str, str
 def _seconds(after: str) -> float:
     """A Retry-After (RFC 9110 10.2.3), which is a number or a date; 0 if it is neither."""
     try:
-        seconds = float(after) if after.isascii() and after.isdecimal() else (
-            parsedate_to_datetime(after) - datetime.now(UTC)
-        ).total_seconds()
+        if after.isascii() and after.isdecimal():
+            seconds = float(after)
+        else:
+            date: datetime = import_module("email.utils").parsedate_to_datetime(after)
+            seconds = (date - datetime.now(UTC)).total_seconds()
     except (TypeError, ValueError, OverflowError):
         return 0.0
     return min(max(0.0, seconds), LONGEST_WAIT)
