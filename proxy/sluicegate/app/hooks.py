@@ -42,7 +42,7 @@ class HookTally:
 def settings(config: Config) -> tuple[HookSettings, ...]:
     return tuple(
         HookSettings(
-            name, hook.url, frozenset(hook.on), hook.servers, hook.tools, hook.clients, hook.timeout,
+            name, hook.url.get_secret_value(), frozenset(hook.on), hook.servers, hook.tools, hook.clients, hook.timeout,
             hook.on_failure == "allow", hook.sees == "whole",
             "" if hook.secret is None else hook.secret.get_secret_value(), hook.form,
         )

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from sluicegate.config.names import Url, webhook_secret
+from sluicegate.config.names import SecretUrl, webhook_secret
 from sluicegate.config.section import Section, written
 from sluicegate.config.units import Timeout
 
@@ -12,7 +12,7 @@ _Globs = tuple[Annotated[str, Field(min_length=1, max_length=200)], ...]
 
 
 class HookSection(Section):
-    url: Url = Field(repr=False)
+    url: SecretUrl
     """Where to: a POST with JSON; redirects are not followed."""
     on: tuple[Literal["call", "result"], ...] = Field(min_length=1)
     """call: before a call goes on; it may refuse it, or want a person asked. result: before an answer goes on; it may

@@ -232,7 +232,8 @@ def _blocked_results_are_whole(config: Config) -> Iterator[Problem]:
 
 def _hooks_are_told_over_https(config: Config) -> Iterator[Problem]:
     for name, hook in config.hooks.items():
-        if not hook.url.lower().startswith("https://") and not LOCAL_URL.match(hook.url):
+        url = hook.url.get_secret_value()
+        if not url.lower().startswith("https://") and not LOCAL_URL.match(url):
             message = "arguments and results would go over the network as plain text"
             yield Problem(("hooks", name, "url"), "plain-http", message, "write https://", severity="warning")
 
