@@ -16,6 +16,7 @@ _RINGS = f"{{seal: {'A' * 43}, digest: {'A' * 43}, sign: {'A' * 43}}}"
 A_DATABASE = f"state: {{url: 'postgresql://db/sluice', keys: {_RINGS}}}"
 A_FLEET = f"{A_DATABASE}\nfleet:\n  name: a\n"
 A_TEAM = "clients: {local: {}}\npolicy: {use: team}"
+WHSEC = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"
 A_PEER = "{listen: '127.0.0.1:7413', url: 'http://127.0.0.1:7413'}"
 
 MISTAKES = {
@@ -258,6 +259,19 @@ MISTAKES = {
     "a hook about no server": (
         "servers: {a: {command: x}}\nhooks: {dlp: {url: https://h, on: [call], servers: [§b*]}}",
         ["unknown-server servers are a"],
+    ),
+    "a hook that is told of approvals unsigned": (
+        "servers: {a: {command: x}}\nhooks: {§dlp: {url: https://h, on: [approval]}}", ["missing-key set secret"],
+    ),
+    "a hook with the key of nobody": (
+        "servers: {a: {command: x}}\n"
+        f"hooks: {{dlp: {{url: https://h, on: [approval], secret: {WHSEC}, key: §who}}}}",
+        ["unknown-key-name there is no client key who"],
+    ),
+    "a hook with a key for nothing": (
+        "servers: {a: {command: x}}\nclients: {keys: {who: {hash: "
+        f"'{HASH}'}}}}}}\nhooks: {{dlp: {{url: https://h, on: [call], §key: who}}}}",
+        ["wrong-value denies approvals"],
     ),
     "results that are judged and read in parts": (
         "servers: {a: {command: x, results_over: §page}}\nhooks: {dlp: {url: https://h, on: [result]}}",

@@ -39,15 +39,15 @@ def guarded(tmp_path: Path, hook: HookService) -> Iterator[Bed]:
         yield made
 
 
-def hooked(folder: Path, hooks: Json, **config: Any) -> Any:
+def hooked(folder: Path, hooks: Json, rows: str = ROWS, **config: Any) -> Any:
     servers = {
         "fs": recorder(folder, "fs", tools=TOOLS, resources=["file:///plain"], prompts=["plain"], broken=["write"])
         | {"tools": {"classes": {"drop": "destroy"}}},
         "other": recorder(folder, "other", tools=TOOLS),
     }
     clients = {"keys": client_keys(user=["role:user"], lead=["role:lead"])}
-    config = {"approvals": {"hold_for": "100ms"}, **config}
-    return bed(folder, ROWS, servers, clients=clients, hooks=hooks, **config)
+    config = {"approvals": {"hold_for": "100ms"}, "clients": clients, **config}
+    return bed(folder, rows, servers, hooks=hooks, **config)
 
 
 def on(what: str, verdict: Json) -> Any:
@@ -279,3 +279,30 @@ def test_who_asked_confirms_what_a_hook_wants_confirmed(guarded: Bed, hook: Hook
     assert reason(answer) == ("" if decision == "once" else "approval_denied")
     assert len(guarded.seen("fs")) == (decision == "once")
     assert [one["on"] for one in hook.asked] == (["call", "result"] if decision == "once" else ["call"])
+
+
+def test_a_hook_that_is_told_of_approvals_may_deny_them_and_approves_none(tmp_path: Path, hook: HookService) -> None:
+    rows = f"{ROWS}p, key:tickets, sluice, admin:approvals, *, allow\np2, *, other, tool:drop, write, two-person\n"
+    about = {"url": hook.url, "on": ["approval"], "servers": ["fs"], "secret": SECRET, "key": "tickets"}
+    keys = client_keys(user=["role:user"], lead=["role:lead"], tickets=["role:lead"])
+    with hooked(tmp_path, {"tickets": about}, rows=rows, clients={"keys": keys}) as made:
+        ids = [
+            made.call("user", f"{server}__drop").json()["result"]["_meta"]["dev.sluice/approval"]["id"]
+            for server in ("other", "fs")
+        ]
+        made.until(lambda: bool(hook.asked))
+        told = hook.asked[0]
+        assert (told["type"], told["data"]["id"], told["data"]["tool"]) == ("approval.pending", ids[1], "drop")
+        assert "webhook-signature" in hook.heads[0]
+        digest = told["data"]["digest"]
+        api = f"{made.process.admin}/api/v1/approvals"
+
+        def decide(id: str, **vote: str) -> int:
+            answer = httpx.post(f"{api}/{id}/decisions", json=vote, headers=bearer("tickets"), timeout=20)
+            return answer.status_code
+
+        assert decide(ids[1], decision="approve", seen_digest=digest, comment="yes") == 403
+        assert decide(ids[0], decision="deny") == 404  # it is told of fs alone
+        assert decide(ids[1], decision="deny", comment="INC-7 was refused") == 200
+        assert [approval(made, id)["state"] for id in ids] == ["pending", "denied"]
+        assert len(hook.asked) == 1

@@ -61,6 +61,7 @@ def open_queue(
         identity_of=lambda server: settings.identity_of(judges.config, server),
         setup_of=lambda server: setups.get(server, ""),
         may_call=partial(_may_call, judges),
+        is_told=partial(_is_told, judges),
     )
     queue = ApprovalQueue(store, settings.approvals(config), deps)
 
@@ -83,6 +84,15 @@ def _may_call(judges: PolicyService, binding: CallBinding, target: Target | None
         return False
     target = target or Target(binding.server, binding.kind, binding.own, binding.own)
     return client is None or judges.judge.may_still_call(client, target, binding.class_)
+
+
+def _is_told(judges: PolicyService, who: Client, approval: Approval) -> bool | None:
+    named = judges.config.hooks.items()
+    keys = {name for name, hook in named if hook.key is not None and who.principal == f"key:{hook.key}"}
+    if not keys:
+        return None
+    theirs = (one for one in settings.hooks(judges.config) if one.name in keys)
+    return any(settings.told_of(one, judges.client_of, approval) for one in theirs)
 
 
 def redactor(config: Config) -> Redactor:

@@ -22,7 +22,7 @@ from sluicegate.app.servers import ME, Backends, open_backends
 from sluicegate.app.services import Services, open_services
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.approval.queue import ApprovalQueue
-from sluicegate.approval.webhook import Webhooks
+from sluicegate.approval.webhook import Receiver, Webhooks
 from sluicegate.catalog_cache import completeness
 from sluicegate.config import Config
 from sluicegate.downstream.transport.process import memory
@@ -166,7 +166,11 @@ def _tasks(made: Core) -> Iterator[tuple[str, Callable[[], Awaitable[object]]]]:
     yield "servers", behind.control.run
     yield "approvals", made.queue.run
     judges = services.judging
-    yield "webhooks", Webhooks(made.queue, lambda: settings.receivers(judges.config, judges.reload.transport)).run
+
+    def receivers() -> tuple[Receiver, ...]:
+        return settings.receivers(judges.config, judges.reload.transport, judges.client_of)
+
+    yield "webhooks", Webhooks(made.queue, receivers).run
     yield "pins", behind.pins.watch
     yield "loop", partial(metric_sources.watch_loop, services.metrics.lagged)
     if services.audit is not None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from sluicegate.app import approvals, policy_loading
+from sluicegate.app import approvals, policy_loading, settings
 from sluicegate.app.pipeline import HookGuards
 from sluicegate.app.services import Services
 from sluicegate.config import Config
@@ -39,26 +39,15 @@ class HookTally:
             yield "sluice_hook_seconds", (hook,), seconds
 
 
-def settings(config: Config) -> tuple[HookSettings, ...]:
-    return tuple(
-        HookSettings(
-            name, hook.url.get_secret_value(), frozenset(hook.on), hook.servers, hook.tools, hook.clients, hook.timeout,
-            hook.on_failure == "allow", hook.sees == "whole",
-            "" if hook.secret is None else hook.secret.get_secret_value(), hook.form,
-        )
-        for name, hook in config.hooks.items()
-    )  # fmt: skip
-
-
 def concerned(config: Config, client: Client, target: Target) -> dict[str, list[str]]:
     """The names of the hooks that are asked about such a call, and about its result."""
     ons: tuple[On, ...] = ("call", "result")
-    return {on: [one.name for one in settings(config) if one.is_about(on, client, target)] for on in ons}
+    return {on: [one.name for one in settings.hooks(config) if one.is_about(on, client, target)] for on in ons}
 
 
 async def ask_about(config: Config, call: Call, target: Target, class_: str) -> tuple[HookVerdict, ...]:
     """What the hooks of a config say of a call that nobody makes."""
-    hooks = Hooks(settings(config), approvals.redactor(config), lambda target: class_, lambda: {})
+    hooks = Hooks(settings.hooks(config), approvals.redactor(config), lambda target: class_, lambda: {})
     try:
         return await hooks.about_call(call, target, hooks.due("call", call.client, target))
     finally:
@@ -69,7 +58,7 @@ async def ask_about(config: Config, call: Call, target: Target, class_: str) -> 
 async def open_hooks(services: Services) -> AsyncIterator[HookGuards]:
     """The guards of the config's hooks, with connections that are open as long as the block."""
     config, judging = services.config, services.judging
-    named = settings(config)
+    named = settings.hooks(config)
     tally = HookTally(named)
     services.metrics.watch(tally.samples)
     hooks = Hooks(

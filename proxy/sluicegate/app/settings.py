@@ -14,6 +14,7 @@ from pathlib import Path
 from sluicegate.app import policy_loading
 from sluicegate.app.shapes import shapes
 from sluicegate.approval.queue import ApprovalSettings as Approvals
+from sluicegate.approval.record import Approval
 from sluicegate.approval.webhook import Receiver
 from sluicegate.audit.settings import AuditSettings, Checkpointing, Redaction, Rotation, SinkSettings
 from sluicegate.catalog.list_bounds import Bounds
@@ -23,6 +24,7 @@ from sluicegate.config import AnyServer, Config, HttpServer, Key
 from sluicegate.config.units import Expanded
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.guards.search import OWN_TOOLS
+from sluicegate.hooks.settings import HookSettings
 from sluicegate.http.hosts import ServedNames
 from sluicegate.listen import settings as wire
 from sluicegate.listen.auth import ClientKey, IdentitySettings, key_mark
@@ -33,7 +35,7 @@ from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.elicitation_urls import OwnUrls
 from sluicegate.protocol.input_requests_server import NO_PAGES
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.protocol.model import Client
+from sluicegate.protocol.model import Client, Target
 from sluicegate.store.revoked import Revoked
 
 
@@ -89,15 +91,41 @@ def approvals(config: Config) -> Approvals:
     return Approvals(section.hold_for, policy_loading.profiles(config), config.limits.pending_approvals)
 
 
-def receivers(config: Config, transport: str) -> tuple[Receiver, ...]:
+ClientOf = Callable[[str, tuple[str, ...], bool | None], Client | None]
+
+
+def receivers(
+    config: Config, transport: str, client_of: ClientOf = lambda principal, roles, is_admin: None
+) -> tuple[Receiver, ...]:
+    """Those of `approvals.notify`, and the hooks that are told of approvals."""
     console = console_url(config) if transport == "http" else ""  # on stdio there is no admin port
-    return tuple(
+    notified = (
         Receiver(
             webhook.url.get_secret_value(), webhook.secret.get_secret_value() if webhook.secret else "",
             frozenset(webhook.profiles), webhook.format, console,
         )
         for webhook in config.approvals.notify
     )  # fmt: skip
+    told = (one for one in hooks(config) if "approval" in one.on)
+    return *notified, *(Receiver(one.url, one.secret, about=partial(told_of, one, client_of)) for one in told)
+
+
+def hooks(config: Config) -> tuple[HookSettings, ...]:
+    return tuple(
+        HookSettings(
+            name, hook.url.get_secret_value(), frozenset(hook.on), hook.servers, hook.tools, hook.clients, hook.timeout,
+            hook.on_failure == "allow", hook.sees == "whole",
+            "" if hook.secret is None else hook.secret.get_secret_value(), hook.form,
+        )
+        for name, hook in config.hooks.items()
+    )  # fmt: skip
+
+
+def told_of(hook: HookSettings, client_of: ClientOf, approval: Approval) -> bool:
+    """Whether a hook hears of such an approval."""
+    binding = approval.binding
+    client = client_of(binding.principal, binding.roles, False) or Client(binding.principal, binding.roles)
+    return hook.is_about("approval", client, Target(binding.server, binding.kind, binding.own, approval.public))
 
 
 def console_url(config: Config) -> str:

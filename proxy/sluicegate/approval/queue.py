@@ -21,7 +21,7 @@ from sluicegate.approval.grants import Grant, Grants, TokenEnd
 from sluicegate.approval.record import Approval, CallBinding, Vote, groups, new_id, session_mark
 from sluicegate.approval.repository import ApprovalRepository, StoredApproval
 from sluicegate.approval.states import State
-from sluicegate.approval.vote_request import ELICITED, MAX_COMMENT, VoteRefused, VoteRequest, unfit
+from sluicegate.approval.vote_request import ELICITED, MAX_COMMENT, VoteRefused, VoteRequest, no_yes_of, unfit
 from sluicegate.audit.record import trace_of
 from sluicegate.policy.profiles import ApprovalProfile
 from sluicegate.protocol.canonical_json import canonical_parts
@@ -61,6 +61,8 @@ class ApprovalDeps:
     setup_of: Callable[[str], str] = lambda server: ""  # with which environment or headers, as a mark
     may_call: Callable[[CallBinding, Target | None], bool] = lambda binding, target: True
     """Whether its requester may still make such a call."""
+    is_told: Callable[[Client, Approval], bool | None] = lambda who, approval: None
+    """Whether whoever asks is a hook that hears of the approval; None: they are no hook."""
 
 
 UNIDENTIFIED: Final = "it does not say which program or address its server was: an earlier version wrote it"
@@ -318,9 +320,10 @@ class ApprovalQueue:
                 if (stored := await self._get_alone(id)) is None:
                     return VoteRefused(404, "no such approval")
                 approval = self.as_now(stored.approval)
-                if not eligibility.may_see(approval, who, roles):
+                hook = self._deps.is_told(who, approval)
+                if not (eligibility.may_see(approval, who, roles) if hook is None else hook):
                     return VoteRefused(404, "no such approval")
-                if why := eligibility.objection(approval, who, roles):
+                if why := eligibility.objection(approval, who, roles) if hook is None else no_yes_of(vote_request):
                     return VoteRefused(403, why)
                 if not approval.is_finished and (why := self._withdrawn.get(id) or self._ground_of(approval)):
                     await self._withdraw_alone(id, why)

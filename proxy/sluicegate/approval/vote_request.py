@@ -30,6 +30,11 @@ class VoteRefused:
     text: str
 
 
+def no_yes_of(vote_request: VoteRequest) -> str:
+    """Why a hook may not say so; empty where it may. Approving is for people."""
+    return "" if vote_request.word == "deny" else "a hook denies, and approves nothing"
+
+
 def unfit(approval: Approval, who: Client, vote_request: VoteRequest, channel: str) -> VoteRefused | None:
     """Why this ballot is not taken from somebody who may decide. A no is taken from every channel."""
     terms = approval.binding.terms

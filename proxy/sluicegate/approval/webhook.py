@@ -51,6 +51,7 @@ class Receiver:
     profiles: frozenset[str] = frozenset()
     form: Literal["json"] | ChatFormat = "json"
     console: str = ""
+    about: Callable[[Approval], bool] = lambda approval: True
 
     @property
     def mark(self) -> str:
@@ -105,7 +106,8 @@ class Webhooks:
     def _tell_all(self, group: TaskGroup, http: httpx.AsyncClient, approval: Approval) -> None:
         for receiver in self._receivers():
             key = (receiver.mark, approval.id)
-            if key not in self._busy and (not receiver.profiles or approval.binding.terms.name in receiver.profiles):
+            is_told = not receiver.profiles or approval.binding.terms.name in receiver.profiles
+            if key not in self._busy and is_told and receiver.about(approval):
                 self._busy.add(key)
                 group.start_soon(self._tell, http, receiver, approval)
 

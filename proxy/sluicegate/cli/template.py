@@ -109,7 +109,8 @@ REST: Final = """\
 
 # hooks: {}                                   # services of yours that are asked about calls and results
 #   # dlp: {url: "https://...", on: [call, result], servers: [], tools: [], clients: [], timeout: 500ms,
-#   #       on_failure: deny, sees: masked, secret: "whsec_...", form: json}   # sees: whole; form: opa
+#   #       on_failure: deny, sees: masked, secret: "whsec_...", key: NAME,
+#   #       form: json}                         # sees: whole; form: opa; on: [approval] with the key of a client
 
 # listen:
 #   mcp: 127.0.0.1:7410                       # clients: http://127.0.0.1:7410/mcp

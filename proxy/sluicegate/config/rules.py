@@ -246,6 +246,19 @@ def _hooks_are_about_something(config: Config) -> Iterator[Problem]:
                 yield Problem(("hooks", name, "servers", at), "unknown-server", "no server is called so", hint)
 
 
+def _hooks_on_approvals_can_be_believed(config: Config) -> Iterator[Problem]:
+    for name, hook in config.hooks.items():
+        path = ("hooks", name)
+        if "approval" in hook.on and hook.secret is None:
+            yield Problem(path, "missing-key", "what it is told of approvals is signed: set secret", at_key=True)
+        if hook.key is not None and "approval" not in hook.on:
+            hint = "write on: [approval], or remove this key"
+            yield Problem((*path, "key"), "wrong-value", "with a key it denies approvals", hint, at_key=True)
+        if hook.key is not None and hook.key not in config.clients.keys:
+            hint = f"keys are {', '.join(sorted(config.clients.keys)) or 'none'}"
+            yield Problem((*path, "key"), "unknown-key-name", f"there is no client key {hook.key}", hint)
+
+
 def _judged_results_are_whole(config: Config) -> Iterator[Problem]:
     for key, server in config.servers.items():
         judging = (name for name, hook in config.hooks.items() if "result" in hook.on and _is_about(hook.servers, key))
@@ -553,6 +566,7 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _toolsets_hold_something, _a_search_covers_many, _shapes_have_names_of_their_own,
     _prefixes_differ, _transparent_means_alone, _forwarding_means_transparent,
     _blocked_results_are_whole, _judged_results_are_whole, _hooks_are_told_over_https, _hooks_are_about_something,
+    _hooks_on_approvals_can_be_believed,
     _pins_need_a_list, _forwarding_outruns_denies,
     _timeouts_are_in_order, _named_files_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,
     _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _sessions_let_go_of_processes,
