@@ -8,10 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 from scripted_servers import LEGACY, MODERN, Account, Asked, Rig, endpoint, event, running, until
 
 from sluicegate.downstream.transport import sse_transport
+from sluicegate.downstream.transport.http_base import on_origin
+from sluicegate.http.sse import EventParser, StreamPosition
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, InputRequired, Result
 
@@ -425,3 +428,81 @@ async def test_many_calls_at_once_get_each_their_own_answer() -> None:
             for number in range(100):
                 group.start_soon(one, number)
         assert answers == {number: {"n": number} for number in range(100)}
+
+
+# ---------------------------------------------------------------- what it may hold
+
+
+@pytest.mark.parametrize("path", ["/.." * 1_000_000, "/a" * 1_100, "/" + "x" * 2_100])
+async def test_an_endpoint_that_is_longer_than_an_address_ends_the_stream_unread(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined: list[str] = []
+    monkeypatch.setattr(sse_transport, "on_origin", lambda url, reference: joined.append(reference))
+    async with older(Older(begin=lambda where: f"event: endpoint\ndata: {path}"), transport="sse") as (rig, _):
+        assert rig.server.status == "down"
+    assert path not in joined
+
+
+def test_an_address_that_is_longer_than_any_is_not_joined() -> None:
+    url = httpx.URL("http://127.0.0.1:1/a/b")
+    assert on_origin(url, "/" + "x" * 2_000) is not None
+    assert on_origin(url, "/.." * 1_000_000) is None
+
+
+def test_only_a_stream_of_2024_says_where_to_post() -> None:
+    for takes, expected in ((False, ""), (True, "/messages")):
+        position = StreamPosition()
+        EventParser(position, 1_000_000, takes_endpoint=takes).feed(b"event: endpoint\ndata: /messages\n\n")
+        assert position.endpoint == expected
+
+
+@dataclass
+class Silent(Older):
+    """Answers calls on the stream, and never the POSTs that they came with. `open` are those that it still holds."""
+
+    open: int = 0
+
+    async def __call__(self, asked: Asked) -> None:
+        if asked.rpc != "tools/call":
+            return await super().__call__(asked)
+        self.open += 1
+        try:
+            await self._serve(asked)
+            await asked.gone()
+        finally:
+            self.open -= 1
+
+
+async def test_a_post_that_is_never_answered_ends_soon_after_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse_transport, "SEND_TIME", 0.2)
+    server = Silent()
+    async with older(server, transport="sse") as (rig, _):
+        for _ in range(3):
+            assert await rig.tool("t") == "done"
+        await until(lambda: server.open == 0)
+        assert await rig.tool("t") == "done"  # the stream is as good as before
+
+
+@pytest.mark.parametrize(("most", "size"), [(2, 1), (100, 40_000)])
+async def test_few_such_posts_are_left_and_hold_little(most: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse_transport, "SEND_TIME", 1_000)
+    monkeypatch.setattr(sse_transport, "MAX_SENDING", most)
+    monkeypatch.setattr(sse_transport, "MAX_LATE_BYTES", 100_000)
+    server = Silent()
+    async with older(server, transport="sse") as (rig, _):
+        for _ in range(6):
+            assert await rig.tool("t", {"text": "x" * size}) == "done"
+        await until(lambda: server.open == 2)
+
+
+async def test_a_post_whose_caller_has_left_ends_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse_transport, "SEND_TIME", 0.2)
+
+    async def never(server: Older, asked: Asked) -> Json | None:
+        return None
+
+    server = Silent(act=never)
+    async with older(server, transport="sse", timeout=0.3) as (rig, _):
+        assert await rig.reason("t") == "timeout"
+        await until(lambda: server.open == 0)

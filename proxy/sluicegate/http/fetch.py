@@ -23,6 +23,7 @@ from sluicegate.http.egress import Blocked, Egress
 MAX_BYTES: Final = 256 * 1024
 WITHIN: Final = 5.0
 _MAX_REDIRECTS: Final = 3
+_MAX_LOCATION: Final = 2_048
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
 _HEADERS: Final = ((b"accept-encoding", b"identity"), (b"user-agent", b"sluice"))
 _JSON: Final = (b"accept", b"application/json")
@@ -105,7 +106,10 @@ class Fetcher:
             answer = await self._ask(url, request, is_named=_origin(url) not in origins)
             if request.method != "GET" or answer.status not in _MOVED:
                 return answer
-            there = httpx.URL(urljoin(str(url), next(iter(answer.all(b"location")), "")))
+            location = next(iter(answer.all(b"location")), "")
+            if len(location) > _MAX_LOCATION:  # of which `urljoin` would take milliseconds
+                raise Unfetched("it redirects to no address")
+            there = httpx.URL(urljoin(str(url), location))
             if _origin(there) != _origin(url):
                 raise Unfetched("it redirects to another origin")
             url = there

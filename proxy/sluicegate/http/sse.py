@@ -17,6 +17,7 @@ from sluicegate.runtime.spool import Spool, SpoolFull
 
 DEFAULT_RETRY = 1.0
 _MAX_RETRY: Final = 10**9  # ms; a server may write any number, and not every one has a float
+_MAX_ENDPOINT: Final = 2_048  # characters: it is taken apart, and kept as long as the stream
 _MAX_ID: Final = 1024  # characters: each event that follows has it, and it is sent back in a header
 # Bytes go through the decoders as Latin-1, which has a character for each and gives back the same ones: to the format
 # only ASCII means anything, and whether the rest is text is for the reader of the message to judge.
@@ -39,14 +40,17 @@ class StreamPosition:
 
 class EventParser:
     """`feed` takes what comes; `position` follows. An event may have `limit` bytes. A larger one that has its data in
-    one line goes into a spool. `keep` makes one from that line's beginning; None refuses the event."""
+    one line goes into a spool. `keep` makes one from that line's beginning; None refuses the event. `takes_endpoint`:
+    the stream is that of the 2024 transport, and says where to POST."""
 
     def __init__(
-        self, position: StreamPosition, limit: int, keep: Callable[[bytes], Spool | None] = lambda data: None
-    ) -> None:
+        self, position: StreamPosition, limit: int, keep: Callable[[bytes], Spool | None] = lambda data: None,
+        takes_endpoint: bool = False,
+    ) -> None:  # fmt: skip
         self._position = position
         self._limit = limit
         self._keep = keep
+        self._takes_endpoint = takes_endpoint
         self._spool: Spool | None = None
         self._is_spooling = False  # whether the line that is coming goes there
         self._is_after_cr = False  # whether that line has ended so, and a line feed belongs to its end
@@ -133,7 +137,9 @@ class EventParser:
         position.id = _text(event.id)
         if event.retry is not None:
             position.retry = min(event.retry, _MAX_RETRY) / 1000
-        if event.event == "endpoint" and not position.endpoint:
+        if event.event == "endpoint" and self._takes_endpoint and not position.endpoint:
+            if len(event.data) > _MAX_ENDPOINT:
+                raise EventTooLarge
             position.endpoint = _text(event.data)
         if spool is not None and event.data:
             raise EventTooLarge  # its data has another line

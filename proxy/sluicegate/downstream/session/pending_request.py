@@ -6,6 +6,7 @@ puts messages in (never waiting), and the task that made the call takes them out
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -33,7 +34,7 @@ class PendingRequest:
     """`id` is the JSON-RPC id and the progress token at once, both ours; `unmet` is a question that was refused,
     `level` the rank from which on log messages are wanted, -1 for none; `once`: it may be sent only once; `has_begun`:
     the server said something of it before the answer, so that no answer proves that nothing was executed;
-    `only_reads`: what is sent from now on reads its result."""
+    `only_reads`: what is sent from now on reads its result; `on_over` is called once nobody waits any more."""
 
     # The class has the values that most exchanges keep: to set them in each costs more.
     call: Call | None = None
@@ -48,6 +49,7 @@ class PendingRequest:
     _waiting_bytes = 0
     _inbox: deque[tuple[Notification, int]] | None = None
     _waiter: asyncio.Future[None] | None = None
+    on_over: Callable[[], object] | None = None
 
     def __init__(self, id: int, call: Call | None = None) -> None:
         self.id = id
@@ -64,6 +66,8 @@ class PendingRequest:
                 error = error.as_sent()
             self.answer, self.error = answer, error
             self._wake()
+            if self.on_over is not None:
+                self.on_over()
 
     def offer(self, notification: Notification) -> None:
         if self.is_over:

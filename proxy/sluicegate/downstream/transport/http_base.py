@@ -37,6 +37,9 @@ SEND_TIME: Final = 10.0
 MAX_SENDING: Final = 64
 """Sends without waiting at once: a server that asks faster than it reads is not answered."""
 
+MAX_REFERENCE: Final = 2_048
+"""Characters of an address that a server names."""
+
 REFUSED: Final = frozenset({401, 403})
 Keep = Callable[[bytes | bytearray], Spool | None]
 
@@ -217,7 +220,10 @@ async def refused(reply: Reply) -> Lost:
 
 
 def on_origin(url: httpx.URL, reference: str) -> httpx.URL | None:
-    """The address that a server names, if it is on the same origin: to any other one our credentials would go."""
+    """The address that a server names, if it is on the same origin: to any other one our credentials would go. A text
+    that no URL needs is refused unread: `urljoin` takes seconds for a megabyte of `/..`."""
+    if len(reference) > MAX_REFERENCE:
+        return None
     try:
         named = httpx.URL(urljoin(str(url), reference))
     except (httpx.InvalidURL, ValueError):

@@ -19,7 +19,15 @@ from sluicegate.downstream.failures import Lost
 from sluicegate.downstream.session.connection import Receive, ReceiveInPieces
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.settings import ServerSettings
-from sluicegate.downstream.transport.http_base import HttpTransport, Raw, is_event_stream, on_origin, refused
+from sluicegate.downstream.transport.http_base import (
+    MAX_SENDING,
+    SEND_TIME,
+    HttpTransport,
+    Raw,
+    is_event_stream,
+    on_origin,
+    refused,
+)
 from sluicegate.http.client.connection import Reply
 from sluicegate.http.client.pool import HttpClient
 from sluicegate.http.sse import EventParser, EventTooLarge, StreamPosition
@@ -32,16 +40,45 @@ log = logging.getLogger(__name__)
 
 ENDPOINT_WITHIN: Final = 10.0
 """Seconds from the beginning of the stream to the event that must come first."""
+MAX_LATE_BYTES: Final = 8 * 1024 * 1024
 _MAX_HOPS: Final = 3
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
 _NEVER_MOVED: Final = frozenset[int]()
 _MOVED_POST: Final = frozenset({307, 308})  # the others would turn it into a GET
 
 
+class _LateSend:
+    """A POST whose answer came on the stream, or for whose answer nobody waits any more. The server has a moment to
+    accept it, and only so many may be late at once: each holds a socket and its body."""
+
+    is_late = False
+    scope: anyio.CancelScope
+
+    def __init__(self, transport: HttpSseTransport, size: int) -> None:
+        self._transport, self._size = transport, size
+
+    def begin(self) -> None:
+        transport = self._transport
+        if transport.late >= MAX_SENDING or transport.late_bytes + self._size > MAX_LATE_BYTES:
+            self.scope.cancel()
+            return
+        self.is_late = True
+        transport.late += 1
+        transport.late_bytes += self._size
+        self.scope.deadline = min(self.scope.deadline, anyio.current_time() + SEND_TIME)
+
+    def end(self) -> None:
+        if self.is_late:
+            self._transport.late -= 1
+            self._transport.late_bytes -= self._size
+
+
 class HttpSseTransport(HttpTransport):
-    """The `Transport` of one stream. All exchanges share it, as on stdio."""
+    """The `Transport` of one stream. All exchanges share it, as on stdio. `late` counts the POSTs that have outlived
+    their calls, `late_bytes` what they hold."""
 
     is_private = False
+    late = late_bytes = 0
 
     def __init__(self, settings: ServerSettings, http: HttpClient, budget: LoopBudget) -> None:
         super().__init__(settings, http, budget)
@@ -81,11 +118,17 @@ class HttpSseTransport(HttpTransport):
         self._group.start_soon(self._send, exchange, body)
 
     async def _send(self, exchange: PendingRequest, body: bytes) -> None:
+        late = _LateSend(self, len(body))
         try:
-            with anyio.move_on_after(self._settings.max_time):
+            with anyio.move_on_after(self._settings.max_time) as late.scope:
+                exchange.on_over = late.begin
                 await self._post(body, exchange)
         except Lost as lost:
+            exchange.on_over = None
             exchange.settle(error=lost)
+        finally:
+            exchange.on_over = None
+            late.end()
 
     async def notify(self, body: bytes) -> None:
         await self._post(body, None)
@@ -130,7 +173,7 @@ class HttpSseTransport(HttpTransport):
 
     async def _listen(self, response: Reply) -> None:
         why = "the server closed its event stream"
-        events = EventParser(self._position, self._settings.max_result, self._settings.keep)
+        events = EventParser(self._position, self._settings.max_result, self._settings.keep, takes_endpoint=True)
         with self._life:
             try:
                 async for chunk in response:
