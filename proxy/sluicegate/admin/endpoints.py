@@ -12,16 +12,18 @@ from starlette.requests import Request
 from sluicegate.admin.approval_page import Page
 from sluicegate.admin.approvals import ApprovalsApi
 from sluicegate.admin.blocks import BlocksApi
-from sluicegate.admin.blocks import add as add_one
+from sluicegate.admin.blocks import add as add_block
 from sluicegate.admin.calls import CallsApi
 from sluicegate.admin.changes import AREAS as TOPICS
 from sluicegate.admin.changes import Changes, read_topics
 from sluicegate.admin.credentials import header
 from sluicegate.admin.logins import LoginsApi
-from sluicegate.admin.logins import begin as begin_one
-from sluicegate.admin.logins import show as show_logins
+from sluicegate.admin.logins import begin as begin_login
+from sluicegate.admin.logins import show as list_logins
 from sluicegate.admin.peers import CHANNEL
-from sluicegate.admin.pins import PinsApi, accept, show
+from sluicegate.admin.pins import PinsApi
+from sluicegate.admin.pins import accept as accept_pins
+from sluicegate.admin.pins import show as list_pins
 from sluicegate.admin.response import AdminResponse, EventStreamResponse, error_response, json_response
 from sluicegate.admin.routes import ACTIONS, AREAS, MAX_LISTED, openapi
 from sluicegate.admin.verification import Verification
@@ -135,14 +137,6 @@ async def change_server(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return json_response(*await sources.change_server(key, action, asked.who))
 
 
-async def list_tools(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return await _listed(asked, "tools", sources.list_tools)
-
-
-async def judge_tools(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return await _listed(asked, "tools", sources.judge_tools)
-
-
 async def cost(sources: AdminDeps, asked: ApiRequest) -> Answer:
     client, toolset = _single(asked, "as", "local"), _single(asked, "toolset", "")
     if client is None or toolset is None or set(asked.query) - {"as", "toolset"}:
@@ -151,10 +145,6 @@ async def cost(sources: AdminDeps, asked: ApiRequest) -> Answer:
     if found is None:
         return error_response(404, f"no such client, or no such toolset for it: {client}")
     return json_response(200, {"as": client, "toolset": toolset, **found})
-
-
-async def list_prompts(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return await _listed(asked, "prompts", sources.list_prompts)
 
 
 async def _listed(asked: ApiRequest, name: str, rows_of: Callable[[str], Awaitable[list[Json] | None]]) -> Answer:
@@ -201,36 +191,8 @@ async def show_output(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return error_response(404, f"there is no server {asked.parts[1]}") if found is None else json_response(200, found)
 
 
-async def list_pins(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return json_response(*await show(sources.pins, asked.query))
-
-
-async def accept_pins(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return json_response(*await accept(sources.pins, asked.body, asked.who))
-
-
 async def list_blocks(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return json_response(200, {"blocks": await sources.blocks.every()})
-
-
-async def add_block(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return json_response(*await add_one(sources.blocks, asked.body, asked.who))
-
-
-async def end_block(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return json_response(*await sources.blocks.end(asked.parts[1], asked.who))
-
-
-async def list_logins(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return json_response(*await show_logins(sources.logins, asked.query))
-
-
-async def begin_login(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return json_response(*await begin_one(sources.logins, asked.body, asked.client))
-
-
-async def end_login(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return json_response(*await sources.logins.end(asked.parts[1], asked.who))
 
 
 async def find_facts(sources: AdminDeps, asked: ApiRequest) -> Answer:
@@ -285,14 +247,6 @@ async def show_audit_head(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return json_response(200, head.to_json())
 
 
-async def list_calls(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return _no_log() if sources.calls is None else json_response(*await sources.calls.page(asked.query))
-
-
-async def list_records(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return _no_log() if sources.calls is None else json_response(*await sources.calls.records(asked.query))
-
-
 async def verify_log(sources: AdminDeps, asked: ApiRequest) -> Answer:
     """A start has no parameters, so that its body is an empty object."""
     if sources.verification is None:
@@ -303,16 +257,8 @@ async def verify_log(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return json_response(200, sources.verification.start()) if is_empty else error_response(400, "the body is {}")
 
 
-async def show_call(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return _no_log() if sources.calls is None else json_response(*await sources.calls.show(asked.parts[1]))
-
-
 def _no_log() -> Answer:
     return error_response(404, "no audit log is kept: see audit.enabled")
-
-
-async def look_at_approvals(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return json_response(*await sources.approvals.get(asked.parts, asked.query, asked.client))
 
 
 async def follow_approvals(sources: AdminDeps, asked: ApiRequest) -> Answer:
@@ -343,11 +289,32 @@ async def act_on_approval(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return json_response(*await sources.approvals.post(asked.parts, asked.body, key, asked.client, channel))
 
 
-async def revoke_grant(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return json_response(*await sources.approvals.delete(asked.parts, asked.who))
+Endpoint = Callable[[AdminDeps, ApiRequest], Awaitable[Answer]]
 
 
-ENDPOINTS: Final[Mapping[str, Callable[[AdminDeps, ApiRequest], Awaitable[Answer]]]] = {
+def _answered(ask: Callable[[AdminDeps, ApiRequest], Awaitable[tuple[int, Json]]]) -> Endpoint:
+    """For what another module answers with a status and a body."""
+
+    async def endpoint(sources: AdminDeps, asked: ApiRequest) -> Answer:
+        return json_response(*await ask(sources, asked))
+
+    return endpoint
+
+
+def _from_log(ask: Callable[[CallsApi, ApiRequest], Awaitable[tuple[int, Json]]]) -> Endpoint:
+    """The same of what stands in the audit log."""
+
+    async def endpoint(sources: AdminDeps, asked: ApiRequest) -> Answer:
+        return _no_log() if sources.calls is None else json_response(*await ask(sources.calls, asked))
+
+    return endpoint
+
+
+_look_at_approvals: Final = _answered(
+    lambda sources, asked: sources.approvals.get(asked.parts, asked.query, asked.client)
+)
+
+ENDPOINTS: Final[Mapping[str, Endpoint]] = {
     "me": me,
     "openapi": show_openapi,
     "list_servers": list_servers,
@@ -355,36 +322,36 @@ ENDPOINTS: Final[Mapping[str, Callable[[AdminDeps, ApiRequest], Awaitable[Answer
     "show_status": show_status,
     **{f"{action}_server": change_server for action in ACTIONS},
     "show_output": show_output,
-    "list_tools": list_tools,
-    "judge_tools": judge_tools,
+    "list_tools": lambda sources, asked: _listed(asked, "tools", sources.list_tools),
+    "judge_tools": lambda sources, asked: _listed(asked, "tools", sources.judge_tools),
     "cost": cost,
-    "list_prompts": list_prompts,
+    "list_prompts": lambda sources, asked: _listed(asked, "prompts", sources.list_prompts),
     "list_resources": list_resources,
-    "list_pins": list_pins,
-    "accept_pins": accept_pins,
+    "list_pins": _answered(lambda sources, asked: list_pins(sources.pins, asked.query)),
+    "accept_pins": _answered(lambda sources, asked: accept_pins(sources.pins, asked.body, asked.who)),
     "list_blocks": list_blocks,
-    "add_block": add_block,
-    "end_block": end_block,
-    "list_logins": list_logins,
-    "begin_login": begin_login,
-    "end_login": end_login,
+    "add_block": _answered(lambda sources, asked: add_block(sources.blocks, asked.body, asked.who)),
+    "end_block": _answered(lambda sources, asked: sources.blocks.end(asked.parts[1], asked.who)),
+    "list_logins": _answered(lambda sources, asked: list_logins(sources.logins, asked.query)),
+    "begin_login": _answered(lambda sources, asked: begin_login(sources.logins, asked.body, asked.client)),
+    "end_login": _answered(lambda sources, asked: sources.logins.end(asked.parts[1], asked.who)),
     "find_facts": find_facts,
     "explain": explain,
     "preview": preview,
     "show_audit_head": show_audit_head,
-    "list_records": list_records,
+    "list_records": _from_log(lambda calls, asked: calls.records(asked.query)),
     "verify_log": verify_log,
     "show_verification": verify_log,
-    "list_calls": list_calls,
-    "show_call": show_call,
-    "list_approvals": look_at_approvals,
+    "list_calls": _from_log(lambda calls, asked: calls.page(asked.query)),
+    "show_call": _from_log(lambda calls, asked: calls.show(asked.parts[1])),
+    "list_approvals": _look_at_approvals,
     "follow_approvals": follow_approvals,
     "follow_changes": follow_changes,
-    "show_approval": look_at_approvals,
+    "show_approval": _look_at_approvals,
     "decide": act_on_approval,
     "cancel": act_on_approval,
     "reveal": act_on_approval,
-    "list_grants": look_at_approvals,
-    "show_grant": look_at_approvals,
-    "revoke_grant": revoke_grant,
+    "list_grants": _look_at_approvals,
+    "show_grant": _look_at_approvals,
+    "revoke_grant": _answered(lambda sources, asked: sources.approvals.delete(asked.parts, asked.who)),
 }
