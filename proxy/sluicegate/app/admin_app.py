@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
+from anyio.lowlevel import checkpoint
 from starlette.types import ASGIApp
 
 from sluicegate import __version__, admin
@@ -15,15 +16,16 @@ from sluicegate.admin.approvals import ApprovalsApi
 from sluicegate.admin.calls import CallsApi
 from sluicegate.admin.changes import Changes
 from sluicegate.admin.endpoints import AdminDeps
+from sluicegate.admin.logins import LoginsApi, StatusAndBody
 from sluicegate.admin.routes import step_up_of
 from sluicegate.admin.verification import Verification
 from sluicegate.app import explain_facts, replicas, settings
 from sluicegate.app.approvals_api import people
 from sluicegate.app.blocks_api import blocks_api
 from sluicegate.app.core import Core
-from sluicegate.app.judged_tools import judged_tools
-from sluicegate.app.logins_api import logins_api
+from sluicegate.app.logins import LoginIndex, NoLogin, kind_of, principal_of
 from sluicegate.app.preview import Previews
+from sluicegate.approval.presentation import stamp
 from sluicegate.audit.log import AuditLog
 from sluicegate.config import Config
 from sluicegate.listen.auth import Identity, Principal
@@ -33,6 +35,9 @@ from sluicegate.store import Store
 
 Note = Callable[[Json], Awaitable[bool]]
 """The console's: keeps an `admin` record, or says that it could not."""
+_UNRECORDED: Final[StatusAndBody] = (503, {"error": "the audit log cannot be written: nothing was done"})
+_TOOLS: Final = "tools/list"
+_AT_ONCE: Final = 8  # tools that are judged in one step of the event loop
 
 
 def admin_application(
@@ -41,6 +46,7 @@ def admin_application(
     """`identity` knows the clients that the admin port lets in, `token` is the operator's."""
     judges, audit = inner.services.judging, inner.services.audit
     history = audit.settings.path.parent if audit is not None else None
+    calls = CallsApi(audit.settings.path.parent, audit.settings.state, audit.public_keys) if audit is not None else None
     previews = Previews(inner)
     changes = Changes(partial(_state, inner), lambda: inner.queue.is_closing)
     inner.queue.watchers.append(lambda approval: changes.notice("approval"))
@@ -59,9 +65,9 @@ def admin_application(
         await inner.behind.lists.look(client)
         return await inner.router.search.cost(Call(client, "tools/list", {}), await inner.behind.lists.all(client))
 
-    async def list_tools(principal: str) -> list[Json] | None:
+    async def listed(method: str, principal: str) -> list[Json] | None:
         client = client_at(principal)
-        return None if client is None else await inner.listed(client, "tools/list")
+        return None if client is None else await inner.listed(client, method)
 
     async def took_effect() -> list[str]:
         services = inner.services
@@ -70,11 +76,7 @@ def admin_application(
 
     async def judge_tools(principal: str) -> list[Json] | None:
         client = client_at(principal)
-        return None if client is None else await judged_tools(inner, client)
-
-    async def list_prompts(principal: str) -> list[Json] | None:
-        client = client_at(principal)
-        return None if client is None else await inner.listed(client, "prompts/list")
+        return None if client is None else await _judged_tools(inner, client)
 
     async def list_resources(principal: str, cursor: str) -> Json | str:
         client = client_at(principal)
@@ -97,10 +99,10 @@ def admin_application(
             metrics=inner.services.metrics.scrape if config.telemetry.metrics else None,
             describe_servers=inner.measured,
             change_server=partial(_change_server, inner),
-            list_tools=list_tools,
+            list_tools=partial(listed, _TOOLS),
             judge_tools=judge_tools,
             cost=cost,
-            list_prompts=list_prompts,
+            list_prompts=partial(listed, "prompts/list"),
             list_resources=list_resources,
             output=inner.output,
             pins=inner.behind.pins,
@@ -108,7 +110,7 @@ def admin_application(
                 inner.services.store, lambda: judges.config, partial(explain_facts.of_tool, inner),
                 inner.services.notes.act_durably, took_effect,
             ),
-            logins=logins_api(inner.services.logins, judges.client_of, inner.services.notes.act_durably),
+            logins=_logins_api(inner.services.logins, judges.client_of, inner.services.notes.act_durably),
             approvals=ApprovalsApi(inner.queue, people(judges, history, inner.behind.pins), inner.queue.book.store),
             page=page,
             facts=partial(explain_facts.running, inner),
@@ -122,7 +124,7 @@ def admin_application(
             denied=inner.services.notes.denied,
             refused=audit.identity_failure if audit is not None else None,
             audit=audit,
-            calls=None if audit is None else _calls(audit),
+            calls=calls,
             verification=None if audit is None else Verification(audit.settings, audit.public_keys),
             notes=partial(_notes, inner),
             status=lambda: {
@@ -157,7 +159,7 @@ async def _change_server(inner: Core, key: str, action: str, who: str) -> tuple[
     control = inner.behind.control
     if key in control.config.servers and not control.objection(key, action):
         if not await inner.services.notes.act_durably(f"server_{action}", server=key, by=who):
-            return 503, {"error": "the audit log cannot be written: nothing was done"}
+            return _UNRECORDED
     if objection := control.objection(key, action):
         return 409 if key in control.config.servers else 404, {"error": objection}
     return 200, {"server": key, "action": action, "open_calls": control.act(key, action)}
@@ -173,10 +175,6 @@ def with_console(config: Config, application: ASGIApp, note: Note, store: Store,
         application, settings.names(config), note, step_up_of, store=store, operator_token=token
     )
     return served
-
-
-def _calls(audit: AuditLog) -> CallsApi:
-    return CallsApi(audit.settings.path.parent, audit.settings.state, audit.public_keys)
 
 
 def note_in(audit: AuditLog | None) -> Note:
@@ -221,3 +219,78 @@ def _unready(inner: Core, is_stopping: Callable[[], bool]) -> list[str]:
         for key, server in control.servers.items()
         if sections[key].required and server.status != "up"
     ]
+
+
+async def _judged_tools(inner: Core, client: Client) -> list[Json]:
+    """Every tool that servers list for a client, with class, pin and verdict. `given`: whether it stands in the list
+    that the client gets. For operators: clients are told nothing of it."""
+    judge, pins = inner.services.judging.judge, inner.behind.pins
+    given = {item["name"] for item in await inner.listed(client, _TOOLS)}
+    call, rows = Call(client, "tools/call", {}), list[Json]()
+    for catalog in await inner.behind.lists.recall(client):
+        for entry in catalog.whole.entries(_TOOLS) if catalog.whole is not None else ():
+            target = entry.target
+            decision, found = judge.decide(call, target), judge.in_force.rulebook.classify(target)
+            is_withheld = catalog.withholds("tool", target.public)
+            rows.append({
+                "name": target.public, "server": target.server, "own": target.own, "given": target.public in given,
+                "class": found.name, "class_source": found.source, "verdict": decision.verdict.value,
+                "rule": decision.rule, "pin": "withheld" if is_withheld else pins.review(target),
+            })  # fmt: skip
+            if len(rows) % _AT_ONCE == 0:
+                await checkpoint()
+    return rows
+
+
+# ---------------------------------------------------------------- logins
+
+
+def _logins_api(
+    index: LoginIndex, client_of: Callable[[str], Client | None], act: Callable[..., Awaitable[bool]]
+) -> LoginsApi:
+    """`client_of` knows a client by what people call it; `act` records durably, and returns whether it may be done."""
+
+    async def every() -> list[Json]:
+        return [_login(info) for info in await index.all()]
+
+    async def begin(server: str, whom: str | None, asks: Client) -> StatusAndBody:
+        client = asks if whom is None else client_of(whom)
+        if client is None:
+            return 404, {"error": f"no such client: {whom}"}
+        if objection := index.objection(server, client):
+            return 404 if server not in index.able else 409, {"error": objection}
+        whose = principal_of(index.whose(server, client))
+        if not await act("login_begin", server=server, whose=whose, by=asks.principal):
+            return _UNRECORDED
+        try:
+            link = await index.open_link(server, client, asks)
+        except NoLogin as error:
+            return 409 if error.is_final else 503, {"error": str(error)}
+        return 200, {"server": server, "principal": whose, "login": link.id, "url": link.url}
+
+    async def end(id: str, who: str) -> StatusAndBody:
+        info = next((one for one in await index.all() if one.id == id), None)
+        if info is None or not id:
+            return 404, {"error": "no such login"}
+        whose = principal_of(info.whose)
+        if not await act("login_end", server=info.server, whose=whose, login=id, by=who):
+            return _UNRECORDED
+        revoked = await index.logout(info.server, info.whose)
+        if revoked is None:
+            return 404, {"error": "no such login"}
+        return 200, {"id": id, "server": info.server, "principal": whose, "revoked": revoked}
+
+    return LoginsApi(every, begin, end)
+
+
+def _login(info: Any) -> Json:
+    return {
+        "id": info.id, "server": info.server, "principal": principal_of(info.whose), "kind": kind_of(info),
+        "issuer": info.issuer, "client_id": info.client_id, "scopes": list(info.scopes), "state": info.state,
+        "expires_at": _stamp(info.expires_at), "renewed_at": _stamp(info.renewed_at), "can_refresh": info.can_refresh,
+        "last_error": info.problem,
+    }  # fmt: skip
+
+
+def _stamp(at: float | None) -> str:
+    return "" if at is None else stamp(at)
