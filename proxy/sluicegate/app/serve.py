@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -27,7 +27,6 @@ from sluicegate.app.login_pages import LoginPages
 from sluicegate.app.login_sign_in import SignIn
 from sluicegate.app.reload import InForce, ToldReload, joining
 from sluicegate.app.services import Services
-from sluicegate.app.toolset_entry import PolicyToolsets
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.config import Address, Config
 from sluicegate.config.fleet import PeerTls
@@ -38,18 +37,24 @@ from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.issuer import ACCESS, ClientDirectory, ClientGrants
 from sluicegate.listen import settings as listening
 from sluicegate.listen.asgi import asgi
+from sluicegate.listen.auth import Principal
 from sluicegate.listen.auth.issued import Issued
 from sluicegate.listen.listener import Listener, Pages
 from sluicegate.listen.server import AddressServer as Port
 from sluicegate.listen.server import Tls, on_unix_socket
 from sluicegate.listen.worker_handoff import WorkerHandoff
 from sluicegate.metrics import Sample
+from sluicegate.policy.judge import PolicyEngine
+from sluicegate.policy.memo import Memo
 from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Client
 from sluicegate.runtime import open_files
 from sluicegate.store.keys import new_operator_token
 
 FORWARDING: Final = "sluicegate.listen.peer_forwarding"
 """By name: most have no other replicas."""
+
+MAX_ENTERED: Final = 10_000
 
 Announce = Callable[[str], None]
 
@@ -95,6 +100,28 @@ class WorkerPlacement:
     admin: str
     token: str = field(repr=False)
     in_force: InForce = field(repr=False)
+
+
+class PolicyToolsets:
+    """A `ToolsetEntry` by the policy in force. A principal with a toolset is the same object each time."""
+
+    def __init__(self, policy: PolicyEngine) -> None:
+        self._policy = policy
+        self._entered: Memo[tuple[Principal, str], Principal] = Memo(MAX_ENTERED)
+
+    @property
+    def is_used(self) -> bool:
+        return self._policy.has_toolsets
+
+    def enter(self, principal: Principal, name: str) -> Principal | None:
+        if not self._policy.has_toolsets:
+            return None if name else principal
+        toolset = self._policy.enter(Client(principal.name, principal.roles, principal.owner), name)
+        if not toolset:
+            return None if toolset is None else principal
+        key = principal, toolset
+        found = self._entered.get(key)
+        return found or self._entered.keep(key, replace(principal, toolset=toolset))
 
 
 @asynccontextmanager
@@ -179,23 +206,25 @@ def _pages(config: Config, inner: Core) -> Iterator[Pages]:
     if not base:
         return
 
+    def config_now() -> Config:
+        return services.judging.config
+
     def sign_in(callback: str) -> SignIn:
-        within = partial(_login_within, services)
-        return SignIn(Fetcher(services.egress), services.sealer, callback, within)
+        return SignIn(Fetcher(services.egress), services.sealer, callback, lambda: config_now().login.within)
 
     login_pages = LoginPages(
-        base, lambda: services.judging.config, services.logins, services.identities.clients, services.judging.judge,
+        base, config_now, services.logins, services.identities.clients, services.judging.judge,
         services.sealer, forwarded, sign_in(f"{base}idp/callback"),
     )  # fmt: skip
     services.logins.page.set(login_pages.link)
     yield login_pages
     issuer, audit = settings.issuer(config), services.audit
-    grants = ClientGrants(services.store, services.sealer, config.listen.public_url or "", partial(_lasts, services),
-                          partial(_source, services))  # fmt: skip
+    grants = ClientGrants(services.store, services.sealer, config.listen.public_url or "",
+                          lambda: _lasts(config_now()), lambda: _source(config_now()))  # fmt: skip
     services.identities.clients.take_issued(Issued(ACCESS.encode(), partial(_issued, services, grants), grants.lives))
     directory = ClientDirectory(services.sealer, Fetcher(services.egress), issuer)
     yield IssuerPages(
-        issuer, lambda: services.judging.config, directory, grants, sign_in(f"{issuer}/oauth/callback"),
+        issuer, config_now, directory, grants, sign_in(f"{issuer}/oauth/callback"),
         services.sealer, services.store, forwarded, audit.note if audit is not None else _to_nobody,
         audit.identity_failure if audit is not None else _to_nobody,
     )  # fmt: skip
@@ -213,18 +242,14 @@ def _issued(services: Services, grants: ClientGrants, token: str) -> tuple[str, 
     return found[0].principal, found[0].roles, found[1], found[2]
 
 
-def _lasts(services: Services) -> float:
-    login = services.judging.config.clients.login
+def _lasts(config: Config) -> float:
+    login = config.clients.login
     return login.lasts if login is not None else 0.0
 
 
-def _source(services: Services) -> str:
-    provider = provider_of(services.judging.config)
+def _source(config: Config) -> str:
+    provider = provider_of(config)
     return provider.mark if provider is not None else ""
-
-
-def _login_within(services: Services) -> float:
-    return services.judging.config.login.within
 
 
 @asynccontextmanager

@@ -6,17 +6,25 @@ the work of signature.py. Knows no claim, no issuer, no clock.
 
 import base64
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
-from sluicegate.listen.auth.algorithms import FITS
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode
 
 MAX_TOKEN: Final = 8 * 1024
 _MAX_DEPTH: Final = 12
 _COMPACT: Final = re.compile(rb"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+
+# RFC 7518 3.1, RFC 8037 3.1: what a key has to be for an algorithm. None of them is symmetric.
+FITS: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
+    **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("RSA", frozenset({""}))),
+    "ES256": ("EC", frozenset({"P-256"})),
+    "ES384": ("EC", frozenset({"P-384"})),
+    "ES512": ("EC", frozenset({"P-521"})),
+    "EdDSA": ("OKP", frozenset({"Ed25519", "Ed448"})),
+}
 
 _MAX_MODULUS: Final = 1400  # characters: 8,400 bits, as verifying takes time with the size
 _MAX_EXPONENT: Final = 8

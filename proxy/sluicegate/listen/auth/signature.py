@@ -9,7 +9,7 @@ from typing import Final
 import jwt
 from jwt.api_jws import PyJWS
 
-from sluicegate.listen.auth.algorithms import FITS
+from sluicegate.listen.auth.jws import FITS
 from sluicegate.protocol.jsonrpc import Json
 
 _VERIFIER: Final = PyJWS(algorithms=list(FITS), options={"verify_signature": True, "enforce_minimum_key_length": True})
