@@ -21,7 +21,7 @@ from sluicegate.app.approvals_api import at_rest
 from sluicegate.approval.states import WAITING
 from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running
 from sluicegate.cli.options import AsJson
-from sluicegate.cli.output import Code, count, give, info, located, print_out, printable, stop, table
+from sluicegate.cli.output import Code, count, give, info, leaves, located, print_out, printable, stop, table
 from sluicegate.policy.display import cut
 from sluicegate.policy.finding import PolicyError
 from sluicegate.protocol.model import Client
@@ -310,14 +310,9 @@ def _ask_at_rest(
         return anyio.run(change) if is_change else found
     except PolicyError as error:
         raise config.ConfigError(located(admin.path, error.findings)) from None
-    except OSError as error:
-        stop(Code.CONFIG, f"the approvals in {state.where(admin.config)} cannot be used: {error}")
-    except BaseExceptionGroup as errors:  # of what runs beside the queue
-        first: BaseException | None = errors.subgroup(OSError)
-        if first is None:
+    except (OSError, BaseExceptionGroup) as error:  # a group is of what runs beside the queue
+        if (first := next((one for one in leaves(error) if isinstance(one, OSError)), None)) is None:
             raise
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
         stop(Code.CONFIG, f"the approvals in {state.where(admin.config)} cannot be used: {first}")
 
 

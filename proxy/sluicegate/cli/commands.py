@@ -24,7 +24,7 @@ COMMANDS: Final = {
     "block": "block", "unblock": "block",
     "call": "call", "console": "console", "approve": "approvals", "deny": "approvals",
 }  # fmt: skip
-"""The module of this room that has a command, and the function's name where it is another one."""
+"""The module of this room that has a command's function."""
 
 GROUPS: Final = {
     "approvals": ("Calls that wait for a person.", ("list_", "show", "watch", "grants", "revoke")),
@@ -55,10 +55,9 @@ def application(words: Sequence[str] = ()) -> typer.Typer:
     )
     app.callback()(_options)
     only = words[0] if words and words[0] in COMMANDS | GROUPS else None
-    for name, source in COMMANDS.items():
+    for name, module in COMMANDS.items():
         if only in (None, name):
-            module, _, function = source.partition(":")
-            _add(app, name, module, function or name)
+            _add(app, name, module, name)
     for group, (about, functions) in GROUPS.items():
         if only in (None, group):
             app.add_typer(inner := typer.Typer(help=about, no_args_is_help=True), name=group)

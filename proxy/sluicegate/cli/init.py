@@ -1,6 +1,5 @@
 """`init`: a new config file, commented, or made from what a desktop client has."""
 
-import os
 import shlex
 import shutil
 import sys
@@ -16,6 +15,7 @@ from sluicegate.cli.template import new_file
 from sluicegate.desktop.clients import CLIENTS, client_of
 from sluicegate.desktop.edit import snippet
 from sluicegate.desktop.read import Imported, NotAClientConfig, read
+from sluicegate.store import private
 
 
 def init(
@@ -77,14 +77,9 @@ def _write(path: Path, text: str, force: bool) -> None:
     """Readable for the owner alone: what was imported may hold secrets. Replaced in one step, never half."""
     if path.exists() and not force:
         stop(Code.NEGATIVE, f"{path} exists; --force overwrites it")
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        draft.replace(path)
+        private.write(path, text.encode("utf-8"), replace=True)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         stop(Code.USAGE, f"cannot write {path}: {error.strerror}")
 
 

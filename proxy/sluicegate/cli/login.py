@@ -3,7 +3,7 @@ Sluice that runs on it finds it within a second."""
 
 import json
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Annotated, Final, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
-import httpx
 import typer
 
 from sluicegate import config
@@ -25,7 +24,7 @@ from sluicegate.app.settings import client_of
 from sluicegate.cli.admin import Admin, GivenKey, KeyFile, answer, key_of, reasons
 from sluicegate.cli.login_elsewhere import log_in_elsewhere
 from sluicegate.cli.options import AsJson, ConfigFile
-from sluicegate.cli.output import Code, give, info, load, print_out, printable, stop, table
+from sluicegate.cli.output import Code, give, info, leaves, load, print_out, printable, stop, table
 from sluicegate.config import Config
 from sluicegate.listen.server import CannotListen
 from sluicegate.login import Flow, LoginFailed, LoginInfo, Logins, LoginUnavailable
@@ -166,21 +165,12 @@ def _run(loaded: Config, use: Callable[[Logins], Awaitable[T]]) -> T:
     try:
         return anyio.run(_with_logins, loaded, use)
     except (ExceptionGroup, *_ENDS) as error:  # `except*` would wrap what ends the command, with Python 3.11.2
-        found = list(_alone(error))
+        found = list(leaves(error))
         if all(isinstance(one, _ENDS) for one in found):
             kind, code = next((kind, code) for kind, code in zip(_ENDS, _CODES, strict=True)
                               if any(isinstance(one, kind) for one in found))  # fmt: skip
             stop(code, *(str(one) for one in found if isinstance(one, kind)))
         raise
-
-
-def _alone(error: Exception) -> Iterator[Exception]:
-    """The exceptions of a group, without it."""
-    if isinstance(error, ExceptionGroup):
-        for one in error.exceptions:
-            yield from _alone(one)
-    else:
-        yield error
 
 
 async def _with_logins(loaded: Config, use: Callable[[Logins], Awaitable[T]]) -> T:
@@ -231,13 +221,8 @@ async def _by_device(server: str, whose: str, as_json: bool, logins: Logins) -> 
 def _hand_over(config_file: Path | None, server: str, as_: str | None, as_json: bool) -> NoReturn:
     """The Sluice that runs begins the login, and waits for its end."""
     admin = Admin(config_file, key_of(None, None))
-    with admin.client() as http:
-        try:
-            body = {"server": server} | ({} if as_ is None else {"as": as_})
-            response = http.post("logins", json=body, timeout=_BEGIN_WITHIN)
-        except httpx.HTTPError as error:
-            raise admin.unanswered(http, error) from None
-    admin.check(response)
+    body = {"server": server} | ({} if as_ is None else {"as": as_})
+    response = admin.exchange("logins", body=body, within=_BEGIN_WITHIN)
     if response.status_code in (409, 503):
         stop(Code.NEGATIVE if response.status_code == 409 else Code.UNREACHABLE, *reasons(response))
     begun = answer(response)

@@ -13,7 +13,7 @@ import httpx
 
 from sluicegate.app.login_callback import CallbackPort
 from sluicegate.cli.admin import GivenKey
-from sluicegate.cli.output import Code, json_object, printable, stop
+from sluicegate.cli.output import Code, json_object, leaves, printable, stop
 from sluicegate.config.login import LoginSection
 from sluicegate.listen.server import CannotListen
 from sluicegate.login import LoginFailed, LoginInfo
@@ -39,9 +39,7 @@ def log_in_elsewhere(
     try:
         return anyio.run(_log_in, api, key.value, show)
     except BaseExceptionGroup as group:  # task groups wrap what ended them
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
+        error = next(leaves(group))
         if isinstance(error, LoginFailed | CannotListen):
             stop(Code.NEGATIVE if isinstance(error, LoginFailed) else Code.CONFIG, str(error))
         raise error from None

@@ -7,7 +7,7 @@ steer a terminal.
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -89,6 +89,15 @@ class Stopped(Exception):
 
 def stop(code: Code, *reasons: str) -> NoReturn:
     raise Stopped(code, *reasons)
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions that task groups wrapped, or the one that none did."""
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from leaves(one)
+    else:
+        yield error
 
 
 def load(

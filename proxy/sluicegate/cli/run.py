@@ -14,7 +14,7 @@ import anyio
 from sluicegate import config
 from sluicegate.app import slow_turns
 from sluicegate.app.stdio import join_stdio, serve_stdio
-from sluicegate.cli.output import Code, info, located, stop
+from sluicegate.cli.output import Code, info, leaves, located, stop
 from sluicegate.downstream.transport import stray_processes
 from sluicegate.policy.finding import PolicyError
 
@@ -66,11 +66,5 @@ def run_loop(main: Callable[[], Awaitable[T]]) -> T:
         with stray_processes.adopting():
             return anyio.run(main, backend_options={"use_uvloop": use_uvloop})
     except BaseExceptionGroup as group:  # task groups wrap what ended them: main has an exit code for the error itself
-        raise _only(group) from None
-
-
-def _only(error: BaseException) -> BaseException:
-    """What task groups wrapped, if it is one error."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+        found = list(leaves(group))
+        raise (found[0] if len(found) == 1 else group) from None

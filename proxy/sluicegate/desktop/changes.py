@@ -7,7 +7,6 @@ import base64
 import errno
 import json
 import os
-import secrets
 import subprocess
 import sys
 import time
@@ -191,17 +190,7 @@ def entry(data: bytes, suffix: str, root: str) -> Any:
 
 def replace(path: Path, data: bytes, mode: int) -> None:
     """In one step; through a symbolic link, its target. Raises `Changed` where something else is there afterwards."""
-    target = path.resolve()
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
-    try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, private.FILE), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.chmod(mode)
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
+    private.write(path.resolve(), data, replace=True, mode=mode)
     if contents(path) != data:
         raise Changed(f"{path} has other contents than were written: a client that runs may have replaced it")
 

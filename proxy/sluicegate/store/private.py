@@ -38,14 +38,17 @@ def check(path: Path, mode: int) -> None:
         )
 
 
-def write(path: Path, data: bytes, *, replace: bool) -> bool:
-    """Write a 0600 file that appears whole or not at all. False if it exists and `replace` is off."""
+def write(path: Path, data: bytes, *, replace: bool, mode: int = FILE) -> bool:
+    """Write a 0600 file that appears whole or not at all, unless a wider `mode` is its owner's wish. False if it exists
+    and `replace` is off."""
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        if mode != FILE:
+            scratch.chmod(mode)
         return _publish(scratch, path, replace)
     finally:
         scratch.unlink(missing_ok=True)
