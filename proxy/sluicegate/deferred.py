@@ -97,7 +97,9 @@ def _deferred(name: str, compiled: Callable[[], Callable[..., Any]]) -> Callable
     return method
 
 
-class _DeferredPattern:
+class DeferredPattern:
+    """What `deferred_pattern` makes. Its methods are those of the compiled expression."""
+
     def __init__(self, expression: str) -> None:
         self.pattern = expression
 
@@ -112,4 +114,4 @@ class _DeferredPattern:
 
 def deferred_pattern(expression: str) -> re.Pattern[str]:
     """A regular expression that is compiled when it is first used, for those that few texts need."""
-    return cast("re.Pattern[str]", _DeferredPattern(expression))
+    return cast("re.Pattern[str]", DeferredPattern(expression))

@@ -3,14 +3,16 @@
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
 from sluicegate.admin.routes import API, JSON, MAX_BODY, MAX_FORM
-from sluicegate.protocol.jsonrpc import Malformed, dump
+from sluicegate.protocol.jsonrpc import Json, Malformed, dump
+
+UNRECORDED: Final[tuple[int, Json]] = (503, {"error": "the audit log cannot be written: nothing was done"})
 
 
 class AdminResponse(Response):

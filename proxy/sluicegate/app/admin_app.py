@@ -17,6 +17,7 @@ from sluicegate.admin.calls import CallsApi
 from sluicegate.admin.changes import Changes
 from sluicegate.admin.endpoints import AdminDeps
 from sluicegate.admin.logins import LoginsApi, StatusAndBody
+from sluicegate.admin.response import UNRECORDED
 from sluicegate.admin.routes import step_up_of
 from sluicegate.admin.verification import Verification
 from sluicegate.app import explain_facts, replicas, settings
@@ -35,7 +36,6 @@ from sluicegate.store import Store
 
 Note = Callable[[Json], Awaitable[bool]]
 """The console's: keeps an `admin` record, or says that it could not."""
-_UNRECORDED: Final[StatusAndBody] = (503, {"error": "the audit log cannot be written: nothing was done"})
 _TOOLS: Final = "tools/list"
 _AT_ONCE: Final = 8  # tools that are judged in one step of the event loop
 
@@ -86,11 +86,11 @@ def admin_application(
 
     def client_of(token: str) -> Client | None:
         found = identity.identify(bearer(token), True, None)
-        return None if found is None else _client(found)
+        return None if found is None else found.client
 
     async def admit(token: str) -> tuple[Client | None, str]:
         found = await identity.verify(bearer(token))
-        return (_client(found), "") if isinstance(found, Principal) else (None, found.reason)
+        return (found.client, "") if isinstance(found, Principal) else (None, found.reason)
 
     return admin.application(
         admin.AdminSettings(token, settings.names(config)),
@@ -136,11 +136,6 @@ def admin_application(
     )
 
 
-def _client(principal: Principal) -> Client:
-    """With the rights of the credential that was shown: another token of the same subject may have others."""
-    return Client(principal.name, principal.roles, principal.owner, credential=principal.credential)
-
-
 def _state(inner: Core) -> dict[str, Any]:
     """What is compared to say which topics changed; approvals say it themselves."""
     services, control = inner.services, inner.behind.control
@@ -159,7 +154,7 @@ async def _change_server(inner: Core, key: str, action: str, who: str) -> tuple[
     control = inner.behind.control
     if key in control.config.servers and not control.objection(key, action):
         if not await inner.services.notes.act_durably(f"server_{action}", server=key, by=who):
-            return _UNRECORDED
+            return UNRECORDED
     if objection := control.objection(key, action):
         return 409 if key in control.config.servers else 404, {"error": objection}
     return 200, {"server": key, "action": action, "open_calls": control.act(key, action)}
@@ -261,7 +256,7 @@ def _logins_api(
             return 404 if server not in index.able else 409, {"error": objection}
         whose = principal_of(index.whose(server, client))
         if not await act("login_begin", server=server, whose=whose, by=asks.principal):
-            return _UNRECORDED
+            return UNRECORDED
         try:
             link = await index.open_link(server, client, asks)
         except NoLogin as error:
@@ -274,7 +269,7 @@ def _logins_api(
             return 404, {"error": "no such login"}
         whose = principal_of(info.whose)
         if not await act("login_end", server=info.server, whose=whose, login=id, by=who):
-            return _UNRECORDED
+            return UNRECORDED
         revoked = await index.logout(info.server, info.whose)
         if revoked is None:
             return 404, {"error": "no such login"}

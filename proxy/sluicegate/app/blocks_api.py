@@ -11,6 +11,7 @@ from secrets import token_hex
 from typing import Final
 
 from sluicegate.admin.blocks import BlocksApi, StatusAndBody
+from sluicegate.admin.response import UNRECORDED
 from sluicegate.app.blocks import KeptBlocks, change, read
 from sluicegate.approval.presentation import stamp
 from sluicegate.config import Config
@@ -23,7 +24,6 @@ from sluicegate.store import Store, StoreFailed
 
 MAX_BLOCKS: Final = 1_000
 _UNKNOWN: Final = "a store that does not answer"
-_UNRECORDED: Final[StatusAndBody] = (503, {"error": "the audit log cannot be written: nothing was done"})
 
 Resolve = Callable[[str], Awaitable[Facts | str]]
 """What the name of a tool may mean, or why it can be none."""
@@ -63,7 +63,7 @@ def blocks_api(
             return 409, {"error": f"there are {MAX_BLOCKS} blocks: end some, or block a whole server"}
         lasts = {} if seconds is None else {"until": stamp(block.until or 0.0)}
         if not await act("block", what=block.what, by=who, reason=reason, **lasts):
-            return _UNRECORDED
+            return UNRECORDED
         in_force = _of(block.what, await change(store, partial(_with, block))) or block
         return 200, {"block": _row(in_force), "note": note, "unconfirmed": await _late(took_effect)}
 
@@ -72,7 +72,7 @@ def blocks_api(
         if block is None:
             return 404, {"error": "no such block"}
         if not await act("unblock", what=block.what, by=who):
-            return _UNRECORDED
+            return UNRECORDED
         left = await change(store, lambda others: tuple(row for row in others if row.id != id))
         late = await _late(took_effect)
         if again := _of(block.what, left):

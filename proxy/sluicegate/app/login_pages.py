@@ -184,7 +184,7 @@ class LoginPages:
     # ------------------------------------------------------------ the login itself
 
     async def _begin(self, request: Request, server: str, found: Principal, made: Json | None) -> Response:
-        client = _client(found)
+        client = found.client
         whose = self._index.whose(server, client)
         if made is not None and (made["principal"], made["whose"]) != (found.name, whose):
             self._index.logins().note_stranger(server, made["whose"], f"its link was opened by {found.name}")
@@ -277,7 +277,7 @@ class LoginPages:
         found = await self._identity.verify(authorization.encode("latin-1")) if authorization else None
         if not isinstance(found, Principal) or request.headers.get("origin") is not None:
             return _error(401, "Unauthorized")
-        client = _client(found)
+        client = found.client
         whose = self._index.whose(server, client)
         if not self._is_there(server, client):
             return _error(404, f"there is no server {server} for you to log in to")
@@ -305,17 +305,12 @@ class LoginPages:
         return made if made is not None and made["until"] > self._sign_in.now() else None
 
 
-
 def _provider(config: Config) -> Provider:
     idp = config.login.idp
     if idp is None:
         raise LoginFailed("no identity provider is configured (login.idp)")
     secret = idp.client_secret.get_secret_value() if idp.client_secret else None
     return Provider("login.idp", idp.issuer, idp.client_id, secret)
-
-
-def _client(found: Principal) -> Client:
-    return Client(found.name, found.roles, found.owner, credential=found.credential)
 
 
 def _error(status: int, words: str) -> Response:

@@ -14,6 +14,8 @@ from typing import Any, Final, cast
 
 import regex
 
+from sluicegate.deferred import DeferredPattern
+
 _START: Final = 0.03  # seconds of processor time for one value, whatever its size
 _PER_CHARACTER: Final = 15e-6  # seconds more for each character: ten times what a text takes
 _RELEASED: Final = 2_048  # characters from which other threads run meanwhile; taking the lock again costs too
@@ -40,22 +42,12 @@ def _limits(text: str) -> dict[str, Any]:
     return {"timeout": left, "concurrent": len(text) >= _RELEASED}
 
 
-class LazyPattern:
-    """What `lazy` makes. Its methods are those of the compiled expression."""
-
-    def __init__(self, expression: str) -> None:
-        self.pattern: Final = expression
-
-    def __repr__(self) -> str:
-        return f"lazy({self.pattern!r})"
+class LazyPattern(DeferredPattern):
+    """What `lazy` makes. Compiling it takes none of a text's time."""
 
     def __getattr__(self, name: str) -> Any:
-        """Asked once for each method, which is an attribute from then on."""
-        if name.startswith("__"):
-            raise AttributeError(name)
         started = thread_time()
-        method = getattr(re.compile(self.pattern), name)
-        setattr(self, name, method)
+        method = super().__getattr__(name)
         _end.set(_end.get() + thread_time() - started)
         return method
 

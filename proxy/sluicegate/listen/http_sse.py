@@ -23,7 +23,7 @@ from sluicegate.listen.large_requests import LARGE, LargeRequests
 from sluicegate.listen.line_streams import Output, Put
 from sluicegate.listen.streamable_http import EndpointContext, accepts
 from sluicegate.protocol.jsonrpc import Json, Response
-from sluicegate.protocol.model import SLUICE, Asker, Client
+from sluicegate.protocol.model import SLUICE, Asker
 
 SSE: Final = "/sse"
 MESSAGES: Final = "/messages"
@@ -88,7 +88,7 @@ class HttpSse:
             unread = self._context.large.unread
             put = _event_writer(exchange, partial(unread.note, principal.name, exchange.peer))
             output = Output(put, exchange.end, partial(unread.room, principal.name, exchange.peer))
-            session = JsonRpcSession(self._context, self._channel, _client(principal), output, group)
+            session = JsonRpcSession(self._context, self._channel, principal.client, output, group)
             if not self._context.streams.enter(principal, exchange, lambda: session.finish(exchange.end)):
                 await exchange.error(429, "too many open streams")
                 return
@@ -117,7 +117,7 @@ class HttpSse:
             await exchange.error(404, "Session not found")
             return
         message = stream.session.read(value)
-        stream.session.recognise(_client(principal))
+        stream.session.recognise(principal.client)
         await exchange.empty(202)
         release = stream.hold(self._context.large, exchange.held or exchange.peer.size)
         exchange.is_call = await stream.session.take(message, release)
@@ -135,10 +135,6 @@ class HttpSse:
     def _of(self, id: object) -> JsonRpcSession | None:
         sessions = (stream.session for stream in self._streams.values())
         return next((one for one in sessions if one.session and one.session.client.session == id), None)
-
-
-def _client(principal: Principal) -> Client:
-    return Client(principal.name, principal.roles, principal.owner, credential=principal.credential)
 
 
 def _endpoint(prefix: str, id: str) -> bytes:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from sluicegate.protocol.model import Client
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:
@@ -17,6 +19,11 @@ class Principal:
     credential: str = ""
     grant: str = ""
     toolset: str = field(default="", compare=False)
+
+    @property
+    def client(self) -> Client:
+        """With the rights of the credential that was shown: another token of the same subject may have others."""
+        return Client(self.name, self.roles, self.owner, credential=self.credential)
 
 
 def key_mark(digest: str) -> str:
