@@ -11,10 +11,9 @@ import anyio
 import jsonschema_rs
 from ocsf_json_schema import OcsfJsonSchemaEmbedded, get_ocsf_schema
 
-from sluicegate.audit import chain, export
+from sluicegate.audit import chain, export, record
 from sluicegate.audit.checkpoint import read_publics
 from sluicegate.audit.log import AuditLog
-from sluicegate.audit.record import read_schema
 from sluicegate.audit.recover import load
 from sluicegate.audit.settings import AuditSettings
 from sluicegate.audit.verify import VerifyReport, read_kept, verify
@@ -25,7 +24,8 @@ ITEM = {"name": "create_issue", "description": "Makes an issue", "inputSchema": 
 TARGET = Target("github", "tool", "create_issue", "gh__create_issue", ITEM)
 CLIENT = Client("key:ci-bot", ("role:ci", "group:dev"), "team-ci", info={"name": "probe", "version": "1"})
 OK = Result({"content": []})
-RECORD = jsonschema_rs.validator_for(read_schema())
+SCHEMA = json.loads(Path(record.__file__).with_name("record.schema.json").read_text("utf-8"))
+RECORD = jsonschema_rs.validator_for(SCHEMA)
 # Nothing that the class and these profiles have not is taken, and what they require must be there.
 OCSF_SCHEMA = OcsfJsonSchemaEmbedded(get_ocsf_schema(export.OCSF_VERSION)).get_class_schema(
     "api_activity", ["security_control", "trace"]

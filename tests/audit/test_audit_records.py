@@ -17,6 +17,7 @@ from audit_kit import (
     DIGEST_KEY,
     ITEM,
     OK,
+    SCHEMA,
     TARGET,
     check_one,
     make_call,
@@ -30,7 +31,7 @@ from sluicegate.audit import credentials
 from sluicegate.audit import record as composing
 from sluicegate.audit.chain import read
 from sluicegate.audit.log import MAX_ADDRESSES, IdentityFailures
-from sluicegate.audit.record import NOTES, TYPES, Body, Composer, Stamp, fingerprint, needs_intent, read_schema
+from sluicegate.audit.record import NOTES, TYPES, Body, Composer, Stamp, fingerprint, needs_intent
 from sluicegate.audit.redact import MAX_RESULT, Redactor, dump
 from sluicegate.audit.settings import Checkpointing, Rotation
 from sluicegate.catalog_cache.definition_pins import PinEvent
@@ -50,7 +51,6 @@ from sluicegate.protocol.model import (
     refuse,
 )
 
-SCHEMA = read_schema()
 NAUGHTY = [
     'a"b\\', "line\nbreak", "\r\n{\"v\":1}", "\x1b[31mred\x1b[0m", "nul\0", "\u2028\u2029", "\x7f\x9b31m",
     "\u202egnp.exe", "lone \ud800 surrogate", "\ud83d\ude00"[:1], "\U0001f600", "ünïcode", "\U000e0041",

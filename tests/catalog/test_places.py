@@ -48,13 +48,6 @@ CHANGED: list[tuple[str, Callable[[Any, uri_fields.Change], Any], Any, Any]] = [
     ("read contents", lambda v, f: uri_fields.result("resources/read", v, f),
      {"contents": [{"uri": "memo:a", "text": "x"}, {"uri": "memo:b", "blob": ""}]},
      {"contents": [{"uri": "gh+memo:a", "text": "x"}, {"uri": "gh+memo:b", "blob": ""}]}),
-    ("read params", lambda v, f: uri_fields.params("resources/read", v, f), {"uri": "memo:a"}, {"uri": "gh+memo:a"}),
-    ("completion", lambda v, f: uri_fields.params("completion/complete", v, f),
-     {"ref": {"type": "ref/resource", "uri": "memo:{a}"}, "argument": {"name": "a", "value": "memo:a"}},
-     {"ref": {"type": "ref/resource", "uri": "gh+memo:{a}"}, "argument": {"name": "a", "value": "memo:a"}}),
-    ("filter of a listen", lambda v, f: uri_fields.params("subscriptions/listen", v, f),
-     {"notifications": {"toolsListChanged": True, "resourceSubscriptions": ["memo:a", "memo:b"]}},
-     {"notifications": {"toolsListChanged": True, "resourceSubscriptions": ["gh+memo:a", "gh+memo:b"]}}),
     ("sampling, one block", uri_fields.asks, sampling(LINK), sampling(PUBLIC_LINK)),
     ("sampling, blocks and a tool result", uri_fields.asks,
      sampling([TEXT, TOOL_RESULT, EMBEDDED]), sampling([TEXT, PUBLIC_TOOL_RESULT, PUBLIC_EMBEDDED])),
@@ -69,9 +62,6 @@ UNCHANGED: list[tuple[str, Callable[[Any, uri_fields.Change], Any], Any]] = [
     ("tool result in a tool result", lambda v, f: uri_fields.result("tools/call", v, f), {"content": [TOOL_RESULT]}),
     ("tool without app", lambda v, f: uri_fields.items("tools/list", v, f), {"name": "memo:a", "uri": "memo:a"}),
     ("prompt item", lambda v, f: uri_fields.items("prompts/list", v, f), {"name": "memo:a", "uri": "memo:a"}),
-    ("prompt ref", lambda v, f: uri_fields.params("completion/complete", v, f),
-     {"ref": {"type": "ref/prompt", "uri": ""}}),
-    ("arguments", lambda v, f: uri_fields.params("tools/call", v, f), {"name": "t", "arguments": {"uri": "memo:a"}}),
     ("elicitation", uri_fields.asks,
      {"e": {"method": "elicitation/create", "params": {"messages": [LINK], "uri": "x"}}}),
     ("roots", uri_fields.asks, {"r": {"method": "roots/list"}}),
@@ -147,7 +137,7 @@ def test_whatever_a_peer_sends_nothing_breaks_or_is_mutated_and_identity_costs_n
     method: str, value: Json
 ) -> None:
     kept = copy.deepcopy(value)
-    for table in (uri_fields.items, uri_fields.result, uri_fields.params):
+    for table in (uri_fields.items, uri_fields.result):
         table(method, value, prefixed)
         assert table(method, value, lambda uri: uri) is value
     assert uri_fields.result(method, value, prefixed) is value or uri_fields.may_hold(dump(value))

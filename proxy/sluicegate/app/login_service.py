@@ -4,7 +4,7 @@ when a config has the first server that people can log in to."""
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from sluicegate.app import state
 from sluicegate.app.login_key import opener
@@ -38,8 +38,6 @@ _FLOWS: Final = {
     "login_asked": "asked", "login_done": "done", "scopes_added": "done", "login_failed": "failed",
 }  # fmt: skip
 _REFRESHES: Final = ("invalid_grant", "lost")
-
-T = TypeVar("T")
 
 
 def open_logins(

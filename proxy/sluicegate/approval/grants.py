@@ -90,10 +90,6 @@ class Grants:
     def __len__(self) -> int:
         return len(self._all)
 
-    @property
-    def principals(self) -> frozenset[str]:
-        return frozenset(grant.binding.principal for grant in self._all.values())
-
     def make(
         self, approval: Approval, scope: Scope, by: Client, policy: str, token_end: float | None, channel: str
     ) -> tuple[Grant, Write]:

@@ -4,7 +4,6 @@ Every change of an approval is recorded before it takes effect, and takes effect
 several processes on one store are one desk. What is in memory is a copy, for lists and for those who wait.
 """
 
-import logging
 import secrets
 import time
 from collections import Counter
@@ -33,8 +32,6 @@ MAX_OPEN: Final = 10_000
 MAX_WHOLE: Final = 64 * 1024
 LOOK_EVERY: Final = 1.0  # seconds; another process may have decided
 _LATER: Final = 5.0  # what another process asks for is left to it, unless it is gone
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
-VERSION: Final = 1
 ZERO: Final = "0" * 64
 MAX_LINE: Final = 8 * 1024 * 1024
 
-WRITER: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _PREFIX: Final = re.compile(
     rb'\{"v":1,"writer":"([a-z0-9][a-z0-9-]{0,39})","epoch":([0-9]{1,18}),"seq":([0-9]{1,18}),"prev":"([0-9a-f]{64})",'
     rb'"type":"([a-z]{1,20})","time":"([0-9TZ:.-]{20,40})"(?:,"call":"([ -!#-\[\]-~]{0,128})")?[,}]'

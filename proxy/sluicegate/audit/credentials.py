@@ -39,7 +39,6 @@ _PORT: Final = lazy(r":(?:[olea2s6789]{2,5}|\*):")  # of a line of .pgpass, as `
 _SHORT: Final = 256  # one search is quicker up to here, one for each hint beyond
 _NAME: Final = lazy(tables.expression("name"))
 # What stands between a name and its value.
-_CLOSE: Final = r"""(?:\\{0,7}["'`\])*]){0,4}"""
 _SIGN: Final = lazy(tables.expression("sign"))
 # What of code may come between a name and a text in quotes: a type, a call, an index.
 _VERB: Final = lazy(tables.expression("verb"))

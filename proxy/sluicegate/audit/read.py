@@ -93,13 +93,6 @@ class LogTail:
         for follower in self._followers.values():
             follower.close()
 
-    def skip(self) -> None:
-        """What is there by now is not wanted."""
-        for writer in writers(self._directory):
-            follower = self._followers.setdefault(writer, Follower(self._directory, writer))
-            while follower.read():
-                pass
-
 
 def _all(follower: Follower) -> Iterator[tuple[Link, bytes]]:
     while batch := follower.read():

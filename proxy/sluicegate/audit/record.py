@@ -4,12 +4,10 @@ A record is composed as text from parts that are encoded once and remembered (wh
 two records belong to every call. The shape of all of them is published in `record.schema.json`.
 """
 
-import json
 import re
 import time
 from collections.abc import Callable
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, Final
 
 from sluicegate.audit.redact import MAX_NAME, Redactor, dump
@@ -25,7 +23,6 @@ from sluicegate.protocol.model import Call, Decision, Outcome, Result, Target, V
 TYPES: Final = ("intent", "outcome", "decision", "approval", "pin", "policy", "identity", "admin", "checkpoint")
 NOTES: Final = frozenset({"decision", "approval", "pin", "policy", "identity", "admin"})
 
-SCHEMA: Final = Path(__file__).with_name("record.schema.json")
 MAX_ROLES: Final = 64
 _MAX_REMEMBERED: Final = 5_000
 _MAX_SMALL: Final = 128
@@ -335,9 +332,3 @@ def _remember(memory: dict[Any, Any], key: Any, value: Any) -> Any:
         memory.clear()
     memory[key] = value
     return value
-
-
-def read_schema() -> Json:
-    """The JSON Schema of a record (2020-12)."""
-    schema: Json = json.loads(SCHEMA.read_text("utf-8"))
-    return schema

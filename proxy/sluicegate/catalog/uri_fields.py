@@ -117,12 +117,6 @@ _RESULTS: Final[Mapping[str, _Lens]] = {
 
 _FILTER: Final = _fields({"notifications": _fields({"resourceSubscriptions": _each(_uri)})})
 
-_PARAMS: Final[Mapping[str, _Lens]] = {
-    "resources/read": _HAS_URI,
-    "completion/complete": _fields({"ref": _by("type", {"ref/resource": _HAS_URI})}),
-    "subscriptions/listen": _FILTER,
-}
-
 _NOTIFICATIONS: Final[Mapping[str, _Lens]] = {
     "notifications/resources/updated": _HAS_URI,
     "notifications/subscriptions/acknowledged": _FILTER,
@@ -146,11 +140,6 @@ def may_hold(data: bytes) -> bool:
     """Whether a URI may stand in a result, given as JSON without blanks: in most there is none, and no need to look for
     its place. A no is sure; long texts are not read for it, which takes longer than a look at the few places."""
     return len(data) > LONG or b'uri":' in data or b'Uri":' in data
-
-
-def params(method: str, value: Json, f: Change) -> Json:
-    """Rewrites the URIs of a request's params; `inputResponses` are for `answers`."""
-    return _through(_PARAMS, method, value, f)
 
 
 def notification(notification: Notification, f: Change) -> Notification:

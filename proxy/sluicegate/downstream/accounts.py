@@ -4,7 +4,6 @@ Whoever has a login is served by a `DownstreamServer` that sends its token, ever
 connections, sessions, suspended calls and lists of two accounts never meet. Knows logins by their ids alone.
 """
 
-import logging
 from collections.abc import Callable, Collection, Container, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, Literal
@@ -22,8 +21,6 @@ MAX_ACCOUNTS: Final = 1_000
 _CIRCUITS: Final = ("closed", "half-open", "open")
 _MAX_KNOWN: Final = 10_000
 _LOGGED_OUT: Final = "its login has ended"
-
-log = logging.getLogger(__name__)
 
 LoginOf = Callable[[Client], str]
 """The id of the login that a client's calls use; empty while there is none. Cheap: it is on the hot path."""

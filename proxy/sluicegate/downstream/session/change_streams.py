@@ -5,7 +5,6 @@ that changes is a new stream, acknowledged before the old one is closed.
 2026-07-28 basic/patterns/subscriptions.
 """
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -26,8 +25,6 @@ REOPENING: Final = 2.0
 
 Request = Callable[[Json], tuple[PendingRequest, Awaitable[Response]]]
 """(filter) -> the exchange of a new request, and what sends it and waits for its end."""
-
-log = logging.getLogger(__name__)
 
 
 class ChangeStream:
