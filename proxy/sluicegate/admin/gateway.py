@@ -352,7 +352,6 @@ async def _all(scope: Scope, peers: Sequence[Peer], goes_on: tuple[int, ...] = (
 
 
 async def _page(scope: Scope, parts: list[Json], name: str) -> Json:
-    """One page of theirs."""
     asked = read_page_request(parse_qs(scope.get("query_string", b"").decode("latin-1"))) or PageRequest()
     page = await merge_pages([{**one, "rows": one[name]} for one in parts], asked)
     return {name: page.pop("rows"), **page}

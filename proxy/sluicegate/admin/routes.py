@@ -300,7 +300,6 @@ def step_up_of(method: str, path: str) -> StepUp:
 
 
 def route_of(method: str, path: str) -> ApiRoute | None:
-    """The row that serves such a request."""
     return next((one for one in ROUTES if method in one.methods and pattern(one.path).fullmatch(path)), None)
 
 

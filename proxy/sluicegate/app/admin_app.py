@@ -53,7 +53,6 @@ def admin_application(
     page = Page(inner.queue, judges.client_of, inner.services.sealer.unseal)
 
     def client_at(principal: str, toolset: str = "") -> Client | None:
-        """That client with the toolset that it has there."""
         client = judges.client_of(principal)
         found = None if client is None else judges.judge.enter(client, toolset)
         return None if client is None or found is None else replace(client, toolset=found)

@@ -161,7 +161,6 @@ async def core(
 
 
 def _tasks(made: Core) -> Iterator[tuple[str, Callable[[], Awaitable[object]]]]:
-    """Yields the tasks that run beside calls."""
     services, behind = made.services, made.behind
     yield "servers", behind.control.run
     yield "approvals", made.queue.run

@@ -66,7 +66,6 @@ def _sealer(config: Config) -> Callable[[], Awaitable[Sealer]]:
 
 
 def login_settings(config: Config) -> dict[str, LoginSettings]:
-    """Of the servers that people can log in to."""
     return {key: _settings(key, server, config) for key, server in config.servers.items() if may_log_in(server)}
 
 

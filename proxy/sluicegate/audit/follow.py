@@ -92,7 +92,6 @@ class Follower:
 
 
 def writers(directory: Path) -> list[str]:
-    """Who has written here."""
     return sorted({file.first.writer for file in list_files(directory) if file.first is not None})
 
 

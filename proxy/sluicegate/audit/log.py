@@ -69,7 +69,6 @@ class IdentityFailures:
             self._timer = asyncio.get_running_loop().call_later(self._window, self.flush)
 
     def flush(self) -> None:
-        """Writes what was summed up."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

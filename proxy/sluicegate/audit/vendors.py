@@ -61,7 +61,6 @@ def may_look_secret(text: str) -> bool:
 
 
 def by_look(text: str) -> Iterator[Span]:
-    """Where credentials stand."""
     if "-----BEGIN" in text:
         yield from (found.span() for found in _PRIVATE_KEY.find_all(text) if _FAKE.search(found[0]) is None)
     if may_look_secret(text):

@@ -132,7 +132,6 @@ def items(list_method: str, item: Json, f: Change) -> Json:
 
 
 def result(method: str, value: Json, f: Change) -> Json:
-    """Rewrites the URIs of a result."""
     return _through(_RESULTS, method, value, f)
 
 

@@ -76,7 +76,6 @@ class ListSettings:
     """Of each server that has some: by kind and own name."""
 
     def others(self, key: str) -> frozenset[str]:
-        """The prefixes of all other servers."""
         return frozenset(prefix for other, prefix in self.prefixes.items() if other != key and prefix)
 
 
@@ -459,7 +458,6 @@ class CatalogCache:
         return list(catalogs.values()) if scope is None else [catalogs[scope]] if scope in catalogs else []
 
     def stored_era(self, server_key: str, client: Client) -> Era | None:
-        """The era that a stored list is of."""
         catalog = self._catalogs[server_key].get(self.servers[server_key].scope(client))
         return catalog.era if catalog is not None and catalog.recalled else None
 

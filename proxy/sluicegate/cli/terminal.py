@@ -34,7 +34,6 @@ def coloured(text: str, like: str = "") -> str:
 
 
 def with_first_word(line: str) -> str:
-    """A line for stdout whose first word has its colour."""
     word, blank, rest = line.partition(" ")
     return coloured(word) + blank + rest
 

@@ -167,11 +167,9 @@ class ConnectionPool:
         self._group = group
 
     def reserve_first(self, key: ConnectionKey) -> None:
-        """Reserves the first connection for this client."""
         self.first = key
 
     def stop(self) -> None:
-        """Stops dialling."""
         self._group = None
 
     def retire(self, why: str) -> None:

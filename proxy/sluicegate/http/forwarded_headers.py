@@ -25,7 +25,6 @@ _MARKS: Final = frozenset({
 
 
 def is_forwarded(headers: Headers) -> bool:
-    """Whether the request passed a proxy."""
     return any(name in _MARKS or name.startswith(b"x-forwarded-") for name, _ in headers)
 
 

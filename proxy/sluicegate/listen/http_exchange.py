@@ -68,7 +68,6 @@ class HttpExchange:
 
     @property
     def client(self) -> str:
-        """The client's address."""
         return self.peer.client[0] if self.peer.client else "unknown"
 
     # ------------------------------------------------------------ out: one message

@@ -192,7 +192,6 @@ class HttpRequest:
         await self._connection.writable.wait()
 
     def abort(self) -> None:
-        """Closes the connection now."""
         self._connection.abort()
 
     def hand_over(self, give: Give) -> Awaitable[bool]:
@@ -298,7 +297,6 @@ class HttpRequest:
         self._finish()
 
     async def start(self, status: int, lines: bytes) -> None:
-        """Begins a stream."""
         self.is_started = True
         # RFC 9112 6.1: no transfer coding for an HTTP/1.0 client, whose stream ends with the connection
         coding = (_CHUNKED if self._chunks else b"") + (b"" if self.keeps else _CLOSE)

@@ -108,7 +108,6 @@ class Output:
 
     @property
     def broken(self) -> bool:
-        """Whether the peer is gone."""
         return self._broken
 
     @property

@@ -78,7 +78,6 @@ class Merged:
         self._over = {one.name: one for one in _merge([self._over, counters])}
 
     def render(self) -> tuple[bytes, str]:
-        """The text, and its content type."""
         registry = CollectorRegistry()
         registry.register(_Whole(list(_merge([*self._reported.values(), self._over]))))
         return prometheus_client.generate_latest(registry), prometheus_client.CONTENT_TYPE_LATEST

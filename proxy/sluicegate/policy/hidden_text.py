@@ -191,7 +191,6 @@ class _Pieces:
         return (yield from self._parts(value, enumerate(value))) if isinstance(value, list) else value
 
     def kinds(self, text: str) -> Generator[None, None, set[str]]:
-        """What is wrong in one text."""
         self._found = set()
         yield from self._text(text)
         return self._found

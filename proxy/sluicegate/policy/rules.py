@@ -262,7 +262,6 @@ class PolicyRules:
     # ------------------------------------------------------------ what is behind a decision
 
     def row_at(self, where: str) -> Row | None:
-        """The row that a ruling names."""
         return next((row for row in self.rows if row.where == where), None)
 
     def matches(self, client: Client, server: str, obj: str, act: str) -> Matches:

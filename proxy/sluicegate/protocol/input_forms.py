@@ -67,7 +67,6 @@ def blocks(message: Json) -> list[Any]:
 
 
 def sampled_blocks(params: Json) -> Iterator[Json]:
-    """The blocks of all messages of a sampling request."""
     return (block for message in params["messages"] for block in blocks(message) if isinstance(block, dict))
 
 

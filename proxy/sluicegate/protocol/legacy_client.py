@@ -134,7 +134,6 @@ def parse(request: Request, revision: str, level: str | None) -> Parsed | Outcom
 
 
 def respond(id: RequestId, method: str, outcome: Outcome, revision: str) -> Response:
-    """The response as this revision knows it."""
     if isinstance(outcome, Result):
         result = _result(method, outcome.value, REVISIONS[revision])
         return ListResponse(id, result, key=LISTS[method].key) if method in LISTS else Response(id, result)

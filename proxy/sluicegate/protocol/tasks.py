@@ -49,7 +49,6 @@ _LEGACY_NAMES: Final[dict[str, str]] = {modern: legacy for legacy, modern in _MO
 
 
 def owner(client: Client) -> str:
-    """Whose a task is."""
     return client.holder
 
 

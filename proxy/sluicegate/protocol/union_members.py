@@ -27,7 +27,6 @@ _SMALL: Final = 2  # members of a block that has a type and what it is about
 
 
 def result(method: str, value: Json) -> Json:
-    """A complete result of that method."""
     found = _MEMBERS.get(method)
     if method not in TASK_SHOWN and not _UNFINISHED.isdisjoint(value):  # on the way of every call: most have none
         value = without(value, _UNFINISHED)
@@ -68,7 +67,6 @@ def _nested(item: Json) -> Json:
 
 
 def blocks(value: Any) -> Any:
-    """One block or several."""
     if not isinstance(value, list):
         return block(value)
     made = [block(item) for item in value]

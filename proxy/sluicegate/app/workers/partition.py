@@ -16,7 +16,6 @@ class WorkerPartition:
     """Servers that an operator had disabled when this process was started."""
 
     def has(self, principal: str) -> bool:
-        """Whether this worker serves that principal."""
         return self.count == 1 or owner_of(principal, self.count) == self.index
 
     def of(self, amount: int) -> int:

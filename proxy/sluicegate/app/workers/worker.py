@@ -107,7 +107,6 @@ async def serve_worker(task: Task, orders: socket.socket, announce: Announce) ->
 
 
 async def _obey(sluice: RunningServer, reload: ToldReload, out: MemoryObjectReceiveStream[Order]) -> None:
-    """Obeys the supervisor until it ends the worker."""
     async for order in out:
         if isinstance(order, list):
             sluice.core.behind.control.switch_off(order)

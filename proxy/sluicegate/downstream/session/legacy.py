@@ -470,7 +470,6 @@ class LegacyConnection(ServerConnection):
         return None
 
     def _withdraw(self, id: RequestId | None) -> None:
-        """Withdraws a question that the server has cancelled."""
         if isinstance(id, str | int) and not any(asking.withdraw(id) for asking in self._calls.values()):
             if (scope := self._aside.get((type(id), id))) is not None:
                 scope.cancel()
