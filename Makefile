@@ -74,7 +74,7 @@ dist: $(VENV)/.ready  ## the sdist, the wheel and a bill of materials, in dist/,
 	$(BIN)/python deploy/release.py dist
 
 lock: $(VENV)/.ready  ## newest versions within the floors of pyproject.toml, with hashes and without addresses
-	$(BIN)/uv pip compile pyproject.toml --extra otel --extra keyring --extra postgres --group test --group lint --group release --universal --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml --extra otel --extra keyring --extra postgres --extra detector --group test --group lint --group release --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements.lock
 	$(BIN)/uv pip compile --group docs --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o docs/requirements.lock

@@ -4,7 +4,7 @@
 
 FOLDER/catalog.json says what it lists: {"tools": [..], "prompts": [..], "resources": [..], "templates": [..]}, names
 and URIs, or whole definitions of tools and prompts; "broken" names tools that answer with an error, "silent" those that
-never do.
+never do. "results" has results of tools by name.
 FOLDER/seen.jsonl gets one line for each request: what is not in there did not reach the server. A tool call writes its
 argument "stderr" to stderr.
 """
@@ -65,7 +65,8 @@ def respond(message: Json, folder: Path) -> Json:
         case "tools/call" if params["name"] in catalog.get("broken", []):
             return {"error": {"code": -32000, "message": "broken"}}
         case "tools/call":
-            result = {"content": [{"type": "text", "text": f"ran {params['name']}"}]}
+            ran = {"content": [{"type": "text", "text": f"ran {params['name']}"}]}
+            result = catalog.get("results", {}).get(params["name"], ran)
         case "prompts/get":
             result = {"messages": []}
         case "resources/read":

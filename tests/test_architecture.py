@@ -15,7 +15,7 @@ LAYERS = {
     0: {"protocol", "telemetry", "config", "deferred", "__init__"},
     1: {"catalog", "outcomes", "oauth"},
     2: {"policy", "approval", "audit", "hub", "store", "metrics", "tracing", "series", "http", "runtime", "hooks"},
-    3: {"guards", "router", "catalog_cache", "listen", "downstream", "login", "issuer", "admin", "console"},
+    3: {"guards", "router", "catalog_cache", "listen", "downstream", "login", "issuer", "admin", "console", "detector"},
     4: {"app", "cli", "desktop", "__main__", "demo"},
 }
 LAYER = {room: layer for layer, rooms in LAYERS.items() for room in rooms}
@@ -37,11 +37,11 @@ HOMES = {
     "httpx": {"approval", "downstream", "audit", "http", "cli", "demo", "admin", "listen", "hooks"},
     "httpx_sse": {"http"},
     "regex": {"audit"},
-    "standardwebhooks": {"approval", "hooks"},
+    "standardwebhooks": {"approval", "hooks", "detector"},
     "httptools": {"http", "listen"},
     "jwt": {"listen", "cli", "oauth"},
     "uvicorn": {"listen"},
-    "starlette": {"admin", "app", "console"},
+    "starlette": {"admin", "app", "console", "detector"},
     "typer": {"cli", "__main__"},
     "rich": {"cli"},
     "ruamel": {"config", "desktop", "policy"},

@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "login": "login", "logout": "login", "logins": "login",
     "block": "block", "unblock": "block",
     "call": "call", "console": "console", "approve": "approvals", "deny": "approvals",
+    "detector": "detector",
 }  # fmt: skip
 """The module of this room that has a command's function."""
 

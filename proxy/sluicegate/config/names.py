@@ -4,7 +4,6 @@ Like in `units.py`, an error says what is expected and never repeats the value.
 """
 
 import base64
-import binascii
 import re
 from collections.abc import Callable
 from typing import Annotated, Any, Final
@@ -109,13 +108,18 @@ def _header_value(value: SecretStr) -> SecretStr:
 
 
 def webhook_secret(value: SecretStr) -> SecretStr:
+    check_webhook_secret(value.get_secret_value())
+    return value
+
+
+def check_webhook_secret(text: str) -> None:
+    """Of the specification of Standard Webhooks. Raises `ValueError`, which does not repeat it."""
     try:
-        key = base64.b64decode(value.get_secret_value().removeprefix("whsec_"), validate=True)
-    except binascii.Error:
+        key = base64.b64decode(text.removeprefix("whsec_"), validate=True)
+    except ValueError:  # also for what is not ASCII
         key = b""
     if not 24 <= len(key) <= 64:
         raise problem("bad-secret", "not a webhook secret; write whsec_ and 24 to 64 bytes in base64")
-    return value
 
 
 def _variable_name(value: str) -> str:

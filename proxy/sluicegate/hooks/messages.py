@@ -15,8 +15,8 @@ from sluicegate.protocol.model import Call, Target
 MAX_ANSWER: Final = 64 * 1024
 MAX_REASON: Final = 300
 MAX_POINTERS: Final = 100
-_MAX_POINTER: Final = 512
 _SHORT: Final = 512  # bytes
+MAX_POINTER: Final = 512
 WORDS: Final[dict[On, frozenset[Word]]] = {
     "call": frozenset({"allow", "deny", "ask"}),
     "result": frozenset({"allow", "withhold", "redact"}),
@@ -86,7 +86,7 @@ def _from_opa(on: On, value: Any) -> Any:
 def _check_pointers(pointers: Any) -> None:
     if not isinstance(pointers, list) or not 0 < len(pointers) <= MAX_POINTERS:
         raise NoVerdict(f"it redacts no list of 1 to {MAX_POINTERS} JSON pointers")
-    if not all(isinstance(one, str) and one.startswith("/") and len(one) <= _MAX_POINTER for one in pointers):
+    if not all(isinstance(one, str) and one.startswith("/") and len(one) <= MAX_POINTER for one in pointers):
         raise NoVerdict("it redacts by what is no JSON pointer")
 
 
