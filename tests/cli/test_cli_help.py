@@ -14,7 +14,7 @@ from sluicegate.cli.commands import application
 from sluicegate.cli.output import count
 
 # They run until they are ended, or write a file; or what they print is JSON in any case.
-WITHOUT_DATA = {"serve", "stdio", "demo", "init"}
+WITHOUT_DATA = {"serve", "stdio", "demo", "detector", "init"}
 ALWAYS_JSON = {"audit export", "config schema"}
 
 

@@ -34,9 +34,10 @@ def detector(
         bool, typer.Option("--withhold", help="Withhold a result with a secret whole, instead of redacting it.")
     ] = False,
 ) -> None:
-    """Serve a hook that finds secrets: arguments with one are denied, results are redacted. It runs until Ctrl-C.
+    """Serve a hook that finds secrets in calls and results.
 
-    It needs the extra `detector`. The first start compiles the library's rules, which takes half a minute.
+    Arguments with a secret are denied, and results are redacted. It needs the extra `detector`. The first start compiles
+    the library's rules, which takes half a minute. It runs until Ctrl-C.
     """  # fmt: skip
     try:
         address = read_address(listen)

@@ -57,7 +57,7 @@ class Scanner:
         # A NUL may pass for a sign of UTF-16, of which the library would tell other offsets.
         hits = self._scanner.scan(text.replace(b"\0", b" "), timeout=within)
         return [
-            Secret(hit.rule_id.partition(".")[2], hit.location["start_offset"], hit.location["end_offset"])
+            Secret(hit.rule_id.rpartition(".")[2], hit.location["start_offset"], hit.location["end_offset"])
             for hit in hits
         ]
 
