@@ -6,6 +6,13 @@ CREDDATA is a clone of Samsung/CredData. REPOSITORIES holds clones of what it la
 OWNER+NAME, or OWNER+NAME/repo; those that are not there are left out. Each labelled file of up to 64 KiB is one text
 of a tool's result. A label of people says of a line, or of several, whether a secret is on it. A finding on no such
 line counts as wrong, also where nobody labelled the line. Nothing of the corpus is printed.
+
+The table in docs/how-to/hooks.md is of these repositories, most of those with many labels that are not too large:
+CTFd/CTFd, PyGithub/PyGithub, cloudfoundry/credhub, cloudskiff/driftctl, danger/danger, docker/docker-py,
+elastic/elasticsearch-js, git-ecosystem/git-credential-manager, github/gh-ost, go-acme/lego, huginn/huginn,
+juice-shop/juice-shop, nats-io/nats-server, nats-io/nats.docs, open-falcon/falcon-plus, panva/jose, paramiko/paramiko,
+postmanlabs/postman-collection-transformer, request/request, requests/requests-oauthlib,
+swisskyrepo/PayloadsAllTheThings, timdorr/tesla-api, twilio/twilio-ruby, xo/usql
 """
 
 import binascii

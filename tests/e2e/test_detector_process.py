@@ -162,6 +162,13 @@ def test_what_it_cannot_read_has_no_verdict(detector: Any, body: bytes, status: 
     assert (answer.status_code, "verdict" in answer.text) == (status, False)
 
 
+def test_what_takes_too_long_to_search_does_not_pass(detector: Any) -> None:
+    """Which it is depends on the machine: so many secrets are found in time, or the search ends."""
+    long = f"aws_secret_access_key = {AWS_KEY}\n" * 100_000
+    assert post(detector[0], question("call", arguments={"long": long})).json()["verdict"] == "deny"
+    assert post(detector[0], question()).json() == {"verdict": "allow"}
+
+
 def test_a_wrong_signature_has_no_verdict(tmp_path: Path, detector: Any) -> None:
     url = detector[0]
     other = "whsec_" + base64.b64encode(b"another secret that is long enough").decode()

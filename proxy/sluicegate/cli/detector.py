@@ -36,8 +36,8 @@ def detector(
 ) -> None:
     """Serve a hook that finds secrets in calls and results.
 
-    Arguments with a secret are denied, and results are redacted. It needs the extra `detector`. The first start compiles
-    the library's rules, which takes half a minute. It runs until Ctrl-C.
+    Arguments with a secret are denied, and results are redacted. It needs the extra `detector`. The first start
+    compiles the library's rules, which takes half a minute. It runs until Ctrl-C.
     """  # fmt: skip
     try:
         address = read_address(listen)
