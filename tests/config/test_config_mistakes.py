@@ -82,6 +82,38 @@ MISTAKES = {
         'login: {callback: §"http://example.com:7412/callback"}',
         ["bad-url write http://127.0.0.1:PORT/PATH"],
     ),
+    "a sandbox of another kind": (
+        "servers: {a: {command: x, sandbox: {network: §loopback}}}",
+        ["wrong-value must be none or all"],
+    ),
+    "a sandbox with all of the machine": (
+        "servers: {a: {command: x, sandbox: {read: [§/]}}}",
+        ["sandbox-path because of what it tells of other processes"],
+    ),
+    "a sandbox with a path that is not there": (
+        "servers: {a: {command: x, sandbox: {read: [§nowhere]}}}",
+        ["unreadable-file no such file or folder"],
+    ),
+    "a working directory outside of the sandbox": (
+        "servers: {a: {command: x, cwd: §/tmp, sandbox: {}}}",
+        ["sandbox-cwd sandbox.read or sandbox.write"],
+    ),
+    "a sandbox of a server elsewhere": (
+        "servers: {a: {url: 'https://x/', §sandbox: {}}}",
+        ['unknown-key "sandbox" is for a server that Sluice starts by command'],
+    ),
+    "an image that is an option": (
+        "servers: {a: {image: §--privileged}}",
+        ["bad-image NAME:TAG"],
+    ),
+    "a working directory of an image": (
+        "servers: {a: {image: x, §cwd: /tmp}}",
+        ["wrong-value the folder that its image says"],
+    ),
+    "an image of a server elsewhere": (
+        "servers: {a: {url: 'https://x/', §image: x}}",
+        ['unknown-key "image" is for a server that Sluice starts by command'],
+    ),
     "an empty list": ("approvals: {profiles: {a: {tier: self, via: §[]}}}", ["wrong-value must not be empty"]),
     "nearly the right word": ("log: {level: §warn}", ['wrong-value warning or error (did you mean "warning"?)']),
     "no such policy file": ("policy: {files: [§nope.csv]}", ["unreadable-file there is no such file"]),

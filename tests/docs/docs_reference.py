@@ -52,7 +52,9 @@ def rows(section: dict[str, Any], all_sections: dict[str, Any], prefix: str) -> 
         if name == "servers":
             yield f"`{name}`", "", text
             started, reached = all_sections["StdioServer"], all_sections["HttpServer"]
-            own = {key: value for key, value in started["properties"].items() if key not in reached["properties"]}
+            in_image = {"image": all_sections["ImageServer"]["properties"]["image"]}
+            every = (started["properties"] | in_image).items()
+            own = {key: value for key, value in every if key not in reached["properties"]}
             yield from rows({**started, "properties": own}, all_sections, "servers.KEY.")
             yield from rows(reached, all_sections, "servers.KEY.")
         elif name in NAMED:

@@ -20,9 +20,9 @@ from sluicegate.audit.settings import AuditSettings, Checkpointing, Redaction, R
 from sluicegate.catalog.list_bounds import Bounds
 from sluicegate.catalog_cache import ListSettings
 from sluicegate.catalog_cache.definition_pins import Pinned
-from sluicegate.config import AnyServer, Config, HttpServer, Key
+from sluicegate.config import SYSTEM, AnyServer, Config, HttpServer, ImageServer, Key, SandboxSection, StdioServer
 from sluicegate.config.units import Expanded
-from sluicegate.downstream.settings import ServerSettings
+from sluicegate.downstream.settings import Sandbox, ServerSettings
 from sluicegate.guards.search import OWN_TOOLS
 from sluicegate.hooks.settings import HookSettings
 from sluicegate.http.hosts import ServedNames
@@ -57,10 +57,20 @@ def server(
                       is_sluice=server.is_sluice)  # fmt: skip
     env = {variable: value.get_secret_value() for variable, value in server.env.items()}
     expanded = tuple(part for argument in server.args if isinstance(argument, Expanded) for part in argument.parts)
+    words = (server.command, *server.args) if server.command else server.args  # an image has a command of its own
     return common(
-        command=(server.command, *server.args), env=env, cwd=str(server.cwd), expanded=expanded,
+        command=words, env=env, cwd=str(server.cwd), expanded=expanded, sandbox=sandbox(server),
         processes=max(1, share_of(server.processes)),
     )  # fmt: skip
+
+
+def sandbox(server: StdioServer) -> Sandbox | None:
+    image = server.image if isinstance(server, ImageServer) else ""
+    if server.sandbox is None and not image:
+        return None
+    section = server.sandbox or SandboxSection()
+    read, write = (tuple(map(str, paths)) for paths in (section.read, section.write))
+    return Sandbox(section.network == "all", read, write, image, SYSTEM)
 
 
 def lists(config: Config, servers: Iterable[str], transport: str) -> ListSettings:
@@ -244,7 +254,9 @@ def setups(config: Config, key: bytes) -> dict[str, str]:
     def of(section: AnyServer) -> str:
         given = section.headers if isinstance(section, HttpServer) else section.env
         place = section.ca if isinstance(section, HttpServer) else section.cwd
-        text = canonical([str(place), {name: value.get_secret_value() for name, value in given.items()}])
+        boxed = None if isinstance(section, HttpServer) else sandbox(section)
+        values = {name: value.get_secret_value() for name, value in given.items()}
+        text = canonical([str(place), values, *([repr(boxed)] if boxed else [])])
         return hmac.new(key, text.encode(), "sha256").hexdigest()
 
     return {name: of(section) for name, section in config.servers.items()}

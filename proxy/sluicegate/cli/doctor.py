@@ -24,6 +24,7 @@ MACHINE: Final[dict[str, Check]] = {
     "install": doctor_machine.installation,
     "config": doctor_machine.config_file,
     "commands": doctor_machine.commands,
+    "sandboxes": doctor_machine.sandboxes,
     "ports": doctor_machine.ports,
     "state": doctor_machine.state_directory,
     "clients": doctor_machine.clients,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from sluicegate import config
-from sluicegate.app import state
+from sluicegate.app import settings, state
 from sluicegate.app.instance_lock import InstanceLock
 from sluicegate.cli.admin import reachable
 from sluicegate.cli.init import sluice_command
@@ -21,7 +21,9 @@ from sluicegate.cli.programs import SHORT_PATH, found_program, not_found, write_
 from sluicegate.desktop import changes
 from sluicegate.desktop.changes import Journal
 from sluicegate.desktop.clients import CLIENTS
-from sluicegate.downstream.transport.stdio_transport import environment
+from sluicegate.downstream.failures import Lost
+from sluicegate.downstream.transport import sandbox
+from sluicegate.downstream.transport.stdio_transport import environment, start_of
 from sluicegate.store import StoreFailed, private
 
 State = Literal["ok", "warning", "failed", "skipped"]
@@ -120,6 +122,21 @@ def _named_by_script(program: Path) -> str:
     if words and Path(words[0]).name == "env":
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
     return words[0] if words else ""
+
+
+def sandboxes(examined: Examined) -> Iterator[Diagnosis]:
+    """Which servers are in a sandbox, and whether it can be made."""
+    if examined.config is None:
+        return
+    for key, server in examined.config.servers.items():
+        if not isinstance(server, config.StdioServer) or not server.enabled or settings.sandbox(server) is None:
+            continue
+        made = settings.server(key, server, examined.config, lambda number: number, str)
+        try:
+            sandbox.prepared(made, *start_of(made))
+            yield Diagnosis(key, "ok", str(made.sandbox))
+        except Lost as lost:
+            yield Diagnosis(key, "failed", lost.text, lost.detail)
 
 
 # ---------------------------------------------------------------- ports

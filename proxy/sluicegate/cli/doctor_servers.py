@@ -105,6 +105,8 @@ def _hint(loaded: config.Config, key: str, one: ReachedServer) -> str:
         return f"login needed: put a valid token into headers of {key}, such as Authorization: Bearer ${{env:TOKEN}}"
     if isinstance(section, config.HttpServer):
         return "check its url, and that it runs"
+    if "its sandbox cannot be made" in one.error:
+        return "sluice doctor says more under sandboxes; docs/how-to/sandbox.md"
     if "was not found" in one.error:
         return f"write its path into servers.{key}.command: sluice doctor --fix does"
     if "within" in one.error:

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from sluicegate.cli.config_file import servers_of, write_value
 from sluicegate.cli.output import Code, printable, stop
-from sluicegate.config import Config, Problem, StdioServer
+from sluicegate.config import Config, ImageServer, Problem, StdioServer
 from sluicegate.desktop.variables import as_text
+from sluicegate.downstream.transport.sandbox import container_runtime
 
 SHORT_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 """What programs with a window and services get, give or take a directory; on Windows they get the user's own PATH."""
@@ -47,6 +48,11 @@ def not_found(config: Config) -> Iterator[Problem]:
     for key, server in config.servers.items():
         if not isinstance(server, StdioServer) or not server.enabled:
             continue
+        if isinstance(server, ImageServer):
+            if container_runtime() is None:
+                message, hint = "neither docker nor podman is on PATH", "install one of them"
+                yield Problem(("servers", key, "image"), "command-not-found", message, hint, severity="warning")
+            continue
         config_path = ("servers", key, "command")
         path = _own_path(server)
         found = found_program(server)
@@ -62,6 +68,8 @@ def not_found(config: Config) -> Iterator[Problem]:
 
 def found_program(server: StdioServer) -> str | None:
     """Where a server's program is, as Sluice finds it when it is started from this shell."""
+    if isinstance(server, ImageServer):
+        return container_runtime()
     return shutil.which(server.command, path=_own_path(server))
 
 

@@ -32,6 +32,8 @@ servers:
   #   args: [-y, "@modelcontextprotocol/server-filesystem", /srv/files]
   #   env: {API_TOKEN: "${env:API_TOKEN}"}    # beside PATH, HOME, authorities, proxies and a few more
   #   cwd: .
+  #   # sandbox: {network: none, read: [], write: [/srv/files]}   # by bubblewrap (Linux); network: all
+  #   # image: registry.example.com/server:1.2    # a container in place of command, by docker or podman
   #   # For a server that runs elsewhere, in place of the four keys above:
   #   #   url: https://mcp.example.com/mcp
   #   #   headers: {Authorization: "Bearer ${env:EXAMPLE_TOKEN}"}

@@ -24,6 +24,7 @@ from sluicegate.config.models import (
     AnyServer,
     Config,
     HttpServer,
+    ImageServer,
     Limits,
     Listen,
     Log,
@@ -36,6 +37,7 @@ from sluicegate.config.models import (
 from sluicegate.config.names import RESERVED, is_key_name, is_server_key
 from sluicegate.config.policy import Approvals, Policy, Profile, Webhook
 from sluicegate.config.rules import broken_rules, named_files, nobody_gets_in
+from sluicegate.config.sandbox import SYSTEM, SandboxSection
 from sluicegate.config.schema import schema as schema
 from sluicegate.config.source import Source, parse, read
 from sluicegate.config.state import State
@@ -102,10 +104,11 @@ def _common_keys(section: dict[str, Any]) -> dict[str, Any]:
 
 
 __all__ = [
-    "NO_VALUE", "RESERVED", "Address", "AnonymousClient", "AnyServer", "Approvals", "Audit", "Checked", "Clients",
-    "Config", "ConfigError", "ConfigFinding", "HttpServer", "Issuer", "Jwt", "Key", "Limits", "Listen", "LocalClient",
-    "Log", "Names", "Policy", "Problem", "Profile", "Rate", "Server", "Source", "State", "StdioServer", "Telemetry",
-    "Tools", "Webhook", "check", "check_text", "draft", "find_config", "finding_at", "is_key_name", "is_server_key",
+    "NO_VALUE", "RESERVED", "SYSTEM", "Address", "AnonymousClient", "AnyServer", "Approvals", "Audit", "Checked",
+    "Clients", "Config", "ConfigError", "ConfigFinding", "HttpServer", "ImageServer", "Issuer", "Jwt", "Key", "Limits",
+    "Listen", "LocalClient", "Log", "Names", "Policy", "Problem", "Profile", "Rate", "SandboxSection", "Server",
+    "Source", "State", "StdioServer", "Telemetry", "Tools", "Webhook", "check", "check_text", "draft", "find_config",
+    "finding_at", "is_key_name", "is_server_key",
     "load", "locate", "make", "nobody_gets_in", "places", "schema", "sound_part",
     "state_dir_of", "state_of", "without_servers",
 ]  # fmt: skip

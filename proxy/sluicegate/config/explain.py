@@ -11,7 +11,7 @@ from pydantic import Tag
 from pydantic_core import ErrorDetails
 
 from sluicegate.config.finding import Path, Problem
-from sluicegate.config.models import Config, HttpServer, StdioServer
+from sluicegate.config.models import Config, HttpServer, ImageServer, StdioServer
 from sluicegate.config.section import Section
 
 
@@ -110,10 +110,10 @@ def _unknown(path: Path) -> Problem:
     if section and key in section.later:
         message = f'"{key}" is not supported in this version'
         return Problem(path, "not-in-this-version", message, "remove it", at_key=True)
-    if section in (StdioServer, HttpServer):
-        other = HttpServer if section is StdioServer else StdioServer
+    if section in (StdioServer, ImageServer, HttpServer):
+        other = ImageServer if section is HttpServer else HttpServer
         if key in other.model_fields:
-            kind = "reaches by url" if section is StdioServer else "starts by command"
+            kind = "starts by command" if section is HttpServer else "reaches by url"
             message = f'"{key}" is for a server that Sluice {kind}'
             return Problem(path, "unknown-key", message, "a server has a command or a url", at_key=True)
     keys = [field.alias or name for name, field in section.model_fields.items()] if section else []

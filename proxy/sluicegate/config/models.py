@@ -38,6 +38,7 @@ from sluicegate.config.names import (
     HeaderValue,
     HookName,
     Host,
+    Image,
     Origin,
     OwnName,
     Prefix,
@@ -50,6 +51,7 @@ from sluicegate.config.names import (
     is_server_key,
 )
 from sluicegate.config.policy import Approvals, Class, Policy
+from sluicegate.config.sandbox import SandboxSection
 from sluicegate.config.section import Section, written
 from sluicegate.config.state import State
 from sluicegate.config.toolsets import Searching, ToolsetSection
@@ -274,12 +276,29 @@ class StdioServer(Server):
     """Most processes of it at once. Under this bound the one that was idle longest is ended for a new session, and the
     answer to its own session's next call says so; where none is idle, the new session gets `server_unavailable`."""
     cwd: FilePath = written(".")
-    """Its working directory; the config file's own directory unless set."""
+    """Its working directory; the config file's own directory unless set. In a sandbox that does not have this
+    directory, an empty home folder."""
+    sandbox: SandboxSection | None = None
+    """What the server may read, write and reach: by bubblewrap, on Linux. Without it the server may do what Sluice
+    may."""
 
     @property
     def identity(self) -> str:
         """Of the program's name, wherever it is installed, and its arguments."""
         return _digest(["command", PurePath(self.command).name, *self.args])
+
+
+class ImageServer(StdioServer):
+    """A server that Sluice starts in a container. `sandbox` says what that has of this machine: nothing unless set."""
+
+    image: Image
+    """An image of a container, which docker or podman starts in place of a program. `command` and `args` follow it."""
+    command: Argument = ""
+    """The image's own unless set."""
+
+    @property
+    def identity(self) -> str:
+        return _digest(["image", self.image, self.command, *self.args])
 
 
 class HttpServer(Server):
@@ -324,10 +343,15 @@ def _digest(parts: list[str]) -> str:
 
 
 def _kind(value: Any) -> str:
-    return "http" if isinstance(value, HttpServer) or (isinstance(value, dict) and "url" in value) else "stdio"
+    if isinstance(value, HttpServer) or (isinstance(value, dict) and "url" in value):
+        return "http"
+    return "image" if isinstance(value, ImageServer) or (isinstance(value, dict) and "image" in value) else "stdio"
 
 
-AnyServer = Annotated[Annotated[StdioServer, Tag("stdio")] | Annotated[HttpServer, Tag("http")], Discriminator(_kind)]
+AnyServer = Annotated[
+    Annotated[StdioServer, Tag("stdio")] | Annotated[ImageServer, Tag("image")] | Annotated[HttpServer, Tag("http")],
+    Discriminator(_kind),
+]
 
 
 class Limits(Section):

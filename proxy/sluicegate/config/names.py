@@ -26,6 +26,7 @@ _REPLICA = deferred_pattern(r"[A-Za-z0-9_-]{1,63}")
 _HOST = deferred_pattern(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 _ORIGIN = deferred_pattern(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
 _URL = deferred_pattern(r"https?://(?P<user>[^\s/?#@]*@)?[^\s/?#@]+(?:/[^\s#]*)?(?:\?[^\s#]*)?")
+_IMAGE = deferred_pattern(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
 _HEADER = deferred_pattern(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _PUBLIC_URL = deferred_pattern(
     r"https?://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?(?:/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)?"
@@ -190,6 +191,9 @@ ServerGlob = Annotated[
     str, _matching(_SERVER_GLOB, "bad-glob", "write SERVER/GLOB, or !SERVER/GLOB for what is left out")
 ]
 Role = Annotated[str, _matching(_ROLE, "bad-role", "a role is written role:NAME")]
+Image = Annotated[
+    str, _matching(_IMAGE, "bad-image", "not an image; write NAME, NAME:TAG or NAME@sha256:DIGEST")
+]
 Host = Annotated[str, _matching(_HOST, "bad-host", "not a host; write name or name:port, without scheme and path")]
 Origin = Annotated[
     str, _matching(_ORIGIN, "bad-origin", "not an origin; write scheme://host or scheme://host:port, no wildcard")

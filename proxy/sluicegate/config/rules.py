@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 from sluicegate.config.finding import Path as TreePath
 from sluicegate.config.finding import Problem
 from sluicegate.config.login import ServerLogin
-from sluicegate.config.models import Config, HttpServer, StdioServer
+from sluicegate.config.models import Config, HttpServer, ImageServer, StdioServer
+from sluicegate.config.sandbox import problems, runner
 from sluicegate.config.units import Address
 
 OTEL: Final = "opentelemetry.exporter.otlp.proto.http"
@@ -391,6 +392,38 @@ def _named_files_exist(config: Config) -> Iterator[Problem]:
             yield Problem(where, "unreadable-file", f"Sluice may not read this {what}", "give its user the right")
 
 
+def _sandboxes_hold(config: Config) -> Iterator[Problem]:
+    boxed = {
+        key: (server, server.sandbox) for key, server in config.servers.items()
+        if isinstance(server, StdioServer) and server.sandbox is not None
+    }  # fmt: skip
+    kept, shared = (config.state.dir, config.audit.path.parent), (config.base, *(one for _, one in named_files(config)))
+    writable = {path for _, sandbox in boxed.values() for path in sandbox.write}
+    for key, (server, sandbox) in boxed.items():
+        where = ("servers", key)
+        yield from problems((*where, "sandbox"), sandbox, kept, shared, writable)
+        if isinstance(server, ImageServer):
+            for name in ("read", "write"):
+                if any(":" in str(path) for path in getattr(sandbox, name)):
+                    message = "docker and podman take no path with a colon"
+                    yield Problem((*where, "sandbox", name), "wrong-value", message)
+        elif "cwd" in server.model_fields_set and not sandbox.covers(server.cwd):
+            message = "the sandbox does not have this folder"
+            yield Problem((*where, "cwd"), "sandbox-cwd", message, "add it to sandbox.read or sandbox.write")
+        elif name := runner(server.command):
+            left = "has no network" if sandbox.network == "none" else "keeps nothing between two starts"
+            message = f"{name} installs its package when it starts, and the sandbox {left}"
+            hint = "install the package first, and write its own program as command"
+            yield Problem((*where, "command"), "sandbox-runner", message, hint, severity="warning")
+
+
+def _containers_have_what_their_image_has(config: Config) -> Iterator[Problem]:
+    for key, server in config.servers.items():
+        if isinstance(server, ImageServer) and "cwd" in server.model_fields_set:
+            message = "a container begins in the folder that its image says"
+            yield Problem(("servers", key, "cwd"), "wrong-value", message, "remove it", at_key=True)
+
+
 def _sinks_differ(config: Config) -> Iterator[Problem]:
     names: set[str] = set()
     for at, sink in enumerate(config.audit.sinks):
@@ -568,7 +601,8 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _blocked_results_are_whole, _judged_results_are_whole, _hooks_are_told_over_https, _hooks_are_about_something,
     _hooks_on_approvals_can_be_believed,
     _pins_need_a_list, _forwarding_outruns_denies,
-    _timeouts_are_in_order, _named_files_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,
+    _timeouts_are_in_order, _named_files_exist, _sandboxes_hold,
+    _containers_have_what_their_image_has, _sinks_differ, _hashes_differ, _keys_are_in_time,
     _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _sessions_let_go_of_processes,
     _the_extra_is_installed, _logins_are_whole, _logins_are_somebodys, _people_can_sign_in,
     _a_database_is_whole, _a_fleet_is_whole, _peers_are_sure_of_each_other, _certificates_can_be_used,

@@ -152,7 +152,7 @@ class ConnectionPool:
         self._is_idle = is_idle
         self._key = settings.key
         self._patience = settings.idle or (IDLE if settings.url else inf)
-        self._most = settings.processes if settings.command else MAX_CONNECTIONS
+        self._most = MAX_CONNECTIONS if settings.command is None else settings.processes
         self._room = anyio.CapacityLimiter(self._most)
         self._taken: dict[ConnectionKey, str] = {}  # connections that sessions lost, and why
         self._slots: dict[ConnectionKey, PooledConnection] = {}

@@ -187,7 +187,8 @@ class DownstreamServer:
     def describe(self) -> Json:
         eras, parked = sorted(self._connector.eras or ()), len(self.suspended)
         own = {"key": self.key, "transport": self._connector.transport, "status": self._status, "eras": eras}
-        return own | self._pool.describe() | self.numbers() | {"parked": parked} | self._health.describe()
+        boxed = {} if self.settings.sandbox is None else {"sandbox": str(self.settings.sandbox)}
+        return own | boxed | self._pool.describe() | self.numbers() | {"parked": parked} | self._health.describe()
 
     def output(self, after: str) -> Json:
         """Returns what the server wrote to stderr after a position."""

@@ -39,6 +39,22 @@ class Account(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Sandbox:
+    """What a started server has of this machine: by bubblewrap, or in a container of `image`. Paths are absolute and
+    without links. `system` are folders that it may read in any case."""
+
+    has_network: bool = False
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    image: str = ""
+    system: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        by = f"container of {self.image}" if self.image else "bubblewrap"
+        return f"{by}: {'' if self.has_network else 'no '}network, {len(self.read)} to read, {len(self.write)} to write"
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """One server: a `command` that is run, or a `url` that is called. Times are seconds, sizes bytes."""
 
@@ -47,6 +63,7 @@ class ServerSettings:
     command: tuple[str, ...] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
+    sandbox: Sandbox | None = None  # None: the process may do what Sluice may
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     ca: str | None = None

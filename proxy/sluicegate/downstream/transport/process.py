@@ -12,6 +12,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,9 @@ from sluicegate.downstream.transport import stray_processes
 from sluicegate.runtime.pipe_files import pipe_file
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+# A sandbox ends with the thread that started bubblewrap (PR_SET_PDEATHSIG, prctl(2)). This one lives as long as Sluice;
+# those of a common pool end when they were idle for a while.
+_STARTER: Final = ThreadPoolExecutor(1, "starter")
 GRACE: Final = 2.0
 """Seconds for each step of the stop ladder."""
 
@@ -96,7 +100,9 @@ class Process:
     ) -> "Process":
         """Raises `OSError` or `ValueError` where it cannot be started."""
         mark = stray_processes.new_mark()
-        popen = await anyio.to_thread.run_sync(_spawn, command, {**env, stray_processes.MARK: mark}, cwd)
+        starting = partial(_spawn, command, {**env, stray_processes.MARK: mark}, cwd)
+        with anyio.CancelScope(shield=True):
+            popen = await asyncio.get_running_loop().run_in_executor(_STARTER, starting)
         return Process(popen, mark, exited)
 
     # ------------------------------------------------------------ pipes

@@ -18,7 +18,9 @@ from sluicegate.downstream.server_output import StderrTail
 from sluicegate.downstream.session.connection import Receive, ReceiveInPieces
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.settings import MAX_MESSAGE, ServerSettings
+from sluicegate.downstream.transport import sandbox
 from sluicegate.downstream.transport.process import Process, describe_exit, not_started
+from sluicegate.downstream.transport.sandbox import Start
 from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
 from sluicegate.runtime.loop_budget import PIECE, VALUES, LoopBudget, is_large
@@ -53,6 +55,12 @@ def environment(
     if os.path.isabs(command):
         inherited["PATH"] = os.pathsep.join((os.path.dirname(command), inherited.get("PATH", os.defpath)))
     return {**inherited, **configured}
+
+
+def start_of(settings: ServerSettings) -> Start:
+    """How a server is started that has no sandbox."""
+    command = settings.command or ()
+    return command, environment(settings.env, command=command[0] if command else ""), settings.cwd
 
 
 class Lines:
@@ -142,12 +150,13 @@ class StdioTransport:
         self._receive, self._in_pieces, self._retire = receive, in_pieces, retire
         if self._process is not None:
             return  # it was asked for the other era first
-        command = self._settings.command or ()
-        env = environment(self._settings.env, command=command[0] if command else "")
+        command, env, cwd = start_of(self._settings)
+        if self._settings.sandbox is not None:
+            command, env, cwd = await anyio.to_thread.run_sync(sandbox.prepared, self._settings, command, env, cwd)
         try:
-            process = self._process = await Process.start(command, env, self._settings.cwd, self._exited)
+            process = self._process = await Process.start(command, env, cwd, self._exited)
         except (OSError, ValueError) as error:
-            raise not_started(command, env, self._settings.cwd, error) from None
+            raise not_started(command, env, cwd, error) from None
         self.pid = process.pid
         self._stdin = await process.write_to(self._closed_input)
         self._stdout = await process.read_from(1, self._heard, self._closed_output)

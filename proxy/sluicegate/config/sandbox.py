@@ -1,0 +1,84 @@
+"""The sandbox of a started server: its section, and what is wrong with paths in it. Looks at the disk."""
+
+import os
+import sys
+from collections.abc import Collection, Iterator
+from pathlib import Path, PurePath
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator
+
+from sluicegate.config.finding import Path as TreePath
+from sluicegate.config.finding import Problem
+from sluicegate.config.section import Section
+from sluicegate.config.units import FilePath
+
+SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+"""Folders that a sandbox by bubblewrap has, to read."""
+_KERNEL: Final = ("/proc", "/dev", "/sys")
+_RUNNERS: Final = frozenset({"npx", "uvx", "pipx", "bunx"})
+_OURS: Final = (str(Path(__file__).parents[1]), sys.prefix)
+
+
+def _normal(path: Path) -> Path:
+    return Path(os.path.normpath(path))
+
+
+SandboxPath = Annotated[FilePath, AfterValidator(_normal)]
+
+
+class SandboxSection(Section):
+    network: Literal["none", "all"] = "none"
+    """none: no network, this machine's own ports included. all: the network that Sluice has."""
+    read: tuple[SandboxPath, ...] = ()
+    """Files and folders that the server may read, beside folders of the system. Without symbolic links."""
+    write: tuple[SandboxPath, ...] = ()
+    """Files and folders that it may read and write."""
+
+    def covers(self, path: Path) -> bool:
+        return any(path.is_relative_to(one) for one in (*self.read, *self.write))
+
+
+def problems(
+    where: TreePath, section: SandboxSection, kept: Collection[Path], shared: Collection[Path],
+    writable: Collection[Path],
+) -> Iterator[Problem]:  # fmt: skip
+    """`kept` are folders of which no server may see anything, `shared` what no path may hold as a whole; `writable` is
+    what any server may write. What a server may write it may replace by a link: no path of a sandbox lies below."""
+    for name, paths in (("read", section.read), ("write", section.write)):
+        for at, path in enumerate(paths):
+            place = (*where, name, at)
+            real = _real(path)
+            if not path.exists():
+                yield Problem(place, "unreadable-file", "there is no such file or folder", "make it, or remove this")
+            elif real != path:
+                yield Problem(place, "sandbox-link", "this path leads over a symbolic link", f"write {real}")
+            elif what := _held(path, kept, shared, is_written=name == "write"):
+                message = f"no sandbox may have this path, because of {what}"
+                yield Problem(place, "sandbox-path", message, "name folders that hold less")
+            elif any(path != other and path.is_relative_to(other) for other in writable):
+                message = "a server may write above this path, and could put a link in its place"
+                yield Problem(place, "sandbox-nested", message, "name the upper folder alone, or folders side by side")
+
+
+def _held(path: Path, kept: Collection[Path], shared: Collection[Path], is_written: bool) -> str:
+    """Because of what no sandbox may have the path; empty where one may."""
+    closed = {"what it tells of other processes": [Path(one) for one in _KERNEL], "Sluice's state and audit log": kept}
+    if is_written:
+        closed["Sluice's program"] = [Path(one) for one in _OURS]
+    whole = {"the config and the files that it names": shared, "your home folder": [Path(os.path.expanduser("~"))]}
+    for what, ones in closed.items():
+        if any(path.is_relative_to(one) or one.is_relative_to(path) for one in map(_real, ones)):
+            return what
+    held = (what for what, ones in whole.items() if any(one.is_relative_to(path) for one in map(_real, ones)))
+    return next(held, "")
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def runner(command: str) -> str:
+    """The name of a program that installs a package when it starts; empty for others."""
+    name = PurePath(command).name
+    return name if name in _RUNNERS else ""
