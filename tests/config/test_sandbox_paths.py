@@ -14,7 +14,9 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the config file, beside a home folder and data."""
     for name in ("base/policies", "base/out", "home", "state/inner", "audit", "data/inner", "col:on"):
         (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "base/policies/p.csv").touch()
+    for name in ("base/f", "base/beside", "base/policies/p.csv", "token/file", "token/beside"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("info")
     (tmp_path / "link").symlink_to("data")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return tmp_path / "base"
@@ -25,6 +27,7 @@ def checked(base: Path, *servers: str) -> config.Checked:
     text = (
         "policy: {files: [policies/p.csv]}\nstate: {dir: ../state}\naudit: {path: ../audit/sluice.jsonl}\n"
         f"clients: {{local: {{roles: []}}}}\nservers:\n{section}\n"
+        "log: {level: '${file:../token/file}'}\n"
     )
     return config.check_text(text, "f", base, {})
 
@@ -40,6 +43,8 @@ def codes(base: Path, *servers: str) -> list[tuple[int, str]]:
         ("../data", ""), ("../data/inner/", ""), ("out", ""), ("../base/out/../out", ""),
         ("/", "sandbox-path"), ("/proc", "sandbox-path"), ("/proc/1", "sandbox-path"), ("/dev", "sandbox-path"),
         (".", "sandbox-path"), ("..", "sandbox-path"), ("policies", "sandbox-path"), ("~", "sandbox-path"),
+        ("f", "sandbox-path"), ("beside", ""), ("policies/p.csv", "sandbox-path"),
+        ("../token/file", "sandbox-path"), ("../token", "sandbox-path"), ("../token/beside", ""),
         ("../state", "sandbox-path"), ("../state/inner", "sandbox-path"), ("../audit", "sandbox-path"),
         ("../link", "sandbox-link"), ("../link/inner", "sandbox-link"), ("../nowhere", "unreadable-file"),
     ],

@@ -39,11 +39,15 @@ def reach(port: int) -> str:
 
 @server.tool()
 def about() -> dict[str, str]:
-    """Its home folder, its working directory, the folders at the root, and its own number."""
+    """Its home folder, its working directory, the folders at the root, its rights, its session, and how many processes
+    it sees."""
     home = os.environ["HOME"]
+    with open("/proc/self/status") as status:
+        rights = next(line.split()[1] for line in status if line.startswith("CapEff"))
     return {
         "home": f"{home} {os.listdir(home)}", "cwd": os.getcwd(), "root": " ".join(sorted(os.listdir("/"))),
         "token": os.environ.get("TOKEN", ""), "others": str(len([one for one in os.listdir("/proc") if one.isdigit()])),
+        "rights": rights, "session": str(os.getsid(0)),
     }  # fmt: skip
 
 

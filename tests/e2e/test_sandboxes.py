@@ -116,6 +116,7 @@ def test_a_server_in_a_sandbox_works_and_has_what_it_was_given_alone(tmp_path: P
 
         about = json.loads(call(process, "boxed__about"))
         assert about["home"] == "/box ['new']" and about["cwd"] == "/box" and about["token"] == SECRET
+        assert int(about["rights"], 16) == 0 and about["session"] != "0"  # 0: one outside
         assert int(about["others"]) < 6 and not {"var", "sys", "run", "boot"} & set(about["root"].split())
 
         for pid in stray_processes.below([process.process.pid]):
@@ -134,12 +135,21 @@ def test_a_working_directory_that_the_sandbox_has_is_that_of_the_server(tmp_path
         assert json.loads(call(process, "a__about"))["cwd"] == str(work)
 
 
+def sleeps(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"sleep")
+    except OSError:
+        return False
+
+
 @pytest.mark.parametrize("how", ["killed", "stopped", "server killed"])
 def test_nothing_that_a_server_in_a_sandbox_started_outlives_it(tmp_path: Path, home: Path, how: str) -> None:
-    with sluice({"servers": {"a": boxed()}}, tmp_path) as process:
+    deaf = {"command": "sleep", "args": ["600"], "required": False, "sandbox": {}}  # its input may end
+    with sluice({"servers": {"a": boxed(), "deaf": deaf}}, tmp_path) as process:
         assert call(process, "a__leave") == "ok"
         (outer,) = rows(process)["a"]["pids"]
-        inside = stray_processes.below([outer])
+        until(lambda: sum(map(sleeps, stray_processes.below([process.process.pid]))) == 2)
+        inside = stray_processes.below([outer] if how == "server killed" else [process.process.pid])
         assert len(inside) >= 4 and all(map(runs, inside))  # bwrap, its init, the server and what left it
         if how == "server killed":
             os.kill(outer, 9)

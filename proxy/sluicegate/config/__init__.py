@@ -262,11 +262,11 @@ def _checked(source: Source) -> Checked:
     """All findings at once: what is wrong in itself is left out, so that the rules still see the rest."""
     value, missing = _without_empty_sections(source.value), missing_in_servers(source)
     reported = {(finding.line, finding.column) for finding in source.findings}  # one finding about one place is enough
-    config, problems = _validate(value, source.base)
+    config, problems = _validate(value, source)
     rest = config
     if rest is None:
         others = [problem for problem in problems if not missing.is_about(source.locate(problem))]
-        rest, _ = _validate(_without(_with_servers(value, missing.sections), others), source.base)
+        rest, _ = _validate(_without(_with_servers(value, missing.sections), others), source)
     if rest is not None:
         problems += broken_rules(rest)
     located = [finding for problem in problems if _at(finding := source.locate(problem)) not in reported]
@@ -276,7 +276,7 @@ def _checked(source: Source) -> Checked:
         return Checked(None, findings, files)
     if missing.sections:
         off = {key: {**section, "enabled": False} for key, section in missing.sections.items()}
-        config, _ = _validate(_with_servers(value, off), source.base, missing.disabled)
+        config, _ = _validate(_with_servers(value, off), source, missing.disabled)
     return Checked(config, findings, files)
 
 
@@ -295,9 +295,13 @@ def _with_servers(value: Any, sections: Mapping[str, Any]) -> Any:
     return {**value, "servers": {**value["servers"], **sections}} if sections else value
 
 
-def _validate(value: Any, base: Path, disabled: Mapping[str, str] | None = None) -> tuple[Config | None, list[Problem]]:
+def _validate(
+    value: Any, source: Source, disabled: Mapping[str, str] | None = None
+) -> tuple[Config | None, list[Problem]]:
+    files = (source.base / Path(source.file).name, *source.included)
+    context = {"base": source.base, "disabled": disabled or {}, "files": files}
     try:
-        return Config.model_validate(value, context={"base": base, "disabled": disabled or {}}), []
+        return Config.model_validate(value, context=context), []
     except ValidationError as error:
         return None, [explain(details) for details in error.errors(include_url=False)]
 

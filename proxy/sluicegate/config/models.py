@@ -465,6 +465,12 @@ class Config(Section):
 
     _base: Path = PrivateAttr(default_factory=Path)
     _disabled: dict[str, str] = PrivateAttr(default_factory=dict)
+    _files: tuple[Path, ...] = PrivateAttr(())
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file itself, and those that `${file:...}` names in it: they may hold secrets."""
+        return self._files
 
     @property
     def base(self) -> Path:
@@ -489,6 +495,7 @@ class Config(Section):
     def model_post_init(self, context: Any) -> None:
         self._base = base_of(context)
         self._disabled = dict((context or {}).get("disabled", {}))
+        self._files = tuple((context or {}).get("files", ()))
 
     def keeping(self, servers: Mapping[str, AnyServer], disabled: Mapping[str, str]) -> "Config":
         """The same with these servers in place of its own."""

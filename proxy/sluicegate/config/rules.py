@@ -397,11 +397,14 @@ def _sandboxes_hold(config: Config) -> Iterator[Problem]:
         key: (server, server.sandbox) for key, server in config.servers.items()
         if isinstance(server, StdioServer) and server.sandbox is not None
     }  # fmt: skip
-    kept, shared = (config.state.dir, config.audit.path.parent), (config.base, *(one for _, one in named_files(config)))
+    kept = {
+        "Sluice's state and audit log": (config.state.dir, config.audit.path.parent),
+        "the config, or a file that it names": (*config.files, *(file for _, file in named_files(config))),
+    }
     writable = {path for _, sandbox in boxed.values() for path in sandbox.write}
     for key, (server, sandbox) in boxed.items():
         where = ("servers", key)
-        yield from problems((*where, "sandbox"), sandbox, kept, shared, writable)
+        yield from problems((*where, "sandbox"), sandbox, kept, writable)
         if isinstance(server, ImageServer):
             for name in ("read", "write"):
                 if any(":" in str(path) for path in getattr(sandbox, name)):

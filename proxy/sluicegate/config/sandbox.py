@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Annotated, Final, Literal
 
@@ -39,12 +39,15 @@ class SandboxSection(Section):
         return any(path.is_relative_to(one) for one in (*self.read, *self.write))
 
 
+Kept = Mapping[str, Collection[Path]]
+"""Files and folders of which no sandbox may have anything, by what they are."""
+
+
 def problems(
-    where: TreePath, section: SandboxSection, kept: Collection[Path], shared: Collection[Path],
-    writable: Collection[Path],
-) -> Iterator[Problem]:  # fmt: skip
-    """`kept` are folders of which no server may see anything, `shared` what no path may hold as a whole; `writable` is
-    what any server may write. What a server may write it may replace by a link: no path of a sandbox lies below."""
+    where: TreePath, section: SandboxSection, kept: Kept, writable: Collection[Path]
+) -> Iterator[Problem]:
+    """`writable` is what any server may write. What a server may write it may replace by a link: no path of a sandbox
+    lies below."""
     for name, paths in (("read", section.read), ("write", section.write)):
         for at, path in enumerate(paths):
             place = (*where, name, at)
@@ -53,7 +56,7 @@ def problems(
                 yield Problem(place, "unreadable-file", "there is no such file or folder", "make it, or remove this")
             elif real != path:
                 yield Problem(place, "sandbox-link", "this path leads over a symbolic link", f"write {real}")
-            elif what := _held(path, kept, shared, is_written=name == "write"):
+            elif what := _held(path, kept, is_written=name == "write"):
                 message = f"no sandbox may have this path, because of {what}"
                 yield Problem(place, "sandbox-path", message, "name folders that hold less")
             elif any(path != other and path.is_relative_to(other) for other in writable):
@@ -61,17 +64,14 @@ def problems(
                 yield Problem(place, "sandbox-nested", message, "name the upper folder alone, or folders side by side")
 
 
-def _held(path: Path, kept: Collection[Path], shared: Collection[Path], is_written: bool) -> str:
+def _held(path: Path, kept: Kept, is_written: bool) -> str:
     """Because of what no sandbox may have the path; empty where one may."""
-    closed = {"what it tells of other processes": [Path(one) for one in _KERNEL], "Sluice's state and audit log": kept}
-    if is_written:
-        closed["Sluice's program"] = [Path(one) for one in _OURS]
-    whole = {"the config and the files that it names": shared, "your home folder": [Path(os.path.expanduser("~"))]}
+    own = {"Sluice's program": map(Path, _OURS)} if is_written else {}
+    closed = {"what it tells of other processes": map(Path, _KERNEL), **kept, **own}
     for what, ones in closed.items():
         if any(path.is_relative_to(one) or one.is_relative_to(path) for one in map(_real, ones)):
             return what
-    held = (what for what, ones in whole.items() if any(one.is_relative_to(path) for one in map(_real, ones)))
-    return next(held, "")
+    return "your home folder" if _real(Path(os.path.expanduser("~"))).is_relative_to(path) else ""
 
 
 def _real(path: Path) -> Path:
