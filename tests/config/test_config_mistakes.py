@@ -86,6 +86,7 @@ MISTAKES = {
         "servers: {a: {command: x, sandbox: {network: §loopback}}}",
         ["wrong-value must be none or all"],
     ),
+    "a sandbox that was begun": ("servers: {a: {command: x, sandbox: §~}}", ["wrong-type {} is no network"]),
     "a sandbox with all of the machine": (
         "servers: {a: {command: x, sandbox: {read: [§/]}}}",
         ["sandbox-path because of what it tells of other processes"],

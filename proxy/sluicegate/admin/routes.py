@@ -167,7 +167,7 @@ ROUTES: Final = (
              response=_object(openapi=_STRING, paths=_ROW)),
     ApiRoute(method="GET", path=API + "servers", operation="list_servers", workers="joined", area="servers",
              summary="the servers and their health",
-             response=_object(servers=_list(_object(key=_STRING, status=_STRING)))),
+             response=_object(servers=_list(_object({"sandbox": _STRING}, key=_STRING, status=_STRING)))),
     ApiRoute(method="GET", path=API + "servers/{key}", operation="show_server", workers="joined", area="servers",
              summary="one server and its health", response=_object(key=_STRING, status=_STRING)),
     ApiRoute(method="GET", path=API + "status", operation="show_status", workers="joined", area="servers",

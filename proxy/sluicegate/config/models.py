@@ -262,6 +262,13 @@ class Server(Section):
         raise NotImplementedError
 
 
+def _begun(value: Any) -> Any:
+    """None is the default, never a value: a sandbox that was begun and not written must not mean that there is none."""
+    if value is None:
+        raise problem("wrong-type", "expected a mapping, found nothing; {} is no network, and the system's files alone")
+    return value
+
+
 class StdioServer(Server):
     """A server that Sluice starts, spoken to over its stdin and stdout."""
 
@@ -278,7 +285,7 @@ class StdioServer(Server):
     cwd: FilePath = written(".")
     """Its working directory; the config file's own directory unless set. In a sandbox that does not have this
     directory, an empty home folder."""
-    sandbox: SandboxSection | None = None
+    sandbox: Annotated[SandboxSection | None, BeforeValidator(_begun)] = unlimited()
     """What the server may read, write and reach: by bubblewrap, on Linux. Without it the server may do what Sluice
     may."""
 

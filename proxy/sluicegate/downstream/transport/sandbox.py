@@ -100,7 +100,7 @@ def _impossible(why: str, detail: str = "") -> Lost:
 def _try_out(words: Sequence[str]) -> None:
     """Makes the same sandbox for a program that says nothing: what is written then, bubblewrap wrote."""
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, cwd="/", timeout=_WITHIN)
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, cwd="/", env={}, timeout=_WITHIN)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _impossible("bubblewrap does not end", type(error).__name__) from None
     if done.returncode:
