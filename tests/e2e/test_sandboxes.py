@@ -177,8 +177,12 @@ def test_what_keeps_a_sandbox_from_being_made_is_said_and_no_server_starts(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that is not in it; namespaces that the kernel refuses; no bubblewrap."""
-    file = write_config(settings_for({"servers": {"a": boxed(), "b": prying(sandbox={})}}, tmp_path), tmp_path)
+    servers = {"a": boxed(), "b": prying(sandbox={}), "npx": {"command": "npx", "enabled": False, "sandbox": {}}}
+    file = write_config(settings_for({"servers": servers}, tmp_path), tmp_path)
     found = doctor(file)
+    (early,) = [one for (check, _), one in found.items() if check == "config" and "installs" in one["message"]]
+    assert early["message"] == "npx installs its package when it starts, and the sandbox has no network"
+    assert early["hint"].startswith("install the package first") and early["state"] == "warning"
     assert found["sandboxes", "a"]["message"].startswith("bubblewrap: no network")
     assert found["servers", "a"]["state"] == "ok"
     lacking = found["sandboxes", "b"]
