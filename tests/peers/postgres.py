@@ -24,13 +24,14 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
+        self.database = "postgres"
         self.log = folder.with_suffix(".log")
         self._stack = ExitStack()
         self.process: subprocess.Popen[str] | None = None
 
     @property
     def url(self) -> str:
-        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{self.database}"
 
     def start(self, *settings: str) -> None:
         words = [word for setting in (*_QUICK, f"port={self.port}", *settings) for word in ("-c", setting)]

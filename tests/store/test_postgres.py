@@ -274,14 +274,6 @@ async def test_of_several_sluices_one_spends_a_key_and_one_swaps_a_value(engine:
         await store.close()
 
 
-async def test_a_role_that_may_make_no_tables_uses_those_that_are_there(engine: Cluster) -> None:
-    await (await open_postgres(engine.url)).close()
-    engine.ask("CREATE ROLE sluice LOGIN; GRANT ALL ON sluice_item, sluice_spent TO sluice")
-    store = await open_postgres(engine.url.replace("postgres@", "sluice@"))
-    assert await store.spend("by another role", 10)
-    await store.close()
-
-
 async def test_what_is_over_is_deleted(engine: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluicegate.store.postgres.PURGE_EVERY", 0.2)
     store = await open_postgres(engine.url)

@@ -45,6 +45,21 @@ def _address(config: Config) -> tuple[str, str | None]:
     return state.url.get_secret_value(), None if state.password is None else state.password.get_secret_value()
 
 
+async def migrate(config: Config, role: str | None) -> tuple[int, int]:
+    """The version of the database's tables before and now. Raises `StoreFailed`."""
+    versions: tuple[int, int] = await import_module(POSTGRES).migrate(*_address(config), role)
+    return versions
+
+
+def bring(
+    config: Config, marker: str, items: Sequence[tuple[str, bytes, float | None]],
+    spent: Sequence[tuple[str, float | None]],
+) -> tuple[list[str], list[str]] | None:
+    """What another store kept, into the database: see `postgres.bring`. Raises `StoreFailed`."""
+    found: tuple[list[str], list[str]] | None = import_module(POSTGRES).bring(*_address(config), marker, items, spent)
+    return found
+
+
 def read(config: Config, prefixes: Sequence[str]) -> dict[str, bytes]:
     """Everything whose key begins with one of these, for a command; nothing where no store is. Raises `StoreFailed`."""
     if config.state.url is None:
@@ -90,4 +105,8 @@ def revoked(config: Config) -> Revoked:
 
 async def revoke_everywhere(store: Store, name: str, hash: str | None) -> None:
     """For Sluices on other machines. Raises `StoreFailed`."""
-    await store.put(f"{REVOKED}{name}/{hash or ''}", entry(name, hash))
+    await store.put(revoked_key(name, hash), entry(name, hash))
+
+
+def revoked_key(name: str, hash: str | None) -> str:
+    return f"{REVOKED}{name}/{hash or ''}"

@@ -36,6 +36,7 @@ GROUPS: Final = {
         "The audit log: verify, read and export it.",
         ("verify", "retire", "tail", "search", "export", "approvals"),
     ),
+    "state": ("The database of state.url.", ("migrate", "import_")),
     "policy": ("Test and compare a policy before it is in force.", ("test", "diff")),
     "config": ("The format of the config file.", ("check:schema",)),
     "grafana": ("The dashboard and the alerts.", ("export",)),

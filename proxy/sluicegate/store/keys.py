@@ -70,6 +70,13 @@ class KeyRing:
             raise ValueError("a key ring has one base64 key a line") from None
         return cls(keys)
 
+    def has_key_of(self, token: bytes) -> bool:
+        """Whether what a `Sealer` made can be opened, as far as its key goes."""
+        try:
+            return _decode(token.decode("ascii"))[:_ID] in self.keys
+        except ValueError:
+            return False
+
     @classmethod
     def load(cls, directory: Path, name: str) -> "KeyRing":
         """The ring `directory/name`, made at the first start. Raises `Exposed` where others may read it, `StoreFailed`

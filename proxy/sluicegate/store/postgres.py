@@ -18,9 +18,9 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg import AsyncConnection, IsolationLevel, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.errors import Diagnostic
+from psycopg.errors import Diagnostic, InsufficientPrivilege
 
-from sluicegate.store import StoreFailed, Write
+from sluicegate.store import StoreFailed, Write, migrations
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +35,16 @@ TRY_EVERY: Final = 2.0
 IDLE_FOR: Final = 60.0
 """Seconds. What stands between may forget a connection that is idle for longer, and tells nobody."""
 
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS sluice_item (key bytea PRIMARY KEY, value bytea NOT NULL, expires timestamptz);
-CREATE INDEX IF NOT EXISTS sluice_item_expires ON sluice_item (expires) WHERE expires IS NOT NULL;
-CREATE TABLE IF NOT EXISTS sluice_spent (key bytea PRIMARY KEY, expires timestamptz NOT NULL);
-CREATE INDEX IF NOT EXISTS sluice_spent_expires ON sluice_spent (expires);
-"""
-_IS_THERE: Final = "SELECT to_regclass('sluice_spent')"
 _MIGRATING: Final = 7411  # an advisory lock: of those that start together one makes the tables
+_IS_THERE: Final = "SELECT to_regclass('sluice_schema')"
+_VERSION: Final = "SELECT version, min_reader FROM sluice_schema"
+_TOO_NEW: Final = (
+    "its tables are of version {}, which needs a Sluice that knows version {}; this one knows {}: install a newer one"
+)
+_NO_RIGHTS: Final = (
+    "its tables are of version {}, this Sluice needs {}, and its role may not make them: run "
+    "`sluice state migrate --as ROLE` with a role that may"
+)
 # Whoever writes a key holds its lock until the commit. In the order of the locks, so that no two wait for each other.
 _LOCK: Final = """
 SELECT pg_advisory_xact_lock(of.key) FROM
@@ -62,6 +64,10 @@ _EXPIRE: Final = f"UPDATE sluice_item SET expires = {_ENDS} WHERE key = %s AND {
 _SPEND: Final = f"""
 INSERT INTO sluice_spent AS old (key, expires) VALUES (%s, coalesce({_ENDS}, 'infinity'))
 ON CONFLICT (key) DO UPDATE SET expires = excluded.expires WHERE old.expires <= clock_timestamp()
+"""
+_SPENT_TOO: Final = f"""
+INSERT INTO sluice_spent AS old (key, expires) VALUES (%s, coalesce({_ENDS}, 'infinity'))
+ON CONFLICT (key) DO UPDATE SET expires = greatest(old.expires, excluded.expires)
 """
 _PURGE: Final = tuple(
     f"DELETE FROM {table} WHERE key IN (SELECT key FROM {table} WHERE expires <= clock_timestamp()"
@@ -267,16 +273,27 @@ class PostgresStore:
             timer.cancel()
         self._idle.append(_Open(connection))
 
-    async def prepare(self) -> None:
-        """Makes the tables. Raises `StoreFailed`."""
+    async def prepare(self, reader: str | None = None) -> tuple[int, int]:
+        """Makes the tables, or what they lack. Returns their version before and now; `reader` is a role that may use
+        them. Raises `StoreFailed`, also where they are too new for this Sluice."""
 
-        async def work(connection: Connection) -> None:
+        async def work(connection: Connection) -> tuple[int, int]:
             async with connection.transaction():
                 await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
-                if await (await connection.execute(_IS_THERE)).fetchone() == (None,):  # else the role may make none
-                    await connection.execute(sql.SQL(_SCHEMA))
+                before = 0
+                if await (await connection.execute(_IS_THERE)).fetchone() != (None,):
+                    before = _version(await (await connection.execute(_VERSION)).fetchone())
+                try:
+                    for statement in migrations.after(before):
+                        await connection.execute(statement.encode())
+                except InsufficientPrivilege:
+                    raise StoreFailed(_NO_RIGHTS.format(before, migrations.VERSION)) from None
+                if reader is not None:
+                    for grant in migrations.GRANTS:
+                        await connection.execute(sql.SQL(grant).format(sql.Identifier(reader)))
+            return before, max(before, migrations.VERSION)
 
-        await self._do(work, is_write=True)
+        return await self._do(work, is_write=True)
 
 
 class _Open:
@@ -319,15 +336,39 @@ def _cut(connection: Connection) -> None:
 async def open_postgres(url: str, password: str | None = None) -> PostgresStore:
     """Raises `StoreFailed` where the URL is none, or the database cannot be used."""
     store = PostgresStore(_conninfo(url, password))
+    await _prepared(store)
+    return store
+
+
+async def migrate(url: str, password: str | None, role: str | None) -> tuple[int, int]:
+    """The version of the tables before and now. `role` makes them for the one of the URL, with the password that libpq
+    finds for it. Raises `StoreFailed`."""
+    user = conninfo_to_dict(_conninfo(url, password)).get("user")
+    if role is not None and user is None:
+        raise StoreFailed(f"{_WHERE}: the URL names no role that the tables would be for")
+    store = PostgresStore(_conninfo(url, password, role))
+    versions = await _prepared(store, None if role is None else str(user))
+    await store.close()
+    return versions
+
+
+async def _prepared(store: PostgresStore, reader: str | None = None) -> tuple[int, int]:
     try:
-        await store.prepare()
+        return await store.prepare(reader)
     except StoreFailed as error:
         await store.close()
         raise StoreFailed(f"{_WHERE}: {error}") from None
     except BaseException:
         await store.close()
         raise
-    return store
+
+
+def _version(row: tuple[Any, ...] | None) -> int:
+    """Raises `StoreFailed` where this Sluice would not understand what is there."""
+    version, needed = row or (0, 0)
+    if needed > migrations.VERSION:
+        raise StoreFailed(_TOO_NEW.format(version, needed, migrations.VERSION))
+    return int(version)
 
 
 def _retrieve(task: "asyncio.Task[Any]") -> None:
@@ -343,12 +384,14 @@ def _doubt(row: tuple[Any, ...] | None) -> str:
     return _MAY_LOSE.format(f"synchronous_commit is {commit}") if commit in ("off", "local") else ""
 
 
-def _conninfo(url: str, password: str | None) -> str:
+def _conninfo(url: str, password: str | None, role: str | None = None) -> str:
     own: dict[str, Any] = {
         "connect_timeout": CONNECT_WITHIN, "application_name": "sluice", "target_session_attrs": "read-write",
         "keepalives_idle": 30, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 10_000,
     }  # fmt: skip
-    named = {} if password is None else {"password": password}
+    named: dict[str, Any] = {} if password is None else {"password": password}
+    if role is not None:
+        named = {"user": role, "password": None}  # which is not that of the other
     try:
         return make_conninfo(**{**own, **conninfo_to_dict(url), **named})
     except (psycopg.Error, UnicodeError):  # libpq's own words quote the URL, and so a password
@@ -404,23 +447,60 @@ def _said(error: psycopg.Error) -> str:
 def look(url: str, password: str | None) -> str:
     """Returns why it may lose what it confirmed; empty where it does not. Raises `StoreFailed`."""
     with _looking(url, password) as connection:
+        _is_made(connection)
         return _doubt(connection.execute(_REPLICATION).fetchone())
 
 
 def peek(url: str, password: str | None, prefixes: Sequence[str]) -> dict[str, bytes]:
     """Everything whose key begins with one of these; nothing where no tables are. Raises `StoreFailed`."""
     with _looking(url, password) as connection:
-        if connection.execute(_IS_THERE).fetchone() == (None,):
+        if not _is_made(connection):
             return {}
         bounds = [(prefix.encode(), (prefix + _LAST).encode()) for prefix in prefixes]
         return _decoded([row for bound in bounds for row in connection.execute(_SCAN, bound)])
 
 
+def bring(
+    url: str, password: str | None, marker: str, items: Sequence[tuple[str, bytes, float | None]],
+    spent: Sequence[tuple[str, float | None]],
+) -> tuple[list[str], list[str]] | None:
+    """All of another store, in one transaction that may take its time: keys, values and seconds. Returns the keys that
+    are new, and those under which something else stands: then nothing was brought. None where all of it was brought
+    before, under this `marker`. Raises `StoreFailed`, also where nobody knows whether it was."""
+    said: list[str] = []
+    with _looking(url, password) as connection:
+        connection.add_notice_handler(lambda notice: said.append(notice.message_primary or "a warning"))
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
+            if connection.execute(_GET, (marker.encode(),)).fetchone() is not None:
+                return None
+            names = [key.encode() for key, _, _ in items]
+            found = _decoded(connection.execute(_GET_ALL, (names,)).fetchall())
+            others = [key for key, value, _ in items if found.get(key, value) != value]
+            new = [(key.encode(), value, _seconds(ttl)) for key, value, ttl in items if key not in found]
+            if not others:
+                cursor = connection.cursor()
+                cursor.executemany(_PUT, [*new, (marker.encode(), b"", None)])
+                cursor.executemany(_SPENT_TOO, [(key.encode(), _seconds(ttl)) for key, ttl in spent])
+        if said:
+            raise StoreFailed(f"the engine does not vouch for the commit: {said[0]}")
+    return [key.decode() for key, _, _ in new], others
+
+
+def _is_made(connection: "psycopg.Connection[tuple[Any, ...]]") -> bool:
+    if connection.execute(_IS_THERE).fetchone() == (None,):
+        return False
+    return _version(connection.execute(_VERSION).fetchone()) > 0
+
+
 @contextmanager
 def _looking(url: str, password: str | None) -> "Iterator[psycopg.Connection[tuple[Any, ...]]]":
     """For a command, which has nothing else to do."""
+    conninfo = _conninfo(url, password)
     try:
-        with psycopg.connect(_conninfo(url, password), autocommit=True, prepare_threshold=None) as connection:
+        with psycopg.connect(conninfo, autocommit=True, prepare_threshold=None) as connection:
             yield connection
     except psycopg.Error as error:
         raise StoreFailed(f"{_WHERE}: {_said(error)}") from None
+    except StoreFailed as error:
+        raise StoreFailed(f"{_WHERE}: {error}") from None

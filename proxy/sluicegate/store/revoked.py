@@ -7,7 +7,8 @@ broken), by its name alone, for ever. Lines are only added. Knows no key and no 
 import json
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -73,6 +74,17 @@ def revoke(directory: Path, name: str, hash: str | None) -> None:
     """On return it survives a power cut. Raises `OSError`, also where the disk took a part of it alone."""
     private.make_directory(directory)
     private.append(directory / FILE, entry(name, hash) + b"\n")
+
+
+def entries(directory: Path) -> Iterator[tuple[str, str | None, bytes]]:
+    """Name, hash and line of each that can be read. Raises `OSError` where there is a file that cannot."""
+    path = directory / FILE
+    if path.exists():
+        private.check(path, private.FILE)
+        for line in path.read_bytes().splitlines():
+            with suppress(ValueError, KeyError, TypeError):
+                found = json.loads(line)
+                yield str(found["name"]), found["hash"], line
 
 
 def entry(name: str, hash: str | None) -> bytes:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Final
 
 from sluicegate.store import StoreFailed, Write, private
@@ -46,6 +47,8 @@ _SPEND: Final = (
     "INSERT INTO spent (key, expires) VALUES (:key, :expires)"
     " ON CONFLICT (key) DO UPDATE SET expires = :expires WHERE expires <= :now"
 )
+
+_MOVED: Final = "moved"
 
 Work = Callable[[sqlite3.Connection], Any]
 
@@ -242,6 +245,54 @@ def peek(path: Path, prefixes: Sequence[str]) -> dict[str, bytes]:
         return {}
 
 
+class WholeStore:
+    """Everything that a file keeps, for whoever takes it elsewhere. `alone` gives one."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._now = time.time()
+
+    def items(self) -> list[tuple[str, bytes, float | None]]:
+        """Keys, values, and the seconds that each has still; None is no end."""
+        rows = self._connection.execute("SELECT key, value, expires FROM item WHERE key != ? ORDER BY key", (_MOVED,))
+        return [(key, _blob(key, value), None if expires is None else expires - self._now)
+                for key, value, expires in rows if expires is None or expires > self._now]  # fmt: skip
+
+    def spent(self) -> list[tuple[str, float | None]]:
+        rows = self._connection.execute("SELECT key, expires FROM spent WHERE expires > ?", (self._now,))
+        return [(key, None if math.isinf(expires) else expires - self._now) for key, expires in rows]
+
+    def close_down(self) -> str:
+        """From now on no `SqliteStore` opens it: what may happen once would happen here and there. Returns the mark of
+        this file, the same one each time."""
+        self._connection.execute("INSERT OR IGNORE INTO item (key, value) VALUES (?, ?)",
+                                 (_MOVED, token_hex(8).encode("ascii")))  # fmt: skip
+        mark = self._connection.execute("SELECT value FROM item WHERE key = ?", (_MOVED,)).fetchone()[0]
+        return _blob(_MOVED, mark).decode("ascii")
+
+    def open_again(self) -> None:
+        self._connection.execute("DELETE FROM item WHERE key = ?", (_MOVED,))
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[WholeStore]:
+    """Nobody else can open the file within. Raises `StoreFailed` where there is none, or somebody has it open."""
+    if not path.exists():
+        raise StoreFailed(f"there is no {path}")
+    private.check(path.parent, private.DIRECTORY)
+    private.check(path, private.FILE)
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=0.5)) as connection:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # refused as long as somebody else has the file open
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("BEGIN EXCLUSIVE")
+            connection.execute("COMMIT")
+            yield WholeStore(connection)
+    except sqlite3.Error as error:
+        is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+        raise StoreFailed(f"a Sluice has {path} open: stop it first" if is_busy else f"{path}: {error}") from None
+
+
 def _identity(file: Path) -> tuple[int, int] | None:
     try:
         status = file.stat()
@@ -305,6 +356,8 @@ def _open(path: Path) -> sqlite3.Connection:
             _share(connection)
             connection.execute("PRAGMA synchronous = FULL")  # a spent key must stay spent after a power cut, too
             connection.executescript(_SCHEMA)
+            if connection.execute("SELECT value FROM item WHERE key = ?", (_MOVED,)).fetchone() is not None:
+                raise StoreFailed(f"{path} was brought into PostgreSQL by `sluice state import`: set state.url")
             unless_usable.pop_all()
     except sqlite3.Error as error:
         raise StoreFailed(f"{path} cannot be used as a store: {error}") from error
