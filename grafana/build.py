@@ -12,7 +12,7 @@ from typing import Any, Final
 from ruamel.yaml import YAML
 
 HERE: Final = Path(__file__).parent
-SELECTOR: Final = 'job=~"$job", instance=~"$instance"'
+SELECTOR: Final = 'job=~"$job", instance=~"$instance", replica=~"$replica"'
 SOURCE: Final = {"type": "prometheus", "uid": "$datasource"}
 FAILED: Final = (
     "server_unavailable|timeout|outcome_unknown|result_too_large|audit_unavailable|store_unavailable|protocol_error"
@@ -104,6 +104,7 @@ def variables() -> list[Json]:
         source,
         variable("job", "label_values(sluice_build_info, job)", "Prometheus' job", ".+"),
         variable("instance", 'label_values(sluice_build_info{job=~"$job"}, instance)', "One Sluice", ".+"),
+        variable("replica", 'label_values(sluice_build_info{job=~"$job"}, replica)', "One of a fleet"),
         variable("server", f"label_values(sluice_server_up{{{SELECTOR}}}, server)", "A server's key in the config"),
         variable("client", f"label_values(sluice_client_calls_total{{{SELECTOR}}}, client)", "A configured client"),
         variable("tool", f'label_values(sluice_calls_total{{{SELECTOR}, server=~"$server"}}, tool)', "An own name"),

@@ -384,5 +384,26 @@ def test_a_short_outage_of_the_database_makes_no_replica_unready(tmp_path: Path)
             at.until(lambda: "the database cannot be used" in httpx.get(f"{at.process.admin}/readyz", timeout=20).text)
             assert httpx.get(f"{at.process.admin}/readyz", timeout=20).status_code == 200
             assert at.call("ann", "bank__look").status_code == 200 and seen(at) == ["look"] * 2
+            assert metric(at, "sluice_state_up") == 0
         finally:
             own.resume()
+        at.until(lambda: metric(at, "sluice_state_up") == 1)
+
+
+def metric(at: Bed, name: str) -> float:
+    text = httpx.get(f"{at.process.admin}/metrics", timeout=20).text
+    return next(float(line.split(" ")[1]) for line in text.splitlines() if line.startswith(f"{name} "))
+
+
+def test_a_replica_tells_of_another_policy_and_of_a_log_that_nobody_writes(tmp_path: Path, database: str) -> None:
+    with replica(tmp_path, "r0", database) as here, ExitStack() as stack:
+        there = stack.enter_context(replica(tmp_path, "r1", database))
+        here.until(lambda: metric(here, "sluice_fleet_replicas") == 2)
+        assert metric(here, "sluice_fleet_revisions") == 1 and abs(metric(here, "sluice_clock_offset_seconds")) < 1
+        (there.folder / "policy.csv").write_text(ROWS + "p, role:new, bank, *, read, allow\n")
+        here.until(lambda: metric(here, "sluice_fleet_revisions") == 2)
+        assert metric(here, "sluice_fleet_silent_logs") == 0
+        there.process.interrupt()
+        here.until(lambda: metric(here, "sluice_fleet_silent_logs") == 1)
+        assert metric(here, "sluice_fleet_revisions") == 1 and metric(here, "sluice_fleet_replicas") == 1
+        assert any("no replica writes the audit log sluice-r1" in note for note in here.notes())

@@ -38,10 +38,8 @@ NOT_SHOWN = {
     "process_start_time_seconds": "for whoever wants the age of a process",
     "sluice_login_flows_total": "most logins are begun by the command line, which is another process",
     "sluice_login_refresh_total": "a refresh that fails shows as a login that is needed",
-    "sluice_fleet_replicas": "most have no fleet, and a replica that is down shows as a target that is down",
     "sluice_tools_list_tokens": "for whoever looks at what lists cost; `sluice tools --cost` says which definition",
     "sluice_toolset_calls_total": "most have no toolset; for whoever looks at how one is used",
-    "sluice_forwarded_total": "most have no fleet; for whoever sets up its balancer",
 }
 
 
@@ -97,7 +95,7 @@ def test_the_dashboard_cannot_be_edited_and_has_a_stable_name() -> None:
 
 def test_its_variables_are_those_that_queries_select_by() -> None:
     variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
-    assert set(variables) == {"datasource", "job", "instance", "server", "client", "tool"}
+    assert set(variables) == {"datasource", "job", "instance", "replica", "server", "client", "tool"}
     assert variables["datasource"]["type"] == "datasource" and variables["datasource"]["query"] == "prometheus"
     for name, variable in variables.items():
         if name != "datasource":
@@ -106,6 +104,7 @@ def test_its_variables_are_those_that_queries_select_by() -> None:
             assert variable["label"] == name.capitalize()
     assert variables["datasource"]["label"] == "Data source"
     assert variables["job"]["allValue"] == variables["instance"]["allValue"] == ".+"
+    assert variables["replica"]["allValue"] == ".*", "most Sluices are no replicas"
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
@@ -120,7 +119,8 @@ def test_a_panel_says_what_it_shows(panel: Json) -> None:
 def test_a_query_is_of_this_job_and_these_instances(title: str, target: Json) -> None:
     query = target["expr"]
     selectors = re.findall(r"\{([^{}]*)\}", query)
-    assert selectors and all('job=~"$job", instance=~"$instance"' in selector for selector in selectors)
+    which = 'job=~"$job", instance=~"$instance", replica=~"$replica"'
+    assert selectors and all(which in selector for selector in selectors)
     # rate() needs four scrapes, which only Grafana knows; increase() over what a table shows is what is meant there.
     assert set(re.findall(r"\[([^\]]+)\]", query)) <= {"$__rate_interval", "$__range"}
     assert ("$__range" in query) <= (target["instant"] or "sluice_decision_errors" in query)
@@ -132,7 +132,7 @@ def test_a_state_has_a_word_and_a_colour() -> None:
     """Without, a state timeline goes from green for the lowest value to red for the highest; and Grafana joins what
     lies between the same thresholds, whatever words it has."""
     timelines = [panel for panel in PANELS if panel["type"] == "state-timeline"]
-    assert [panel["title"] for panel in timelines] == ["Up"]
+    assert [panel["title"] for panel in timelines] == ["Up", "Database"]
     defaults = timelines[0]["fieldConfig"]["defaults"]
     assert defaults["color"] == {"mode": "palette-classic"}
     assert defaults["mappings"][0]["options"] == {

@@ -77,6 +77,12 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await store.close()
 
 
+async def test_its_time_is_the_one_by_which_things_are_over(store: Store, clock: Clock) -> None:
+    assert await store.now() == clock.now
+    clock.now += 5
+    assert await store.now() == clock.now
+
+
 async def test_a_value_is_kept_replaced_and_deleted(store: Store) -> None:
     assert await store.get("a") is None
     await store.put("a", b"\x00one")

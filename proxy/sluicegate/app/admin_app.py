@@ -189,7 +189,8 @@ def _notes(inner: Core) -> list[str]:
     doubt = services.store.warning if not services.config.state.replicated else ""
     # All replicas lose a database at once: they serve on, and `replicas.problem` ends that.
     down = services.store.problem if services.replicas is not None else ""
-    return services.judging.notes() + [one for one in (doubt, down and f"the database cannot be used: {down}") if one]
+    notes = [one for one in (doubt, down and f"the database cannot be used: {down}") if one]
+    return [*services.judging.notes(), *notes, *(services.replicas.notes() if services.replicas is not None else ())]
 
 
 def _unready(inner: Core, is_stopping: Callable[[], bool]) -> list[str]:

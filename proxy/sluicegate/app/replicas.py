@@ -19,7 +19,7 @@ from typing import Any, Final
 import anyio
 
 from sluicegate import __version__, telemetry
-from sluicegate.app import blocks
+from sluicegate.app import audit_heads, blocks, settings
 from sluicegate.app.state import REVOKED
 from sluicegate.config import Config
 from sluicegate.metrics import Sample
@@ -35,6 +35,10 @@ LASTS: Final = 10.0
 """Seconds. A Sluice that could not renew its lease for so long may have been replaced."""
 BEAT: Final = 1.0
 CONFIRM_WITHIN: Final = 12.0
+LOOK_EVERY: Final = 5.0
+"""Seconds until the store's clock and the list of all audit logs are looked at again."""
+_SKEWED: Final = 1.0
+_DIFFER_FOR: Final = 60.0
 _SEEN_FOR: Final = 24 * 3600.0  # of one that never stops serving
 
 log = logging.getLogger(__name__)
@@ -44,29 +48,37 @@ class Replicas:
     """Those of a fleet that live, as the store said a moment ago. An id of a replica's session begins with its mark,
     `NAME.START.`, where START is another one for each start."""
 
-    def __init__(self, name: str, url: str | None, stale: float | None = None) -> None:
-        """`stale`: the seconds after which a replica serves nothing that has no word from the store."""
-        self.name, self.url, self.stale = name, url, stale
+    def __init__(self, name: str, url: str | None, stale: float | None = None, log: str = "") -> None:
+        """`stale`: the seconds after which a replica serves nothing that has no word from the store. `log`: the writer
+        of its audit log."""
+        self.name, self.url, self.stale, self.log = name, url, stale, log
         self.start = token_hex(4)
-        self._knows, self._blocks = 0, ""
+        self._knows, self._blocks, self._policy = 0, "", ""
         self.on_change: list[Callable[[Collection[str]], None]] = []
         """Told the marks of the others that live, again and again."""
         self._heard = time.monotonic()
         self.mark = f"{name}.{self.start}."
         self._urls: dict[str, str] = {}
-        self._count = 1
+        self._logs: list[str] = [log]
+        self._policies: set[str] = set()
+        self._agreed = time.monotonic()
+        self._offset = 0.0
+        self._silent: list[str] = []
 
-    def learned(self, revoked: int, blocks: str, since: float) -> None:
+    def learned(self, revoked: int, blocks: str, policy: str, since: float) -> None:
         """All keys that were revoked before that moment of the monotonic clock are refused here from now on, and the
-        blocks of this version are in force."""
-        self._knows, self._blocks, self._heard = revoked, blocks, since
+        blocks of this version and the policy of this revision are in force."""
+        self._knows, self._blocks, self._policy, self._heard = revoked, blocks, policy, since
 
     def take(self, rows: Mapping[str, bytes]) -> None:
         """What the store has of all of them, by now."""
-        found = {f"{row['name']}.{row['start']}.": row["url"] for row in _read(rows.values())}
+        found = {f"{row['name']}.{row['start']}.": row for row in _read(rows.values())}
         found.pop(self.mark, None)
-        self._urls = {mark: url for mark, url in found.items() if isinstance(url, str)}
-        self._count = len(found) + 1
+        self._urls = {mark: row["url"] for mark, row in found.items() if isinstance(row["url"], str)}
+        self._logs = [self.log, *(str(row.get("log", "")) for row in found.values())]
+        self._policies = {self._policy, *(str(row.get("policy", "")) for row in found.values())} - {""}
+        if len(self._policies) < 2:
+            self._agreed = time.monotonic()
         for tell in self.on_change:
             tell(self._urls.keys())
 
@@ -77,8 +89,27 @@ class Replicas:
             return ""
         return f"the database has not answered for {self.stale:g} s: keys may be revoked, and nothing is served"
 
+    async def look(self, store: Store) -> None:
+        """At what changes seldom. Raises `StoreFailed`."""
+        before = time.time()
+        there = await store.now()
+        self._offset = there - (before + time.time()) / 2
+        heads = audit_heads.read((await store.scan(audit_heads.HEADS)).values())
+        unknown = "" in self._logs  # one of an older version does not say which log it writes
+        self._silent = [] if unknown else sorted({head.writer for head in heads}.difference(self._logs))
+
+    def notes(self) -> list[str]:
+        """What an operator should know although this replica is ready."""
+        notes = [f"no replica writes the audit log {one}: see `sluice audit verify --fleet`" for one in self._silent]
+        if time.monotonic() - self._agreed > _DIFFER_FOR:
+            notes.append(f"replicas have different policies in force: {', '.join(sorted(self._policies))}")
+        if abs(self._offset) > _SKEWED:
+            notes.append(f"the clock of this machine is {-self._offset:+.1f} s off that of the database")
+        return notes
+
     def row(self) -> Json:
-        return {"name": self.name, "start": self.start, "url": self.url, "knows": self._knows, "blocks": self._blocks}
+        return {"name": self.name, "start": self.start, "url": self.url, "knows": self._knows, "blocks": self._blocks,
+                "policy": self._policy, "log": self.log}  # fmt: skip
 
     def owner(self, id: str) -> tuple[str, str] | None:
         """Mark and URL of another replica that gave out this id; None where it is ours, or that one has ended."""
@@ -90,7 +121,11 @@ class Replicas:
         return MarkingSealer(self.mark, sealer)
 
     def samples(self) -> Iterator[Sample]:
-        yield "sluice_fleet_replicas", (), self._count
+        yield "sluice_fleet_replicas", (), len(self._logs)
+        yield "sluice_fleet_revisions", (), max(1, len(self._policies))
+        yield "sluice_fleet_silent_logs", (), len(self._silent)
+        yield "sluice_state_stale_seconds", (), time.monotonic() - self._heard
+        yield "sluice_clock_offset_seconds", (), self._offset
 
 
 class MarkingSealer:
@@ -124,7 +159,8 @@ async def join(config: Config, store: Store) -> AsyncIterator[Replicas | None]:
         return
     fleet, ours = config.fleet, None
     if fleet is not None:
-        ours = Replicas(fleet.name, fleet.peer.url if fleet.peer is not None else None, config.state.stale)
+        ours = Replicas(fleet.name, fleet.peer.url if fleet.peer is not None else None, config.state.stale,
+                        settings.audit(config).path.stem)  # fmt: skip
     lease = _Lease(store, ours)
     await lease.claim()
     beat = asyncio.create_task(telemetry.supervise("lease", lease.renew))
@@ -202,6 +238,7 @@ class _Lease:
         return found
 
     async def renew(self) -> None:
+        looked = -LOOK_EVERY
         while True:
             await anyio.sleep(BEAT)
             with suppress(StoreFailed):
@@ -211,6 +248,9 @@ class _Lease:
                     return
                 if self._ours is not None:
                     self._ours.take(await self._store.scan(REPLICA))
+                    if time.monotonic() - looked >= LOOK_EVERY:
+                        await self._ours.look(self._store)
+                        looked = time.monotonic()
 
     async def end(self) -> None:
         seen = [] if self._ours is None else [Write(SEEN + self._ours.mark)]

@@ -136,7 +136,7 @@ class PolicyService:
             if self.judge.block(Blocks(kept.rows), time.time()):
                 self.later.on_change()(None)
             if among is not None:
-                among.learned(len(found), kept.version, since)
+                among.learned(len(found), kept.version, self.judge.revision(), since)
 
     async def follow(self, store: Store, among: Replicas | None) -> None:
         while True:
@@ -484,6 +484,7 @@ async def open_services(
             metrics.watch(lambda: audit.tally().samples())
         if joined is not None:
             metrics.watch(joined.samples)
+            metrics.watch(lambda: [("sluice_state_up", (), not store.problem)])
         metric_sources.expect(metrics, config)
         judges.on_config.append(partial(metric_sources.expect, metrics))
         notes = Notes(audit, judge, judges.config)

@@ -160,6 +160,25 @@ TABLE: Final[Mapping[str, Asked]] = {
     "sluice_fleet_replicas": _gauge(
         "Replicas of the fleet that live, as this one sees them. Fewer than were started: look which one is not ready."
     ),
+    "sluice_fleet_revisions": _gauge(
+        "Policies that replicas of the fleet have in force, as this one sees them. Above 1 they decide differently: "
+        "see sluice_policy_info."
+    ),
+    "sluice_fleet_silent_logs": _gauge(
+        "Audit logs that the database knows and no living replica writes: `sluice audit verify --fleet`, then "
+        "`sluice audit retire` for a replica that is gone for good."
+    ),
+    "sluice_state_up": _gauge(
+        "0 while a replica cannot use the database: what must happen once is refused, and after state.stale all is."
+    ),
+    "sluice_state_stale_seconds": _gauge(
+        "How long a replica has had no word from the database. Above state.stale it serves nothing, for keys may be "
+        "revoked."
+    ),
+    "sluice_clock_offset_seconds": _gauge(
+        "By how much the clock of the database is ahead of the replica's. Above 1 or below -1: set up NTP on the "
+        "machines."
+    ),
     "sluice_forwarded": _counter(
         "Requests that were passed on to the replica of their session, by result: answered, gone (it has ended), "
         "unreachable or broken. A balancer that keeps clients where they are leaves few.",

@@ -59,5 +59,8 @@ class Store(Protocol):
         """True exactly once within `ttl` seconds, whoever asks: one compare-and-set. Spent keys and values
         do not meet, so a `put` can neither spend nor restore a key."""
 
+    async def now(self) -> float:
+        """Its time, by which things are over, as Unix time: that of the engine, where it has one."""
+
     async def close(self) -> None:
         """Finish what was begun. The store is of no use afterwards."""

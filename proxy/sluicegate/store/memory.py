@@ -63,6 +63,9 @@ class MemoryStore:
         self._spent[key] = math.inf if ttl is None else now + ttl
         return True
 
+    async def now(self) -> float:
+        return self._clock()
+
     async def close(self) -> None:
         self._values.clear()
         self._spent.clear()

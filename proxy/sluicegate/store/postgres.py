@@ -74,6 +74,7 @@ _PURGE: Final = tuple(
     f" LIMIT {PURGE_AT_ONCE} FOR UPDATE SKIP LOCKED)"
     for table in ("sluice_item", "sluice_spent")
 )
+_NOW: Final = "SELECT extract(epoch FROM clock_timestamp())"
 _PROBE: Final = "probe"
 # A process of the engine that waits for a lock does not notice that its client has gone. It would wait as long as a
 # commit that waits for a standby, and with each try there would be one more.
@@ -143,6 +144,13 @@ class PostgresStore:
     async def spend(self, key: str, ttl: float | None) -> bool:
         row = key.encode(), _seconds(ttl)
         return await self._do(lambda connection: _change(connection, _SPEND, row), is_write=True) == 1
+
+    async def now(self) -> float:
+        async def work(connection: Connection) -> float:
+            row = await (await connection.execute(_NOW)).fetchone()
+            return float(row[0]) if row is not None else 0.0
+
+        return await self._do(work)
 
     async def close(self) -> None:
         """Waits for what was begun, no longer than each operation may take."""

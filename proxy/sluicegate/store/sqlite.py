@@ -146,6 +146,9 @@ class SqliteStore:
         row = {"key": key, "now": now, "expires": math.inf if ttl is None else now + ttl}
         return bool(await self._do(lambda connection: connection.execute(_SPEND, row).rowcount == 1))
 
+    async def now(self) -> float:
+        return self._clock()
+
     async def close(self) -> None:
         if not self._closed:
             self._closed = True

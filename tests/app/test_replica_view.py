@@ -1,0 +1,75 @@
+"""What a replica sees of the others, and of the store, as metrics and notes."""
+
+import time
+
+import pytest
+
+from sluicegate.app import replicas
+from sluicegate.app.audit_heads import HEADS
+from sluicegate.app.replicas import Replicas
+from sluicegate.audit.checkpoint import Checkpoint
+from sluicegate.protocol.jsonrpc import dump
+from sluicegate.store.memory import MemoryStore
+
+
+def of(one: Replicas) -> dict[str, float]:
+    return {name: value for name, _, value in one.samples()}
+
+
+def rows(*those: Replicas) -> dict[str, bytes]:
+    return {one.name: dump(one.row()) for one in those}
+
+
+@pytest.fixture
+def pair() -> tuple[Replicas, Replicas]:
+    return Replicas("a", None, 60, "sluice-a"), Replicas("b", None, 60, "sluice-b")
+
+
+def test_policies_that_differ_are_counted_at_once_and_noted_when_they_stay_so(
+    pair: tuple[Replicas, Replicas], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = pair
+    here.learned(0, "", "one", time.monotonic())
+    there.learned(0, "", "one", time.monotonic())
+    here.take(rows(here, there))
+    assert of(here)["sluice_fleet_replicas"] == 2 and of(here)["sluice_fleet_revisions"] == 1
+    there.learned(0, "", "two", time.monotonic())
+    here.take(rows(here, there))
+    assert of(here)["sluice_fleet_revisions"] == 2 and here.notes() == []
+    monkeypatch.setattr(replicas, "_DIFFER_FOR", -1.0)
+    assert here.notes() == ["replicas have different policies in force: one, two"]
+
+
+async def test_a_clock_that_differs_from_the_store_s_is_told(pair: tuple[Replicas, Replicas]) -> None:
+    here, _ = pair
+    await here.look(MemoryStore())
+    assert abs(of(here)["sluice_clock_offset_seconds"]) < 1 and here.notes() == []
+    await here.look(MemoryStore(lambda: time.time() + 120))
+    assert 119 < of(here)["sluice_clock_offset_seconds"] < 121
+    assert here.notes() == ["the clock of this machine is -120.0 s off that of the database"]
+
+
+async def test_a_log_that_no_living_replica_writes_is_named(pair: tuple[Replicas, Replicas]) -> None:
+    here, there = pair
+    store = MemoryStore()
+    for writer in ("sluice-a", "sluice-b", "sluice-gone"):
+        head = Checkpoint(writer, 1, 7, "0" * 64, "2026-01-01T00:00:00Z", "0" * 16, "c2ln")
+        await store.put(HEADS + writer, head.dump())
+    here.take(rows(here, there))
+    await here.look(store)
+    assert of(here)["sluice_fleet_silent_logs"] == 1
+    assert here.notes() == ["no replica writes the audit log sluice-gone: see `sluice audit verify --fleet`"]
+    here.take(rows(here))
+    await here.look(store)
+    assert of(here)["sluice_fleet_silent_logs"] == 2
+    older = {key: value for key, value in there.row().items() if key not in ("log", "policy")}
+    here.take({"a": dump(here.row()), "b": dump(older)})
+    await here.look(store)
+    assert of(here)["sluice_fleet_silent_logs"] == 0, "an older version does not say which log it writes"
+    assert of(here)["sluice_fleet_revisions"] == 1
+
+
+def test_how_long_the_store_was_silent_is_told(pair: tuple[Replicas, Replicas]) -> None:
+    here, _ = pair
+    here.learned(0, "", "one", time.monotonic() - 30)
+    assert 30 <= of(here)["sluice_state_stale_seconds"] < 40
