@@ -1,5 +1,6 @@
 """Tables of PostgreSQL, version by version: made once, by who may, and used by no Sluice that is too old for them."""
 
+import re
 from collections.abc import Iterator
 from itertools import count
 
@@ -138,3 +139,10 @@ async def test_tables_of_before_there_were_versions_are_taken_as_they_are(cluste
 def test_the_role_that_makes_tables_is_not_shown_the_password_of_the_other() -> None:
     found = conninfo_to_dict(postgres_store._conninfo("postgresql://plain:one@h/d", "two", "maker"))
     assert found["user"] == "maker" and "password" not in found
+
+
+def test_a_role_that_makes_no_tables_is_granted_each_of_them() -> None:
+    statements = "\n".join(text for step in migrations.STEPS for text in step)
+    made = set(re.findall(r"CREATE TABLE.*? (sluice_\w+)", statements))
+    granted = set(re.findall(r"sluice_\w+", " ".join(migrations.GRANTS)))
+    assert made == granted and "sluice_schema" in made
