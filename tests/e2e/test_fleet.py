@@ -18,8 +18,10 @@ import httpx
 import pytest
 from authority import issue
 from database_bed import ROWS, Json, api, approve, command, database, machine, seen, settings
+from e2e import sluice_process
 from e2e.wire import META, MODERN
 from fleet_stage import ACCEPT, Session, forwarded
+from peers.debian import provide
 from peers.fleet import free_port, peers, task_server
 from peers.postgres import Cluster, postgres
 from policy_bed import Bed, bearer, bed, reason
@@ -388,6 +390,26 @@ def test_a_short_outage_of_the_database_makes_no_replica_unready(tmp_path: Path)
         finally:
             own.resume()
         at.until(lambda: metric(at, "sluice_state_up") == 1)
+
+
+def test_an_approval_lasts_as_long_whatever_the_clocks_of_the_machines_say(
+    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be over by one that is fast by more than it lasts, and last longer by one that is slow."""
+    program = provide("faketime", "faketime")
+    monkeypatch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+    with replica(tmp_path, "a", database) as here, ExitStack() as stack:
+        monkeypatch.setattr(sluice_process, "COMMAND", [program, "-f", "+2000s", *sluice_process.COMMAND])
+        fast = stack.enter_context(replica(tmp_path, "b", database))
+        assert metric(fast, "sluice_clock_offset_seconds") == pytest.approx(-2000, abs=1)
+        assert "the clock of this machine is +2000" in " ".join(fast.notes())
+        for asked, decided in ((here, fast), (fast, here)):
+            answer = asked.call("ann", "bank__wire", to=asked.folder.parent.name)
+            id = answer.json()["result"]["_meta"]["dev.sluice/approval"]["id"]
+            decided.until(lambda decided=decided, id=id: approve(decided, id) == 200)
+            again = decided.call("ann", "bank__wire", to=asked.folder.parent.name)
+            assert again.json()["result"].get("isError") is not True
+        assert seen(here) == ["wire"] * 2
 
 
 def metric(at: Bed, name: str) -> float:

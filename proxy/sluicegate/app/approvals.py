@@ -39,8 +39,9 @@ PageLink = Callable[[Approval], str]
 
 
 def open_queue(
-    config: Config, judges: PolicyService, store: Store, audit: AuditLog | None, partition: WorkerPartition = WHOLE
-) -> ApprovalQueue:
+    config: Config, judges: PolicyService, store: Store, audit: AuditLog | None, partition: WorkerPartition = WHOLE,
+    clock: Callable[[], float] = time.time,
+) -> ApprovalQueue:  # fmt: skip
     """The queue over this store. It goes by the config in force from now on."""
 
     async def tell(fields: Json) -> bool:
@@ -63,7 +64,7 @@ def open_queue(
         may_call=partial(_may_call, judges),
         is_told=partial(_is_told, judges),
     )
-    queue = ApprovalQueue(store, settings.approvals(config), deps)
+    queue = ApprovalQueue(store, settings.approvals(config), deps, clock)
 
     def take(config: Config) -> None:
         nonlocal setups

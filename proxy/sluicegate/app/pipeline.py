@@ -78,7 +78,8 @@ def pipeline(
                     inspected=partial(inspect_task_state, behind.tasking.inspected), current=asked.current,
                     mark="" if replicas is None else replicas.mark,
                     searching=SearchDeps(judge.search_of, judge.is_pinned, search.TOOLS),
-                    large=LargeResultBounds(config.limits.paged_results, config.limits.paged_for))  # fmt: skip
+                    large=LargeResultBounds(config.limits.paged_results, config.limits.paged_for),
+                    clock=services.clock)  # fmt: skip
     behind.tasking.router.set(router.tasks)
     behind.tasking.large_results.set(router.large_results)
     windows = _windows(config)
@@ -122,7 +123,8 @@ def pipeline(
             sealer.seal,
             sealer.unseal,
             partial(judged, own=services.own_pages),
-            identity=identity,
+            services.clock,
+            identity,
             abandon=lambda key, call_id: behind.servers[key].abandon(call_id),
         ),
         "enforce": enforce(

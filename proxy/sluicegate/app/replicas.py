@@ -62,7 +62,7 @@ class Replicas:
         self._logs: list[str] = [log]
         self._policies: set[str] = set()
         self._agreed = time.monotonic()
-        self._offset = 0.0
+        self._ahead = time.time() - time.monotonic()
         self._silent: list[str] = []
 
     def learned(self, revoked: int, blocks: str, policy: str, since: float) -> None:
@@ -91,12 +91,20 @@ class Replicas:
 
     async def look(self, store: Store) -> None:
         """At what changes seldom. Raises `StoreFailed`."""
-        before = time.time()
+        before = time.monotonic()
         there = await store.now()
-        self._offset = there - (before + time.time()) / 2
+        self._ahead = there - (before + time.monotonic()) / 2
         heads = audit_heads.read((await store.scan(audit_heads.HEADS)).values())
         unknown = "" in self._logs  # one of an older version does not say which log it writes
         self._silent = [] if unknown else sorted({head.writer for head in heads}.difference(self._logs))
+
+    def now(self) -> float:
+        """The store's time, as Unix time: what replicas agree on, whatever the clocks of their machines say."""
+        return time.monotonic() + self._ahead
+
+    @property
+    def _offset(self) -> float:
+        return self.now() - time.time()
 
     def notes(self) -> list[str]:
         """What an operator should know although this replica is ready."""
@@ -163,6 +171,8 @@ async def join(config: Config, store: Store) -> AsyncIterator[Replicas | None]:
                         settings.audit(config).path.stem)  # fmt: skip
     lease = _Lease(store, ours)
     await lease.claim()
+    if ours is not None:
+        await ours.look(store)
     beat = asyncio.create_task(telemetry.supervise("lease", lease.renew))
     try:
         yield ours

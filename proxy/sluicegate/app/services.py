@@ -424,6 +424,11 @@ class Services:
     logins: LoginIndex
     replicas: Replicas | None
 
+    @property
+    def clock(self) -> Callable[[], float]:
+        """By which approvals, questions and tasks are over, as Unix time; tokens and records go by the machine's."""
+        return time.time if self.replicas is None else self.replicas.now
+
 
 def _open_logins(
     judges: PolicyService, store: Store, egress: Egress, audit: AuditLog | None, metrics: Metrics

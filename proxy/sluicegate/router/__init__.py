@@ -5,6 +5,7 @@ called arrives with its target resolved and its params in own names; what is lis
 `pages` cuts the lists, `listen` serves subscriptions, `tasks` what is answered later.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from time import monotonic
@@ -58,6 +59,7 @@ class Router:
         permission_key: PermissionKey = no_permission_key, about_task: Handler | None = None,
         inspected: InspectState = uninspected, current: Callable[[Client], Client | None] = lambda client: client,
         mark: str = "", searching: SearchDeps = WITHOUT, large: LargeResultBounds = DEFAULT_BOUNDS,
+        clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._servers, self._current = servers, current
         self._lists = lists
@@ -65,9 +67,9 @@ class Router:
         views = VisibleLists(may_list, permission_key, searching.is_pinned)
         self.search = ToolSearch(servers, lists, views, searching, permission_key)
         pages = CombinedLists(servers, lists, resolver, cursors, may_list, views, self.search, searching.tools)
-        self._book = TaskRegistry(servers, store, mark=mark)
+        self._book = TaskRegistry(servers, store, clock, mark=mark)
         self.tasks = TaskRouter(servers, lists, self._book, may_list, may_see, cursors, inspected)
-        self.large_results = LargeResults(servers, store, large)
+        self.large_results = LargeResults(servers, store, large, clock)
         self.task_subscriptions = TaskSubscriptions(self.tasks, about_task)
         self._listener = SubscriptionStreams(
             servers, lists, resolver, hub, views, may_see, decide, self.task_subscriptions, inspected, current
