@@ -429,3 +429,21 @@ def test_a_replica_tells_of_another_policy_and_of_a_log_that_nobody_writes(tmp_p
         here.until(lambda: metric(here, "sluice_fleet_silent_logs") == 1)
         assert metric(here, "sluice_fleet_revisions") == 1 and metric(here, "sluice_fleet_replicas") == 1
         assert any("no replica writes the audit log sluice-r1" in note for note in here.notes())
+
+
+def test_plain_calls_ask_the_database_nothing(tmp_path: Path) -> None:
+    """Each of the looks that replicas take all the time has at most this many statements of one kind a second."""
+    calls, looks = 200, 6
+    count = "SELECT query, sum(calls) FROM pg_stat_statements GROUP BY query"
+    with postgres("fsync=off", "shared_preload_libraries=pg_stat_statements") as own:
+        own.ask("CREATE EXTENSION pg_stat_statements")
+        with replica(tmp_path, "a", own.url) as at:
+            session = Session(at)
+            before, began = dict(own.ask(count)), time.monotonic()
+            for _ in range(calls // 2):
+                assert at.call("ann", "bank__look").status_code == 200
+                assert session.call(at, "bank__look").status_code == 200
+            grown = {query: int(str(number)) - int(str(before.get(query, 0))) for query, number in own.ask(count)}
+            took = time.monotonic() - began
+            assert seen(at) == ["look"] * calls
+    assert grown and max(grown.values()) < calls / 2 + looks * took, max(grown, key=lambda query: grown[query])
