@@ -14,6 +14,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from peers.engine_clock import Clock, EngineClock
 from peers.postgres import Cluster, postgres
 
 from sluicegate.store import Store, StoreFailed, Write, sqlite
@@ -23,32 +24,6 @@ from sluicegate.store.private import Exposed
 from sluicegate.store.sqlite import SqliteStore
 
 _schemas = count()
-
-
-class Clock:
-    now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class EngineClock(Clock):
-    """The time of a PostgreSQL: its sessions find a `clock_timestamp` of ours before its own."""
-
-    def __init__(self, engine: Cluster, schema: str) -> None:
-        self._engine, self._schema = engine, schema
-        engine.ask(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.clock AS SELECT 1000.0::float8 AS now;"
-                   f"CREATE FUNCTION {schema}.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS"
-                   f" $$ SELECT to_timestamp(now) FROM {schema}.clock $$")  # fmt: skip
-        self.url = f"{engine.url}?options=-csearch_path%3D{schema},pg_catalog"
-
-    @property
-    def now(self) -> float:
-        return float(self._engine.ask(f"SELECT now FROM {self._schema}.clock")[0][0])
-
-    @now.setter
-    def now(self, now: float) -> None:
-        self._engine.ask(f"UPDATE {self._schema}.clock SET now = {now!r}")
 
 
 @pytest.fixture

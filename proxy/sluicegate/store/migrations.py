@@ -16,13 +16,20 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         "CREATE INDEX IF NOT EXISTS sluice_spent_expires ON sluice_spent (expires)",
         "CREATE TABLE IF NOT EXISTS sluice_schema (version int NOT NULL, min_reader int NOT NULL)",
     ),
+    (  # 2: the rates of a fleet
+        "CREATE TABLE IF NOT EXISTS sluice_used (key bytea, step bigint, used bigint NOT NULL,"
+        " expires timestamptz NOT NULL, PRIMARY KEY (key, step))",
+        "CREATE INDEX IF NOT EXISTS sluice_used_expires ON sluice_used (expires)",
+        "CREATE TABLE IF NOT EXISTS sluice_leased (key bytea, holder text, leased bigint NOT NULL,"
+        " total bigint NOT NULL, expires timestamptz NOT NULL, PRIMARY KEY (key, holder))",
+    ),
 )
 """What makes each version of the one before."""
 VERSION: Final = len(STEPS)
 OLDEST_READER: Final = 1
 """Sluices that know no newer version than the one before this do not start on tables of `VERSION`."""
 GRANTS: Final = (
-    "GRANT SELECT, INSERT, UPDATE, DELETE ON sluice_item, sluice_spent TO {}",
+    "GRANT SELECT, INSERT, UPDATE, DELETE ON sluice_item, sluice_spent, sluice_used, sluice_leased TO {}",
     "GRANT SELECT ON sluice_schema TO {}",
 )
 """What a role needs that did not make them."""

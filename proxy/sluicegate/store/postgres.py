@@ -20,6 +20,7 @@ from psycopg import AsyncConnection, IsolationLevel, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import Diagnostic, InsufficientPrivilege
 
+from sluicegate.policy.leases import LeaseGrant, LeaseReport
 from sluicegate.store import StoreFailed, Write, migrations
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ PURGE_AT_ONCE: Final = 1000
 TRY_EVERY: Final = 2.0
 IDLE_FOR: Final = 60.0
 """Seconds. What stands between may forget a connection that is idle for longer, and tells nobody."""
+SETTLED_AT_ONCE: Final = 200
+"""Keys of rates: each is locked, and the engine has room for some thousand locks."""
 
 _MIGRATING: Final = 7411  # an advisory lock: of those that start together one makes the tables
 _IS_THERE: Final = "SELECT to_regclass('sluice_schema')"
@@ -70,10 +73,55 @@ INSERT INTO sluice_spent AS old (key, expires) VALUES (%s, coalesce({_ENDS}, 'in
 ON CONFLICT (key) DO UPDATE SET expires = greatest(old.expires, excluded.expires)
 """
 _PURGE: Final = tuple(
-    f"DELETE FROM {table} WHERE key IN (SELECT key FROM {table} WHERE expires <= clock_timestamp()"
+    f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE expires <= clock_timestamp()"
     f" LIMIT {PURGE_AT_ONCE} FOR UPDATE SKIP LOCKED)"
-    for table in ("sluice_item", "sluice_spent")
+    for table, key in (
+        ("sluice_item", "key"), ("sluice_spent", "key"), ("sluice_used", "key, step"), ("sluice_leased", "key, holder")
+    )
+)  # fmt: skip
+# Counts that a failover loses let a few more pass; to wait for a standby with each of them is worth less.
+_HASTE: Final = "SELECT set_config('lock_timeout', '1s', true), set_config('synchronous_commit', 'off', true)"
+# Rates of a fleet, for what `policy.leases` says. A report that was not answered may have been counted: the total of a
+# holder says so. A holder that reports nothing for longer than its leases are good (`DOWN_AFTER`) has died.
+_SETTLE: Final = """
+WITH now AS MATERIALIZED (SELECT extract(epoch FROM clock_timestamp())::float8 AS seconds),
+asked AS (
+    SELECT one.*, now.seconds, floor(now.seconds / one.step)::bigint AS at,
+        greatest(one.total - greatest(one.base, own.total), 0) AS fresh
+    FROM now, unnest(%(key)s::bytea[], %(base)s::bigint[], %(total)s::bigint[], %(held)s::bigint[], %(want)s::bigint[],
+        %(amount)s::bigint[], %(step)s::float8[], %(steps)s::bigint[], %(is_over)s::boolean[])
+        AS one(key, base, total, held, want, amount, step, steps, is_over)
+    LEFT JOIN sluice_leased AS own ON own.key = one.key AND own.holder = %(holder)s
+),
+found AS (
+    SELECT asked.*, counted.oldest, asked.amount - asked.fresh - asked.held - counted.used - others.leased AS free
+    FROM asked, LATERAL (
+        SELECT coalesce(sum(used), 0)::bigint AS used, min(step) AS oldest FROM sluice_used
+        WHERE sluice_used.key = asked.key AND sluice_used.step >= asked.at - asked.steps
+    ) AS counted, LATERAL (
+        SELECT coalesce(sum(leased), 0)::bigint AS leased FROM sluice_leased
+        WHERE sluice_leased.key = asked.key AND holder <> %(holder)s AND expires > clock_timestamp()
+    ) AS others
+),
+settled AS (SELECT *, least(want, greatest(free, 0)) AS granted FROM found),
+counting AS (
+    INSERT INTO sluice_used AS old (key, step, used, expires)
+    SELECT key, at, fresh, clock_timestamp() + make_interval(secs => (steps + 2) * step) FROM settled WHERE fresh > 0
+    ON CONFLICT (key, step) DO UPDATE SET used = old.used + excluded.used
+),
+ending AS (
+    DELETE FROM sluice_leased USING settled
+    WHERE is_over AND sluice_leased.key = settled.key AND holder = %(holder)s
+),
+leasing AS (
+    INSERT INTO sluice_leased (key, holder, leased, total, expires)
+    SELECT key, %(holder)s, held + granted, total, clock_timestamp() + make_interval(secs => 10) FROM settled
+    WHERE NOT is_over
+    ON CONFLICT (key, holder) DO UPDATE SET leased = excluded.leased, total = excluded.total, expires = excluded.expires
 )
+SELECT key, granted, free > 0,
+    coalesce((least(oldest, CASE WHEN fresh > 0 THEN at END) + steps + 1) * step - seconds, 0) FROM settled
+"""
 _NOW: Final = "SELECT extract(epoch FROM clock_timestamp())"
 _PROBE: Final = "probe"
 # A process of the engine that waits for a lock does not notice that its client has gone. It would wait as long as a
@@ -151,6 +199,12 @@ class PostgresStore:
             return float(row[0]) if row is not None else 0.0
 
         return await self._do(work)
+
+    async def settle(self, holder: str, reports: Sequence[LeaseReport]) -> list[LeaseGrant]:
+        """One answer to each. Where it fails, those of some keys may have been counted: they may be sent again, as
+        parts of later ones."""
+        parts = [reports[at : at + SETTLED_AT_ONCE] for at in range(0, len(reports), SETTLED_AT_ONCE)]
+        return [grant for part in parts for grant in await self._do(partial(_settle, holder=holder, reports=part))]
 
     async def close(self) -> None:
         """Waits for what was begun, no longer than each operation may take."""
@@ -417,6 +471,15 @@ async def _change(connection: Connection, statement: str, row: tuple[Any, ...]) 
     async with connection.transaction():
         await connection.execute(_PATIENCE)
         return (await connection.execute(statement.encode(), row)).rowcount
+
+
+async def _settle(connection: Connection, *, holder: str, reports: Sequence[LeaseReport]) -> list[LeaseGrant]:
+    columns = dict(zip(LeaseReport._fields, map(list, zip(*reports, strict=True)), strict=True))
+    async with connection.transaction():
+        await connection.execute(_HASTE)
+        await connection.execute(_LOCK, (columns["key"],))
+        rows = await connection.execute(_SETTLE, {**columns, "holder": holder})
+        return [LeaseGrant(*row) for row in await rows.fetchall()]
 
 
 def _decoded(rows: Sequence[tuple[Any, ...]]) -> dict[str, bytes]:
