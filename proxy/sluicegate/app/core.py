@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import anyio
 
 from sluicegate import telemetry
-from sluicegate.app import approvals, metric_sources, settings
+from sluicegate.app import approvals, metric_sources, rates, settings
 from sluicegate.app.approvals import PageLink, open_queue
 from sluicegate.app.late import Late
 from sluicegate.app.pipeline import NO_HOOKS, pipeline
@@ -145,7 +145,8 @@ async def core(
         queue.watchers.append(partial(approvals.time_waits, services.metrics.waited))
         opened = import_module(_HOOKS).open_hooks(services) if config.hooks else nullcontext(NO_HOOKS)
         hooks = await stack.enter_async_context(opened)
-        router, handler, until_free = pipeline(services, behind, queue, page_link, hooks)
+        windows = rates.windows(config, services.replicas)
+        router, handler, until_free = pipeline(services, behind, queue, page_link, windows, hooks)
         made = Core(handler, router, services, behind, queue, page_link, until_free)
         await queue.refresh()
         queue.reconsider()  # the file may have changed while nothing ran
@@ -156,6 +157,10 @@ async def core(
         behind.tasking.start.set(lambda job: group.start_soon(telemetry.supervise, "held call", job))
         for name, run in _tasks(made):
             group.start_soon(telemetry.supervise, name, run)
+        if windows and services.replicas is not None:
+            ledger = cast(rates.Ledger, services.store)  # a fleet's is PostgreSQL
+            settle = partial(rates.settle, ledger, services.replicas.mark, windows)
+            group.start_soon(telemetry.supervise, "rates", settle)
         stack.callback(behind.hub.close)
         yield made
 

@@ -1,6 +1,6 @@
 """The way of a call, wired: every guard with the functions of other rooms that it goes by, and the router inside."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -12,7 +12,6 @@ from sluicegate.app.servers import Backends
 from sluicegate.app.services import Services, towards_clients, towards_servers
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.catalog_cache import Resolver
-from sluicegate.config import Config
 from sluicegate.guards import RESUMED, TASK_NOTIFICATIONS, chain, search
 from sluicegate.guards.approve import approve
 from sluicegate.guards.commit import commit
@@ -57,10 +56,10 @@ NO_HOOKS: Final = HookGuards()
 
 def pipeline(
     services: Services, behind: Backends, queue: ApprovalQueue, page_link: Late[PageLink],
-    hooks: HookGuards = NO_HOOKS,
+    windows: Mapping[str, Windows], hooks: HookGuards = NO_HOOKS,
 ) -> tuple[Router, Handler, UntilFree]:  # fmt: skip
     """The router by itself, for who may see everything that a client sees; all guards around it; and how many seconds a
-    principal has to wait for its rate, 0.0 for none."""
+    principal has to wait for its rate, 0.0 for none. `windows` are the rates, by scope."""
     config, judge, audit = services.config, services.judging.judge, services.audit
     replicas = services.replicas
     sealer = services.sealer if replicas is None else replicas.marking(services.sealer)
@@ -82,7 +81,6 @@ def pipeline(
                     clock=services.clock)  # fmt: skip
     behind.tasking.router.set(router.tasks)
     behind.tasking.large_results.set(router.large_results)
-    windows = _windows(config)
     services.metrics.watch(partial(metric_sources.limits, windows))
     services.metrics.watch(partial(metric_sources.lists, router.search.tokens, client_label))
     outputs = Outputs()
@@ -157,11 +155,6 @@ async def _no_link(server: str, client: Client) -> LoginLink | None:
 
 def _at_once(principal: str) -> float:
     return 0.0
-
-
-def _windows(config: Config) -> dict[str, Windows]:
-    rates = {"client": config.limits.per_client, "tool": config.limits.per_tool}
-    return {scope: Windows(rate.amount, rate.seconds) for scope, rate in rates.items() if rate is not None}
 
 
 def _timed(router: Router, metrics: Metrics) -> Handler:

@@ -64,6 +64,8 @@ class Replicas:
         self._agreed = time.monotonic()
         self._ahead = time.time() - time.monotonic()
         self._silent: list[str] = []
+        self.count, self.place = 1, 0
+        """How many live, and where this one stands among them, from 0."""
 
     def learned(self, revoked: int, blocks: str, policy: str, since: float) -> None:
         """All keys that were revoked before that moment of the monotonic clock are refused here from now on, and the
@@ -79,6 +81,7 @@ class Replicas:
         self._policies = {self._policy, *(str(row.get("policy", "")) for row in found.values())} - {""}
         if len(self._policies) < 2:
             self._agreed = time.monotonic()
+        self.count, self.place = len(found) + 1, sum(mark < self.mark for mark in found)
         for tell in self.on_change:
             tell(self._urls.keys())
 

@@ -363,9 +363,10 @@ AnyServer = Annotated[
 
 class Limits(Section):
     per_client: Limit = unlimited()
-    """Most requests of one client, of whatever kind: `10/s`, `600/min`, `1000/h` or `5000/d`. No limit unless set."""
+    """Most requests of one client, of whatever kind: `10/s`, `600/min`, `1000/h` or `5000/d`. No limit unless set.
+    Replicas of a fleet share it."""
     per_tool: Limit = unlimited()
-    """Most calls of one tool by one client. No limit unless set."""
+    """Most calls of one tool by one client. No limit unless set. Replicas of a fleet share it."""
     max_request: Size = written("4MiB")
     """Largest request body or stdin line."""
     max_result: Size = written("8MiB")
