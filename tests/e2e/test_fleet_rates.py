@@ -1,4 +1,4 @@
-"""Rates of a fleet: a client whose calls are spread over all replicas has little more than at one."""
+"""What a fleet has once for all replicas: a client's rates, and how many calls at once a server takes."""
 
 import signal
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
-from database_bed import database, machine, seen
+from database_bed import bank, database, machine, seen
 from fleet_stage import NAMES, Replica
 from peers.postgres import Cluster, postgres
 from policy_bed import Bed, reason
@@ -91,3 +91,22 @@ def test_without_the_database_each_replica_has_its_part(tmp_path: Path) -> None:
         finally:
             own.resume()
         assert seen(beds[0]) == ["look"] * 11
+
+
+def test_what_a_server_takes_at_once_is_shared_and_whoever_has_no_part_says_so(tmp_path: Path, database: str) -> None:
+    servers = {"bank": {**bank(tmp_path), "concurrency": 2}}
+    with fleet(tmp_path, database, servers=servers) as (replicas, beds):
+        await_parts(beds, [1, 1, 0])
+        assert [reason(at.call("ann", "bank__look")) for at in beds[:2]] == ["", ""]
+        third = beds[2]  # it learns from the others what the server lists, and a little later that this is pinned
+        third.until(lambda: reason(third.call("ann", "bank__look")) == "server_unavailable")
+        assert "fewer calls at once than Sluice has replicas" in third.call("ann", "bank__look").text
+        replicas[0].stop()
+        await_parts(beds[1:], [1, 1])
+        assert [reason(at.call("ann", "bank__look")) for at in beds[1:]] == ["", ""]
+
+
+def await_parts(beds: list[Bed], parts: list[int]) -> None:
+    for at, part in zip(beds, parts, strict=True):
+        row = f'sluice_server_concurrency_limit{{server="bank"}} {part}.0'
+        at.until(lambda at=at, row=row: row in metrics(at))  # type: ignore[misc]

@@ -41,7 +41,7 @@ def servers(control: ServerControl) -> Iterator[Sample]:
         yield "sluice_server_restarts", labels, numbers["restarts"]
         yield "sluice_server_inflight", labels, numbers["in_flight"]
         yield "sluice_server_waiting", labels, numbers["waiting"]
-        yield "sluice_server_concurrency_limit", labels, server.settings.concurrency
+        yield "sluice_server_concurrency_limit", labels, server.concurrency
         yield "sluice_circuit_state", labels, _CIRCUIT[numbers["circuit"]]
 
 

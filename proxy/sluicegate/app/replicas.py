@@ -20,6 +20,7 @@ import anyio
 
 from sluicegate import __version__, telemetry
 from sluicegate.app import audit_heads, blocks, settings
+from sluicegate.app.concurrency_shares import ConcurrencyShares
 from sluicegate.app.state import REVOKED
 from sluicegate.config import Config
 from sluicegate.metrics import Sample
@@ -64,6 +65,7 @@ class Replicas:
         self._agreed = time.monotonic()
         self._ahead = time.time() - time.monotonic()
         self._silent: list[str] = []
+        self.shares = ConcurrencyShares(self.mark)
         self.count, self.place = 1, 0
         """How many live, and where this one stands among them, from 0."""
 
@@ -82,6 +84,7 @@ class Replicas:
         if len(self._policies) < 2:
             self._agreed = time.monotonic()
         self.count, self.place = len(found) + 1, sum(mark < self.mark for mark in found)
+        self.shares.see(found)
         for tell in self.on_change:
             tell(self._urls.keys())
 
@@ -119,8 +122,9 @@ class Replicas:
         return notes
 
     def row(self) -> Json:
-        return {"name": self.name, "start": self.start, "url": self.url, "knows": self._knows, "blocks": self._blocks,
-                "policy": self._policy, "log": self.log}  # fmt: skip
+        about = {"name": self.name, "start": self.start, "url": self.url, "knows": self._knows, "blocks": self._blocks,
+                 "policy": self._policy, "log": self.log}  # fmt: skip
+        return {**about, **self.shares.row()}
 
     def owner(self, id: str) -> tuple[str, str] | None:
         """Mark and URL of another replica that gave out this id; None where it is ours, or that one has ended."""
@@ -244,6 +248,7 @@ class _Lease:
         if self._ours is not None:
             found = await self._store.get(LEASE)
             self._ours.take(replicas)
+            await self._tell()
         else:
             found = next(iter(replicas.values()), None)
         if found is not None:
@@ -261,6 +266,7 @@ class _Lease:
                     return
                 if self._ours is not None:
                     self._ours.take(await self._store.scan(REPLICA))
+                    await self._tell()
                     if time.monotonic() - looked >= LOOK_EVERY:
                         await self._ours.look(self._store)
                         looked = time.monotonic()
@@ -270,9 +276,17 @@ class _Lease:
         for row in self._perhaps:
             await self._store.swap(self._key, row, [Write(self._key), *seen])
 
+    async def _tell(self) -> None:
+        """Others wait for what has changed here by what is known of them."""
+        if self._row() not in self._perhaps:
+            await self._write()
+
+    def _row(self) -> bytes:
+        return dump({**self._about, **({} if self._ours is None else self._ours.row())})
+
     async def _write(self) -> bool:
         """Whether the lease is ours now. It may have been over, and nobody's."""
-        row = dump({**self._about, **({} if self._ours is None else self._ours.row())})
+        row = self._row()
         writes = [Write(self._key, row, LASTS)]
         if self._ours is not None:
             stale = self._ours.stale

@@ -5,7 +5,7 @@ whose section did not change go on, with their connections and open calls.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -150,6 +150,11 @@ class ServerControl:
             if key in before and _as_reached(server) != _as_reached(before[key])
         }  # fmt: skip
         self._switch(again, _CHANGED)
+
+    def shared(self) -> Iterator[tuple[str, int, AnyDownstream]]:
+        """Key and `concurrency` of each server that runs."""
+        for key, server in self.servers.items():
+            yield key, self._config.servers[key].concurrency, server
 
     # ------------------------------------------------------------ operators
 

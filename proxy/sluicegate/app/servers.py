@@ -17,6 +17,7 @@ from sluicegate.app import metric_sources, settings
 from sluicegate.app.approvals import current, redactor
 from sluicegate.app.late import Late
 from sluicegate.app.logins import may_log_in
+from sluicegate.app.replicas import Replicas
 from sluicegate.app.server_control import ServerControl, ServerTables
 from sluicegate.app.services import PolicyService, Services
 from sluicegate.approval.queue import ApprovalQueue
@@ -172,6 +173,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
         return (there := sessions()) is not None and there.is_idle(session)
 
     def one_server(about: ServerSettings, publish: Publish, client_wait: float) -> DownstreamServer:
+        about = _share(about, services.replicas)
         http = http_client(about, services.egress)
         asker = Asker(about.key, partial(_allowed, services, about.key))
         ask = tasking.ask(about.key, partial(_ask_client, sessions, asker))
@@ -210,6 +212,8 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
             partial(_may_see, judges),
         )
         servers = control.servers
+        if services.replicas is not None:
+            services.replicas.shares.attach(control.shared)
         services.logins.on_change.set(control.take_logins)
         for key in servers:
             if notice := pins.notice(key):
@@ -231,6 +235,10 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
         metrics.watch(partial(metric_sources.servers, control))
         metrics.watch(partial(metric_sources.definitions, servers, lists, pins))
         yield Backends(control, servers, lists, pins, hub, sessions, tasking)
+
+
+def _share(about: ServerSettings, replicas: Replicas | None) -> ServerSettings:
+    return about if replicas is None else replace(about, concurrency=replicas.shares.of(about.key, about.concurrency))
 
 
 def _may_still(judges: PolicyService, call: Call) -> bool:

@@ -226,7 +226,7 @@ class Server(Section):
     max_time: Timeout = written("1h")
     """How long a call may take, progress or not."""
     concurrency: Count = 8
-    """How many calls may be open at the server at once."""
+    """How many calls may be open at the server at once. Workers and replicas of a fleet share it."""
     idle: Idle = unlimited()
     """How long a connection may go unused before it is closed, while the client session that it belongs to has no open
     stream and no open call; the session's next call makes a new one. 10m for a `url` and `never` for a `command`,

@@ -261,6 +261,18 @@ class AccountServers:
         return sums | {"circuit": max((one["circuit"] for one in numbers), key=_CIRCUITS.index)}
 
     @property
+    def concurrency(self) -> int:
+        return self._nobody.concurrency
+
+    @property
+    def most_in_flight(self) -> int:
+        return max(server.most_in_flight for server in self._all())
+
+    def share(self, limit: int, is_settled: bool) -> None:
+        for server in self._all():
+            server.share(limit, is_settled)
+
+    @property
     def open_calls(self) -> int:
         return sum(server.open_calls for server in self._all())
 

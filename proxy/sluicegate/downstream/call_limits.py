@@ -14,6 +14,11 @@ _LATELY: Final = 30.0  # seconds for which a place is kept for whoever left
 _MANY: Final = 1_000  # who left, before those are forgotten who left longer ago
 
 
+def room(limit: int) -> int:
+    """For calls that wait."""
+    return max(32, 4 * limit)
+
+
 class ConcurrencyLimit:
     """At most `limit` inside at once, at most `room` waiting. Principals have equal shares of both: the next place goes
     to who has fewest, and where that says nothing, turns go round. What one principal waits for is first come first
@@ -21,12 +26,26 @@ class ConcurrencyLimit:
     long would hold all."""
 
     def __init__(self, limit: int, room: int, clock: Callable[[], float]) -> None:
-        self._limit, self._room, self._clock = limit, room, clock
+        self.limit, self._room, self._clock = limit, room, clock
+        self.is_closed = False
         self._free_for_all = limit - limit // 2  # places that nothing is asked for: none while somebody waits
         self._inside: list[str] = []
         self._queues: dict[str, deque[asyncio.Future[bool]]] = {}  # whose turn comes first is first
         self._lately: dict[str, float] = {}  # who left, the longest ago first
         self._timer: asyncio.TimerHandle | None = None
+
+    def share(self, limit: int, is_settled: bool) -> None:
+        """Other replicas have the rest. More are inside where it shrinks, until they leave; where no place is left, and
+        that is settled, nobody waits for one."""
+        self.limit, self._room = limit, room(limit)
+        self.is_closed = is_settled and limit == 0
+        for queue in self._queues.values() if self.is_closed else ():
+            for turn in queue:
+                if not turn.done():
+                    turn.set_result(False)
+            queue.clear()
+        self._queues = {principal: queue for principal, queue in self._queues.items() if queue}
+        self._give_turns()
 
     @property
     def busy(self) -> int:
@@ -47,7 +66,7 @@ class ConcurrencyLimit:
         """Returns False when there is no room, now or in time. A call that entered must `leave`."""
         if self.enter_at_once(principal):
             return True
-        if self.waiting >= self._room and not self._displace(principal):
+        if self.is_closed or (self.waiting >= self._room and not self._displace(principal)):
             return False
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(principal, deque()).append(turn)
@@ -96,12 +115,12 @@ class ConcurrencyLimit:
             del self._lately[next(iter(self._lately))]
 
     def _has_place(self, principal: str) -> bool:
-        free = self._limit - len(self._inside)
+        free = self.limit - len(self._inside)
         if free <= 0 or principal not in self._inside:
             return free > 0
         self._forget()
         absent = (one for one in self._lately if one not in self._inside)
-        return free > len(list(islice(absent, self._limit // 2)))
+        return free > len(list(islice(absent, self.limit // 2)))
 
     def _give_turns(self) -> None:
         while self._queues:
@@ -116,8 +135,8 @@ class ConcurrencyLimit:
             if not turn.done():
                 self._inside.append(principal)
                 turn.set_result(True)
-        self._free_for_all = 0 if self._queues else self._limit - self._limit // 2
-        if self._queues and len(self._inside) < self._limit and self._timer is None:  # until nobody was here lately
+        self._free_for_all = 0 if self._queues else self.limit - self.limit // 2
+        if self._queues and len(self._inside) < self.limit and self._timer is None:  # until nobody was here lately
             over = min(self._lately.values(), default=0.0) + _LATELY - self._clock()
             self._timer = asyncio.get_running_loop().call_later(max(over, 0.01), self._look_again)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from sluicegate.downstream.call_limits import Breaker, ConcurrencyLimit, RetryBackoff
+from sluicegate.downstream.call_limits import Breaker, ConcurrencyLimit, RetryBackoff, room
 from sluicegate.downstream.connector import Connector
 from sluicegate.downstream.failures import (
     AnswerTooLarge,
@@ -74,6 +74,9 @@ _OWN: Final = ("server/discover", ROOTS_CHANGED)
 ANEW: Final = "dev.sluice/began_anew"
 
 
+_NO_PART: Final = "takes fewer calls at once than Sluice has replicas, and none of them from this one."
+
+
 def _unheard(*news: object) -> None:
     """Whom a server tells that is not configured any more."""
 
@@ -105,7 +108,7 @@ class DownstreamServer:
         self._pool = ConnectionPool(self._open, self._ended, clock, settings, is_idle)
         self._selector = ConnectionSelector(settings, self._pool, self._connector, self.suspended)
         self._subscriptions = ResourceWatches(self._pool, self._selector.key, settings.list_timeout)
-        self._limit = ConcurrencyLimit(settings.concurrency, max(32, 4 * settings.concurrency), clock)
+        self._limit = ConcurrencyLimit(settings.concurrency, room(settings.concurrency), clock)
         self._breaker = Breaker(clock)
         self._status: Literal["starting", "up", "down"] = "starting"
         self._health = ServerHealth(settings, lambda: self._connector.stderr)
@@ -201,6 +204,17 @@ class DownstreamServer:
         return {"restarts": self._health.restarts, **limit, "circuit": self._breaker.state}
 
     @property
+    def concurrency(self) -> int:
+        return self._limit.limit
+
+    @property
+    def most_in_flight(self) -> int:
+        return self._limit.busy
+
+    def share(self, limit: int, is_settled: bool) -> None:
+        self._limit.share(limit, is_settled)
+
+    @property
     def open_calls(self) -> int:
         """Those that wait for their client's answer, or go on after it, are open at the server, too."""
         return self._limit.busy + len(self.suspended) + self._resumed
@@ -219,6 +233,8 @@ class DownstreamServer:
         if (needed := self.login_needed) is not None:
             return failed(call, self.key, needed)
         why = "it has not said yet what it offers."
+        if self._limit.is_closed:
+            return unavailable(call, self.key, _NO_PART)
         if self._status != "up":
             why = self._health.why(call.client)
         elif self._pool.is_full:
@@ -253,7 +269,7 @@ class DownstreamServer:
             waits = not self._limit.enter_at_once(who)
             if waits and not await self._limit.enter(who, self.settings.timeout):
                 self._breaker.gave_up()
-                return unavailable(call, self.key, "has too many calls waiting.")
+                return unavailable(call, self.key, _NO_PART if self._limit.is_closed else "has too many calls waiting.")
             try:
                 is_late = waits and not self.settings.may_still(call)
                 return self._failed(call, too_late()) if is_late else await self._relay(call)

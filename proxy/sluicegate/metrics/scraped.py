@@ -49,7 +49,8 @@ TABLE: Final[Mapping[str, Asked]] = {
         "server",
     ),
     "sluice_server_concurrency_limit": _gauge(
-        "Calls that the server gets at once, at most: servers.KEY.concurrency raises it.", "server"
+        "Calls that the server gets at once from here, at most: a share of servers.KEY.concurrency, which raises it.",
+        "server",
     ),
     "sluice_server_waiting": _gauge(
         "Calls that wait for a place at the server. More than a few for long: it is too slow for what is asked of it.",
