@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import anyio
 
 from sluicegate import telemetry
-from sluicegate.app import approvals, metric_sources, rates, settings
+from sluicegate.app import approvals, metric_sources, settings
 from sluicegate.app.approvals import PageLink, open_queue
 from sluicegate.app.late import Late
 from sluicegate.app.pipeline import NO_HOOKS, pipeline
@@ -28,6 +28,7 @@ from sluicegate.config import Config
 from sluicegate.downstream.transport.process import memory
 from sluicegate.downstream.transport.stray_processes import end_forsaken
 from sluicegate.policy.files import LoadedPolicy
+from sluicegate.policy.rates import Windows
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Client, Handler, Result
@@ -35,7 +36,9 @@ from sluicegate.router import Router
 
 __all__ = ["ME", "Core", "core"]
 
-_HOOKS: Final = "sluicegate.app.hooks"  # by name: most configs have none
+# By name: most configs have no fleet, and no hooks.
+SHARED_RATES: Final = "sluicegate.app.shared_rates"
+_HOOKS: Final = "sluicegate.app.hooks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,7 @@ async def core(
         queue.watchers.append(partial(approvals.time_waits, services.metrics.waited))
         opened = import_module(_HOOKS).open_hooks(services) if config.hooks else nullcontext(NO_HOOKS)
         hooks = await stack.enter_async_context(opened)
-        windows = rates.windows(config, services.replicas)
+        windows = _windows(services)
         router, handler, until_free = pipeline(services, behind, queue, page_link, windows, hooks)
         made = Core(handler, router, services, behind, queue, page_link, until_free)
         await queue.refresh()
@@ -158,11 +161,21 @@ async def core(
         for name, run in _tasks(made):
             group.start_soon(telemetry.supervise, name, run)
         if windows and services.replicas is not None:
-            ledger = cast(rates.Ledger, services.store)  # a fleet's is PostgreSQL
-            settle = partial(rates.settle, ledger, services.replicas.mark, windows)
+            holder = services.replicas.mark
+            settle = partial(import_module(SHARED_RATES).settle, services.store, holder, windows)
             group.start_soon(telemetry.supervise, "rates", settle)
         stack.callback(behind.hub.close)
         yield made
+
+
+def _windows(services: Services) -> dict[str, Windows]:
+    """Those that the config limits, by scope."""
+    limits = {"client": services.config.limits.per_client, "tool": services.config.limits.per_tool}
+    rates = {scope: limit for scope, limit in limits.items() if limit is not None}
+    if services.replicas is None:
+        return {scope: Windows(rate.amount, rate.seconds) for scope, rate in rates.items()}
+    shared: dict[str, Windows] = import_module(SHARED_RATES).shared(rates, services.replicas)  # few have a fleet
+    return shared
 
 
 def _tasks(made: Core) -> Iterator[tuple[str, Callable[[], Awaitable[object]]]]:

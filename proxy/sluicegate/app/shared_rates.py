@@ -1,4 +1,4 @@
-"""The rates of the config: of this process alone, or of all replicas of a fleet, by leases from the database."""
+"""The rates of the config where all replicas of a fleet share them, by leases from the database."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import anyio
 
 from sluicegate.app.replicas import Replicas
-from sluicegate.config import Config
+from sluicegate.config.units import Rate
 from sluicegate.policy.leases import LeasedWindows, LeaseGrant, LeaseReport
 from sluicegate.policy.rates import Windows
 from sluicegate.store import StoreFailed
@@ -26,12 +26,8 @@ class Ledger(Protocol):
         ...
 
 
-def windows(config: Config, replicas: Replicas | None) -> dict[str, Windows]:
-    """By scope, those that the config limits."""
-    limits = {"client": config.limits.per_client, "tool": config.limits.per_tool}
-    rates = {scope: limit for scope, limit in limits.items() if limit is not None}
-    if replicas is None:
-        return {scope: Windows(rate.amount, rate.seconds) for scope, rate in rates.items()}
+def shared(rates: Mapping[str, Rate], replicas: Replicas) -> dict[str, Windows]:
+    """By scope, as `rates`."""
     leased = {scope: LeasedWindows(scope, rate.amount, rate.seconds) for scope, rate in rates.items()}
     replicas.on_change.append(partial(_recount, replicas, leased.values()))
     _recount(replicas, leased.values())

@@ -7,7 +7,7 @@ import pytest
 from rate_ledger import Clock, Ledger
 from waiting import until
 
-from sluicegate.app import rates
+from sluicegate.app import shared_rates
 from sluicegate.policy.leases import LeasedWindows, LeaseGrant, LeaseReport
 from sluicegate.policy.rates import Windows
 from sluicegate.store import StoreFailed
@@ -32,7 +32,7 @@ async def test_it_goes_on_after_a_failure() -> None:
     client, tool = LeasedWindows("client", 100, 1.0), LeasedWindows("tool", 50, 60.0)
     windows: dict[str, Windows] = {"client": client, "tool": tool}
     async with anyio.create_task_group() as group:
-        group.start_soon(rates.settle, database, "r0.", windows)
+        group.start_soon(shared_rates.settle, database, "r0.", windows)
         database.is_down = True
         assert client.hit("ann") == tool.hit("ann") == 0.0
         await until(lambda: database.asked > 1)
@@ -45,7 +45,7 @@ async def test_it_goes_on_after_a_failure() -> None:
 async def test_at_its_end_everything_is_reported_and_given_back() -> None:
     database, rate = Database(), LeasedWindows("tool", 600, 60.0)
     async with anyio.create_task_group() as group:
-        group.start_soon(rates.settle, database, "r0.", {"tool": rate})
+        group.start_soon(shared_rates.settle, database, "r0.", {"tool": rate})
         assert rate.hit("ann") == 0.0
         await until(lambda: bool(database.told))
         assert database.told[0].want == 30
@@ -56,7 +56,7 @@ async def test_at_its_end_everything_is_reported_and_given_back() -> None:
 
 
 async def test_an_end_without_the_database_takes_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "LAST_REPORT", 0.1)
+    monkeypatch.setattr(shared_rates, "LAST_REPORT", 0.1)
 
     class Silent(Database):
         async def settle(self, holder: str, reports: Sequence[LeaseReport]) -> list[LeaseGrant]:
@@ -67,7 +67,7 @@ async def test_an_end_without_the_database_takes_no_longer(monkeypatch: pytest.M
     database, rate = Silent(), LeasedWindows("client", 10, 1.0)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
-            group.start_soon(rates.settle, database, "r0.", {"client": rate})
+            group.start_soon(shared_rates.settle, database, "r0.", {"client": rate})
             rate.hit("ann")
             await until(lambda: database.asked > 0)
             group.cancel_scope.cancel()
