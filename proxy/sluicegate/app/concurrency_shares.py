@@ -30,7 +30,7 @@ class ConcurrencyShares:
         self._mark = mark
         self._count, self._place = 1, 0
         self._view = ""
-        self._is_agreed = False
+        self.is_agreed = False
         self._late: frozenset[str] = frozenset()
         self._shares: dict[str, int] = {}
         self._servers: SharedServers = tuple
@@ -48,17 +48,17 @@ class ConcurrencyShares:
         marks = sorted({*others, self._mark})
         self._count, self._place = len(marks), marks.index(self._mark)
         self._view = sha256("\n".join(marks).encode()).hexdigest()[:16]
-        self._is_agreed = all(row.get("view") == self._view for row in others.values())
+        self.is_agreed = all(row.get("view") == self._view for row in others.values())
         self._late = frozenset(key for row in others.values() for key in _keys(row.get("over")))
         servers = tuple(self._servers())
         self._shares = {key: self._shares.get(key, 0) for key, _, _ in servers}
         for key, concurrency, server in servers:
-            server.share(self.of(key, concurrency), self._is_agreed)
+            server.share(self.of(key, concurrency), self.is_agreed)
 
     def of(self, key: str, concurrency: int) -> int:
         """The share of a server: as of now where it is settled, else what it was, or less."""
         share = concurrency // self._count + (self._place < concurrency % self._count)
-        if not self._is_agreed or key in self._late:
+        if not self.is_agreed or key in self._late:
             share = min(share, self._shares.get(key, 0))
         self._shares[key] = share
         return share

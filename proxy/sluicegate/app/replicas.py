@@ -40,6 +40,8 @@ LOOK_EVERY: Final = 5.0
 """Seconds until the store's clock and the list of all audit logs are looked at again."""
 _SKEWED: Final = 1.0
 _DIFFER_FOR: Final = 60.0
+AGREED_WITHIN: Final = 5
+"""Beats that a replica waits at its start for those that live, for one of them may be dead."""
 _SEEN_FOR: Final = 24 * 3600.0  # of one that never stops serving
 
 log = logging.getLogger(__name__)
@@ -239,6 +241,16 @@ class _Lease:
                 log.info("waiting for the lease of another Sluice", extra={"holder": holder})
             said = holder
             await anyio.sleep(BEAT)
+        if self._ours is not None:
+            await self._agree(self._ours)
+
+    async def _agree(self, ours: Replicas) -> None:
+        """Others make room first, for a moment: until they have, calls and lists wait for a share of each server."""
+        with anyio.move_on_after(AGREED_WITHIN * BEAT):
+            while not ours.shares.is_agreed:
+                await anyio.sleep(BEAT / 5)
+                ours.take(await self._store.scan(REPLICA))
+                await self._tell()
 
     async def _taken(self) -> bytes | None:
         """Takes the lease, and returns None; or the one that is in the way."""
