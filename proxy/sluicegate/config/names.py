@@ -32,6 +32,7 @@ _PUBLIC_URL = deferred_pattern(
     r"https?://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?(?:/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)?"
 )
 _CONSOLE_URL = deferred_pattern(r"https?://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?/console")
+LOCAL_URL: Final = re.compile(r"http://(?:localhost|127\.0\.0\.1|\[::1\])(?:[:/]|$)", re.I)
 RESERVED: Final = "sluice"
 # What the transport and the protocol write themselves; a configured one would contradict them.
 _OWN_HEADERS: Final = frozenset(

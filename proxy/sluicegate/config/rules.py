@@ -13,14 +13,15 @@ from urllib.parse import urlsplit
 
 from sluicegate.config.finding import Path as TreePath
 from sluicegate.config.finding import Problem
+from sluicegate.config.hook_rules import RULES as HOOK_RULES
 from sluicegate.config.login import ServerLogin
 from sluicegate.config.models import Config, HttpServer, ImageServer, StdioServer
+from sluicegate.config.names import LOCAL_URL
 from sluicegate.config.sandbox import problems, runner
 from sluicegate.config.units import Address
 
 OTEL: Final = "opentelemetry.exporter.otlp.proto.http"
 PSYCOPG: Final = "psycopg"
-LOCAL_URL: Final = re.compile(r"http://(?:localhost|127\.0\.0\.1|\[::1\])(?:[:/]|$)", re.I)
 NTFY_TOPIC: Final = re.compile(r"[-_A-Za-z0-9]{1,64}")
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 BUILT_IN_PROFILES = frozenset({"confirm", "one-of-leads", "two-person"})
@@ -229,47 +230,6 @@ def _blocked_results_are_whole(config: Config) -> Iterator[Problem]:
             message = "with results: block no part can be read of what was not looked at as a whole"
             hint = "remove this key, or set results: warn"
             yield Problem(("servers", key, "results_over"), "page-and-block", message, hint)
-
-
-def _hooks_are_told_over_https(config: Config) -> Iterator[Problem]:
-    for name, hook in config.hooks.items():
-        url = hook.url.get_secret_value()
-        if not url.lower().startswith("https://") and not LOCAL_URL.match(url):
-            message = "arguments and results would go over the network as plain text"
-            yield Problem(("hooks", name, "url"), "plain-http", message, "write https://", severity="warning")
-
-
-def _hooks_are_about_something(config: Config) -> Iterator[Problem]:
-    for name, hook in config.hooks.items():
-        for at, glob in enumerate(hook.servers):
-            if not any(fnmatchcase(key, glob) for key in config.servers):
-                hint = f"servers are {', '.join(sorted(config.servers)) or 'none'}"
-                yield Problem(("hooks", name, "servers", at), "unknown-server", "no server is called so", hint)
-
-
-def _hooks_on_approvals_can_be_believed(config: Config) -> Iterator[Problem]:
-    for name, hook in config.hooks.items():
-        path = ("hooks", name)
-        if "approval" in hook.on and hook.secret is None:
-            yield Problem(path, "missing-key", "what it is told of approvals is signed: set secret", at_key=True)
-        if hook.key is not None and "approval" not in hook.on:
-            hint = "write on: [approval], or remove this key"
-            yield Problem((*path, "key"), "wrong-value", "with a key it denies approvals", hint, at_key=True)
-        if hook.key is not None and hook.key not in config.clients.keys:
-            hint = f"keys are {', '.join(sorted(config.clients.keys)) or 'none'}"
-            yield Problem((*path, "key"), "unknown-key-name", f"there is no client key {hook.key}", hint)
-
-
-def _judged_results_are_whole(config: Config) -> Iterator[Problem]:
-    for key, server in config.servers.items():
-        judging = (name for name, hook in config.hooks.items() if "result" in hook.on and _is_about(hook.servers, key))
-        if server.results_over == "page" and (name := next(judging, "")):
-            message = f"the hook {name} cannot judge a result that is only read in parts"
-            yield Problem(("servers", key, "results_over"), "page-and-hook", message, "remove this key")
-
-
-def _is_about(globs: tuple[str, ...], key: str) -> bool:
-    return not globs or any(fnmatchcase(key, glob) for glob in globs)
 
 
 def _pins_need_a_list(config: Config) -> Iterator[Problem]:
@@ -601,8 +561,7 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _anonymous_stays_at_home, _the_console_needs_https,
     _toolsets_hold_something, _a_search_covers_many, _shapes_have_names_of_their_own,
     _prefixes_differ, _transparent_means_alone, _forwarding_means_transparent,
-    _blocked_results_are_whole, _judged_results_are_whole, _hooks_are_told_over_https, _hooks_are_about_something,
-    _hooks_on_approvals_can_be_believed,
+    _blocked_results_are_whole, *HOOK_RULES,
     _pins_need_a_list, _forwarding_outruns_denies,
     _timeouts_are_in_order, _named_files_exist, _sandboxes_hold,
     _containers_have_what_their_image_has, _sinks_differ, _hashes_differ, _keys_are_in_time,
