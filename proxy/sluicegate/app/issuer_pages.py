@@ -8,6 +8,7 @@ confused deputy). The provider's tokens are not kept, and reach neither clients 
 import json
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from html import escape
 from typing import Any, Final
@@ -17,19 +18,22 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from sluicegate.app.login_sign_in import Provider, SignIn
 from sluicegate.app.public_pages import (
     CLOSE,
     HEADERS,
     BrowserCookie,
-    body_refusal,
+    Places,
+    Refused,
+    TooManyAtOnce,
+    address_of,
+    bounded,
+    come_again,
     digest,
     form_page,
     is_same,
     page,
-    path_below,
     text,
 )
 from sluicegate.config import Config
@@ -46,7 +50,6 @@ from sluicegate.store import Store, StoreFailed
 from sluicegate.store.keys import Sealer
 
 COOKIE: Final = "__Host-sluice-client-login"
-A_MINUTE: Final = 600  # requests of one address, which a whole office may share
 FETCHED_A_MINUTE: Final = 20
 """Documents of clients that one address has us fetch: nobody makes us ask others all the time, or fills our log."""
 _WELL_KNOWN: Final = "/.well-known/oauth-authorization-server"
@@ -55,8 +58,6 @@ _NO_STORE: Final = {"cache-control": "no-store", "x-content-type-options": "nosn
 
 Note = Callable[[str, Json], None]
 """Takes what happened and more, for the audit log."""
-Refused = Callable[[str, str], None]
-"""Takes an address and a word: whoever sends what was not made here fills no log."""
 
 
 class IssuerPages:
@@ -71,10 +72,10 @@ class IssuerPages:
         self._config, self._directory, self._grants, self._sign_in = config, directory, grants, sign_in
         self._sealer, self._store, self._forwarded, self._note, self._refused = sealer, store, forwarded, note, refused
         self._cookie = BrowserCookie(COOKIE, lambda: self._config().login.within)
-        self._rate, self._fetched = Windows(A_MINUTE, 60), Windows(FETCHED_A_MINUTE, 60)
+        self._fetched, self._places = Windows(FETCHED_A_MINUTE, 60), Places()
         self._documents = {_WELL_KNOWN, f"{_WELL_KNOWN}{parts.path}", f"{parts.path}{_WELL_KNOWN}"}
         self._roots = f"{forwarded.beside}/oauth/", "/oauth/"  # the longer one first, as it may begin with the other
-        self._app = Starlette(
+        app = Starlette(
             routes=[
                 Route("/metadata", self._metadata, methods=["GET"]),
                 Route("/authorize", self._authorize, methods=["GET"]),
@@ -84,9 +85,10 @@ class IssuerPages:
                 Route("/token", self._token, methods=["POST"]),
                 Route("/revoke", self._revoke, methods=["POST"]),
             ],
-            exception_handlers={StoreFailed: _not_now},
+            exception_handlers={StoreFailed: _not_now, TooManyAtOnce: come_again},
         )
-        self.serve: Callable[[HttpRequest], Awaitable[None]] = asgi(self._below_root)
+        served = bounded(app, self._roots, forwarded, "/metadata", _refuse)
+        self.serve: Callable[[HttpRequest], Awaitable[None]] = asgi(served)
 
     @property
     def resource(self) -> str:
@@ -96,17 +98,6 @@ class IssuerPages:
         """Nothing is, where clients do not log in by themselves."""
         is_ours = path in self._documents or path.startswith(self._roots)
         return is_ours and self._config().clients.login is not None
-
-    async def _below_root(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if status := body_refusal(scope):
-            await _error(status, "invalid_request", "too large")(scope, receive, send)
-            return
-        below = path_below(scope["path"], self._roots) or "/metadata"
-        peer = scope["client"][0] if scope["client"] else ""
-        if below != "/metadata" and self._rate.hit(self._forwarded.client(peer, scope["headers"])) > 0:
-            await _error(429, "temporarily_unavailable", "too many requests")(scope, receive, send)
-            return
-        await self._app({**scope, "path": below}, receive, send)
 
     async def _metadata(self, request: Request) -> Response:
         return JSONResponse(issuing.server_metadata(self._issuer), headers={"cache-control": "max-age=300"})
@@ -126,16 +117,18 @@ class IssuerPages:
         try:
             asked = issuing.read_parameters(request.url.query)
             id = asked.get("client_id", "")
-            if not self._directory.is_at_hand(id) and self._fetched.hit(self._address(request)) > 0:
+            is_at_hand = self._directory.is_at_hand(id)
+            if not is_at_hand and self._fetched.hit(self._address(request)) > 0:
                 return page(429, "Log in", text("Too many clients were looked up. Try again in a minute."))
-            client = await self._directory.find(id)
+            with nullcontext() if is_at_hand else self._places.take():
+                client = await self._directory.find(id)
             wanted = issuing.read_request(asked, client, self.resource)
         except Unfit as error:
             return page(400, "Log in", text(f"This client cannot log in: {error}."))
         except AuthorizationDenied as refused:
             uri = asked["redirect_uri"]
-            if uri.startswith("https:"):
-                # Anybody registers: a link of ours would send whoever opens it to any site (RFC 9700 4.11.2).
+            if not uri.startswith("http:"):  # those are of this machine alone: see `issuing`
+                # Anybody registers: a link of ours would lead people to any site or program (RFC 9700 4.11.2).
                 return page(400, "Log in", text(f"This client cannot log in: {refused.description}."))
             return self._back(uri, asked.get("state", ""), error=refused.error, error_description=refused.description)
         provider = provider_of(self._config())
@@ -234,7 +227,7 @@ class IssuerPages:
         return Response(status_code=200, headers=_NO_STORE)
 
     def _address(self, request: Request) -> str:
-        return self._forwarded.client(request.client.host if request.client else "", request.scope["headers"])
+        return address_of(request.scope, self._forwarded)
 
     def _tell(self, what: str, principal: str, client: str, **more: str) -> None:
         about = {"principal": principal, "client": client, **more}
@@ -293,6 +286,10 @@ def _not_now(request: Request, failed: Exception) -> Response:
     if request.method == "GET" or request.url.path == "/consent":
         return page(503, "Not now", text("Sluice cannot keep this login now. Try again later."))
     return _error(503, "temporarily_unavailable", "what is kept cannot be read or written now")
+
+
+def _refuse(status: int, words: str) -> Response:
+    return _error(status, "temporarily_unavailable" if status == 429 else "invalid_request", words)
 
 
 def _error(status: int, error: str, description: str) -> Response:

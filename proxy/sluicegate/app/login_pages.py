@@ -14,7 +14,6 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from sluicegate.app.login_sign_in import Provider, SignIn
 from sluicegate.app.logins import GATEWAY, LoginIndex
@@ -22,20 +21,23 @@ from sluicegate.app.public_pages import (
     CLOSE,
     HEADERS,
     BrowserCookie,
-    body_refusal,
+    Refused,
+    TooManyAtOnce,
+    address_of,
+    bounded,
+    come_again,
     form_page,
     key_form,
     link,
     may,
     only_field,
     page,
-    path_below,
     text,
 )
 from sluicegate.config import Config
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.listen.asgi import asgi
-from sluicegate.listen.auth import Identity, Principal
+from sluicegate.listen.auth import CredentialRefused, Identity, Principal
 from sluicegate.listen.http_request import HttpRequest
 from sluicegate.login import Flow, LoginFailed, LoginUnavailable
 from sluicegate.oauth import clients, urls
@@ -47,6 +49,8 @@ from sluicegate.store.keys import Sealer
 
 COOKIE: Final = "__Host-sluice-login"
 KEYS_A_MINUTE: Final = 5
+WRONG_A_MINUTE: Final = 5
+"""Credentials over the API, of one address."""
 BEGUN_A_MINUTE: Final = 10
 """Logins over the API, of one principal: each may register a client at an authorization server."""
 _PURPOSE: Final = "login link"
@@ -60,17 +64,18 @@ class LoginPages:
 
     def __init__(
         self, pages: str, config: Callable[[], Config], index: LoginIndex, identity: Identity, judge: PolicyEngine,
-        sealer: Sealer, forwarded: ForwardedHeaders, sign_in: SignIn,
+        sealer: Sealer, forwarded: ForwardedHeaders, sign_in: SignIn, refused: Refused,
     ) -> None:  # fmt: skip
         self.base = pages
         parts = urlsplit(pages)
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._config, self._index, self._identity, self._judge = config, index, identity, judge
-        self._sealer, self._forwarded, self._sign_in = sealer, forwarded, sign_in
+        self._sealer, self._forwarded, self._sign_in, self._refused = sealer, forwarded, sign_in, refused
         self._cookie = BrowserCookie(COOKIE, lambda: self._within)
         self._attempts, self._begun = Windows(KEYS_A_MINUTE, 60), Windows(BEGUN_A_MINUTE, 60)
+        self._wrong = Windows(WRONG_A_MINUTE, 60)
         self._roots = f"{forwarded.beside}/login/", "/login/"  # the longer one first, as it may begin with the other
-        self._app = Starlette(
+        app = Starlette(
             routes=[
                 Route("/client.json", self._document, methods=["GET"]),
                 Route("/idp/callback", self._signed_in, methods=["GET"]),
@@ -80,18 +85,14 @@ class LoginPages:
                 Route("/api/{server}/code", self._finish_elsewhere, methods=["POST"]),
                 Route("/{server}", self._ask, methods=["GET"]),
                 Route("/{server}", self._take_key, methods=["POST"]),
-            ]
+            ],
+            exception_handlers={TooManyAtOnce: come_again},
         )
-        self.serve: Callable[[HttpRequest], Awaitable[None]] = asgi(self._below_root)
+        served = bounded(app, self._roots, forwarded, "/client.json", _refuse)
+        self.serve: Callable[[HttpRequest], Awaitable[None]] = asgi(served)
 
     def is_at(self, path: str) -> bool:
         return path.startswith(self._roots)
-
-    async def _below_root(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if status := body_refusal(scope):
-            await page(status, "Too large", CLOSE)(scope, receive, send)
-            return
-        await self._app({**scope, "path": path_below(scope["path"], self._roots) or "/"}, receive, send)
 
     def link(self, server: str, client: Client) -> str:
         """The page on which this client's person logs in; empty where it cannot be known who opens it."""
@@ -155,12 +156,13 @@ class LoginPages:
             return page(400, "Log in", text(_OVER))
         if not self._config().login.key_page:
             return page(404, "No such page", CLOSE)
-        address = self._forwarded.client(request.client.host if request.client else "", request.scope["headers"])
+        address = address_of(request.scope, self._forwarded)
         if self._attempts.hit(address) > 0 or (made and self._attempts.hit(made["principal"]) > 0):
             return page(429, "Log in", text("Too many keys were typed. Try again in a minute."))
         key = fields.get("key", [""])[-1].strip()
         found = await self._identity.verify(b"Bearer " + key.encode("utf-8", "replace"))
         if not isinstance(found, Principal) or not found.name.startswith("key:"):
+            self._refused(address, _reason(found))
             return page(403, "Log in", text("This is no key of this Sluice."))
         return await self._begin(request, server, found, made)
 
@@ -273,8 +275,14 @@ class LoginPages:
 
     async def _caller(self, request: Request, server: str) -> tuple[str, Client, Json] | Response:
         """Whose login it is about, who asks, and the body; or the refusal. Browsers have no business here."""
-        authorization = request.headers.get("authorization")
+        authorization, address = request.headers.get("authorization"), address_of(request.scope, self._forwarded)
+        if self._wrong.until_free(address) > 0:
+            return _error(429, "too many credentials were wrong; try again in a minute")
         found = await self._identity.verify(authorization.encode("latin-1")) if authorization else None
+        if not isinstance(found, Principal):
+            if authorization:
+                self._wrong.hit(address)
+            self._refused(address, _reason(found))
         if not isinstance(found, Principal) or request.headers.get("origin") is not None:
             return _error(401, "Unauthorized")
         client = found.client
@@ -311,6 +319,15 @@ def _provider(config: Config) -> Provider:
         raise LoginFailed("no identity provider is configured (login.idp)")
     secret = idp.client_secret.get_secret_value() if idp.client_secret else None
     return Provider("login.idp", idp.issuer, idp.client_id, secret)
+
+
+def _reason(found: Principal | CredentialRefused | None) -> str:
+    """For the audit log. A credential may be good, and yet not of the kind that a page takes."""
+    return "login_none" if found is None else f"login_{getattr(found, 'reason', 'credential')}"
+
+
+def _refuse(status: int, words: str) -> Response:
+    return page(status, "Log in", text(f"Sluice does not answer: {words}."), CLOSE)
 
 
 def _error(status: int, words: str) -> Response:

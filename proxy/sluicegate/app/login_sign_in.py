@@ -4,6 +4,8 @@ Only who somebody is comes of it: `jwt:ISSUER#SUBJECT`, with groups. What is kep
 sealed and tied to the browser.
 """
 
+import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -12,7 +14,7 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import Final
 
-from sluicegate.app.public_pages import digest, is_same
+from sluicegate.app.public_pages import Places, digest, is_same
 from sluicegate.http.fetch import Fetcher, Unfetched
 from sluicegate.listen.auth import jws
 from sluicegate.listen.auth.issuers import KeySets, TokenIssuer
@@ -22,16 +24,22 @@ from sluicegate.login import LoginFailed, LoginSettings, LoginUnavailable
 from sluicegate.login.discovery import Discovery
 from sluicegate.login.network import LoginNetwork
 from sluicegate.login.scene import plainly
-from sluicegate.oauth import authorization, clients, read_json, text_of, tokens, urls
+from sluicegate.oauth import Unfit, authorization, clients, read_json, text_of, tokens, urls
 from sluicegate.oauth.clients import OAuthClient
 from sluicegate.oauth.metadata import AuthorizationServer
 from sluicegate.protocol.jsonrpc import Json, dump
+from sluicegate.store import Store
 from sluicegate.store.keys import Sealer
 
 _PURPOSE: Final = "sign in"
+_SPENT: Final = "sign-in"
 _FRESH: Final = 300.0
+_AGAIN: Final = 10.0
+"""Seconds after which a provider that could not be asked is asked again."""
 _MAX_TOKEN: Final = 16 * 1024
 _ALGORITHMS: Final = ("RS256", "ES256", "EdDSA", "PS256")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +65,18 @@ class Provider:
 
 
 class SignIn:
-    """`callback` is where the provider sends the browser back to: a URL that is registered there."""
+    """`callback` is where the provider sends the browser back to: a URL that is registered there. Both methods raise
+    `TooManyAtOnce` where the provider would have to be asked for too many at once."""
 
     def __init__(
-        self, fetcher: Fetcher, sealer: Sealer, callback: str, within: Callable[[], float],
+        self, fetcher: Fetcher, sealer: Sealer, store: Store, callback: str, within: Callable[[], float],
         clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._network = LoginNetwork(fetcher, clock)
-        self._discovery, self._sealer, self.now = Discovery(self._network), sealer, clock
+        self._discovery, self._sealer, self._store, self.now = Discovery(self._network), sealer, store, clock
         self._keysets, self._callback, self._within = KeySets(fetcher), callback, within
-        self._metadata: dict[str, tuple[float, AuthorizationServer]] = {}
+        self._places, self._turn = Places(), asyncio.Lock()
+        self._known: dict[str, tuple[float, AuthorizationServer | LoginUnavailable]] = {}
 
     async def begin(self, provider: Provider, asked: Json, browser: str) -> str:
         """Where the browser is sent; `asked` comes back with the answer. Raises `LoginFailed`, `LoginUnavailable`."""
@@ -91,16 +101,38 @@ class SignIn:
             at = await self._described(provider)
             if why := authorization.why_not(answer, at.issuer, at.names_itself):
                 raise LoginFailed(why)
-            token = await self._id_token(provider.settings, at, answer.code, pending["verifier"])
-            return await self._subject(provider, token, pending["nonce"]), pending["asked"]
+            with self._places.take():  # before it is spent: whoever has to come again comes with the same answer
+                # Anybody can make up a code: one sign-in is one request that carries our secret.
+                if not await self._store.spend(f"{_SPENT}/{pending['nonce']}", pending["until"] - self.now()):
+                    raise LoginFailed("this answer was used already")
+                token = await self._id_token(provider.settings, at, answer.code, pending["verifier"])
+                return await self._subject(provider, token, pending["nonce"]), pending["asked"]
 
     async def _described(self, provider: Provider) -> AuthorizationServer:
-        """Anybody can begin a sign-in, so its provider is not asked for each."""
-        until, at = self._metadata.get(provider.issuer, (0.0, None))
-        if at is None or until <= self.now():
-            at = await self._discovery.described(provider.settings, provider.issuer)
-            self._metadata = {provider.issuer: (self.now() + _FRESH, at)}
-        return at
+        """Anybody can begin a sign-in: its provider is asked once for all who wait, and a failure is kept."""
+        found = self._at_hand(provider)
+        if found is None:
+            with self._places.take():
+                async with self._turn:
+                    found = self._at_hand(provider) or await self._ask(provider)
+        if isinstance(found, LoginUnavailable):
+            raise found.with_traceback(None)  # it is raised often, and would keep each traceback
+        return found
+
+    def _at_hand(self, provider: Provider) -> AuthorizationServer | LoginUnavailable | None:
+        until, found = self._known.get(provider.issuer, (0.0, None))
+        return found if until > self.now() else None
+
+    async def _ask(self, provider: Provider) -> AuthorizationServer | LoginUnavailable:
+        """Why it cannot be asked is for the log: strangers see the page, and addresses inside are none of theirs."""
+        found: AuthorizationServer | LoginUnavailable
+        try:
+            found, life = await self._discovery.described(provider.settings, provider.issuer), _FRESH
+        except (LoginFailed, LoginUnavailable, Unfit) as error:
+            log.warning("an identity provider cannot be asked", extra={"for": provider.name, "why": str(error)})
+            found, life = LoginUnavailable(f"{urls.host(provider.issuer)} cannot be asked now"), _AGAIN
+        self._known = {provider.issuer: (self.now() + life, found)}
+        return found
 
     async def _id_token(self, settings: LoginSettings, at: AuthorizationServer, code: str, verifier: str) -> str:
         method = clients.method_of(at, settings.client_secret, None)
@@ -109,7 +141,8 @@ class SignIn:
         try:
             got = await self._network.form(settings, at.token, at, client, form)
         except Unfetched as error:
-            raise LoginUnavailable(f"{urls.host(at.token)} cannot be asked: {error}") from None
+            log.warning("no ID token can be had", extra={"for": settings.server, "why": str(error)})
+            raise LoginUnavailable(f"{urls.host(at.token)} cannot be asked now") from None
         token = text_of(read_json(got.body), "id_token", _MAX_TOKEN) if got.status == 200 else ""
         if not token:
             raise LoginFailed(f"the identity provider {urls.host(at.issuer)} gives no ID token")

@@ -1,5 +1,5 @@
-"""What pages for people beside the public endpoint have in common: how they look, whose browser they are in, and how
-large a request may be.
+"""What pages for people beside the public endpoint have in common: how they look, whose browser they are in, how large
+and how frequent requests may be, and how much is asked of others for people who have not said who they are.
 
 No page has a script, is framed, is stored, or tells another site its address (2025-11-25
 basic/authorization#authorization-code-protection). Text of others is escaped.
@@ -8,7 +8,8 @@ basic/authorization#authorization-code-protection). Text of others is escaped.
 import re
 import secrets
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from hmac import compare_digest
 from html import escape
@@ -17,9 +18,11 @@ from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sluicegate.http import cookies
+from sluicegate.http.forwarded_headers import ForwardedHeaders
+from sluicegate.policy.rates import Windows
 
 _STYLE: Final = (
     ":root{color-scheme:light dark}body{font:1rem/1.5 system-ui;max-width:36rem;margin:4rem auto;padding:0 1rem}"
@@ -110,7 +113,34 @@ def is_same(secret: str, digested: str) -> bool:
 # ---------------------------------------------------------------- requests
 
 MAX_BODY: Final = 64 * 1024
+A_MINUTE: Final = 600  # requests of one address, which a whole office may share
 _MAX_FIELDS: Final = 16
+
+Refused = Callable[[str, str], None]
+"""Takes an address and a word: whoever sends what is not good fills no log."""
+
+
+def bounded(
+    app: ASGIApp, roots: Sequence[str], forwarded: ForwardedHeaders, free: str, refuse: Callable[[int, str], Response]
+) -> ASGIApp:
+    """`app` with its paths below `roots`, for requests that are small, and not too many of one address. `free` is a
+    document that costs nothing, and stands at all other paths, too. `refuse` takes a status and words."""
+    rate = Windows(A_MINUTE, 60)
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        path, answer = path_below(scope["path"], roots) or free, app
+        if status := body_refusal(scope):
+            answer = refuse(status, "too large")
+        elif path != free and rate.hit(address_of(scope, forwarded)) > 0:
+            answer = refuse(429, "too many requests")
+        await answer({**scope, "path": path}, receive, send)
+
+    return serve
+
+
+def address_of(scope: Scope, forwarded: ForwardedHeaders) -> str:
+    """Who asks, as far as proxies that are trusted say it; empty on a Unix socket."""
+    return forwarded.client(scope["client"][0] if scope["client"] else "", scope["headers"])
 
 
 def only_field(request: Request, name: str) -> str:
@@ -133,3 +163,37 @@ def path_below(path: str, roots: Sequence[str]) -> str | None:
     prefix away, or left it; so a longer root comes first."""
     root = next((one for one in map(unquote, roots) if f"{path}/".startswith(one)), None)
     return None if root is None else f"/{path[len(root) :]}"
+
+
+# ---------------------------------------------------------------- what strangers make us ask
+
+AT_ONCE: Final = 16
+
+
+class TooManyAtOnce(Exception):
+    """Sluice asks others for so many strangers already that this one has to come again."""
+
+
+class Places:
+    """For requests that Sluice sends because a stranger asked: whoever finds no place is refused, and waits nowhere."""
+
+    def __init__(self) -> None:
+        self._free = AT_ONCE
+
+    @contextmanager
+    def take(self) -> Iterator[None]:
+        """Raises `TooManyAtOnce`."""
+        if not self._free:
+            raise TooManyAtOnce
+        self._free -= 1
+        try:
+            yield
+        finally:
+            self._free += 1
+
+
+def come_again(request: Request, error: Exception) -> Response:
+    """The answer to `TooManyAtOnce`."""
+    answer = page(503, "Not now", text("Too many people log in at once. Try again in a few seconds."))
+    answer.headers["retry-after"] = "5"
+    return answer

@@ -206,19 +206,23 @@ def _pages(config: Config, inner: Core) -> Iterator[Pages]:
     if not base:
         return
 
+    audit = services.audit
+    refused = audit.identity_failure if audit is not None else _to_nobody
+
     def config_now() -> Config:
         return services.judging.config
 
     def sign_in(callback: str) -> SignIn:
-        return SignIn(Fetcher(services.egress), services.sealer, callback, lambda: config_now().login.within)
+        fetcher = Fetcher(services.egress)
+        return SignIn(fetcher, services.sealer, services.store, callback, lambda: config_now().login.within)
 
     login_pages = LoginPages(
         base, config_now, services.logins, services.identities.clients, services.judging.judge,
-        services.sealer, forwarded, sign_in(f"{base}idp/callback"),
+        services.sealer, forwarded, sign_in(f"{base}idp/callback"), refused,
     )  # fmt: skip
     services.logins.page.set(login_pages.link)
     yield login_pages
-    issuer, audit = settings.issuer(config), services.audit
+    issuer = settings.issuer(config)
     grants = ClientGrants(services.store, services.sealer, config.listen.public_url or "",
                           lambda: _lasts(config_now()), lambda: _source(config_now()), services.clock)  # fmt: skip
     services.identities.clients.take_issued(Issued(ACCESS.encode(), partial(_issued, services, grants), grants.lives))
@@ -226,7 +230,7 @@ def _pages(config: Config, inner: Core) -> Iterator[Pages]:
     yield IssuerPages(
         issuer, config_now, directory, grants, sign_in(f"{issuer}/oauth/callback"),
         services.sealer, services.store, forwarded, audit.note if audit is not None else _to_nobody,
-        audit.identity_failure if audit is not None else _to_nobody,
+        refused,
     )  # fmt: skip
 
 

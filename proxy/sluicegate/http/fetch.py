@@ -7,6 +7,7 @@ only a GET follows one. Knows documents as bytes.
 
 from __future__ import annotations  # httpx is imported at its first use
 
+import socket
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -96,6 +97,8 @@ class Fetcher:
             refused, is_sent = error.__cause__, not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             if isinstance(refused, Blocked):
                 raise Unfetched(str(refused), is_sent=False, is_blocked=True) from None
+            if isinstance(refused, socket.gaierror):
+                raise Unfetched("the name of its host is not known", is_sent=False) from None
             raise Unfetched(type(error).__name__, is_sent=is_sent) from None
 
     async def _follow(self, request: FetchRequest) -> Fetched:

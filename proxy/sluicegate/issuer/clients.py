@@ -1,5 +1,6 @@
 """Who clients say they are: registered here (RFC 7591), or by a document at their own URL."""
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -13,6 +14,8 @@ _PURPOSE: Final = "client registration"
 _FRESH: Final = 300.0
 _MAX_KNOWN: Final = 256
 MAX_ID: Final = 8192
+
+log = logging.getLogger(__name__)
 
 
 class ClientDirectory:
@@ -64,7 +67,9 @@ class ClientDirectory:
         try:
             document = read_json(await self._fetcher.get(url, "", f"client {urls.host(url)}"))
         except Unfetched as error:
-            raise Unfit(f"the document of this client cannot be had: {error}") from None
+            # Strangers name the URL and see the page: it says nothing of what a name inside means.
+            log.warning("the document of a client cannot be had", extra={"host": urls.host(url), "why": str(error)})
+            raise Unfit("the document of this client cannot be had") from None
         if document.get("client_id") != url or document.get("token_endpoint_auth_method", "none") != "none":
             raise Unfit("the document of this client is another one's, or asks for a secret")
         client = read_client(document, url)

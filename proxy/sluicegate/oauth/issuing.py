@@ -22,8 +22,12 @@ _URI: Final = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*):[\x21-\x7e]+")
 _LOCAL: Final = re.compile(
     r"http://(?P<host>localhost|127\.0\.0\.1|\[::1\])(?P<port>:[0-9]{1,5})?(?P<rest>[/?][^#\\\x00-\x20\x7f-\U0010ffff]*)?"
 )
-# A browser that is sent there runs a script, opens a file, or speaks to something else than an application.
-_NEVER: Final = frozenset({"javascript", "data", "file", "vbscript", "about", "blob", "ws", "wss", "ftp", "mailto"})
+# A browser that is sent there runs a script, opens a file or another URL inside, starts a tool of the operating system,
+# or speaks to something else than an application.
+_NEVER: Final = frozenset({
+    "javascript", "data", "file", "vbscript", "about", "blob", "ws", "wss", "ftp", "mailto", "feed", "filesystem",
+    "intent", "jar", "view-source", "search", "search-ms", "ms-appinstaller", "ms-msdt", "ms-officecmd",
+})  # fmt: skip
 _ONCE: Final = (
     "response_type", "client_id", "redirect_uri", "state", "scope", "code_challenge", "code_challenge_method",
 )  # fmt: skip
