@@ -217,6 +217,7 @@ def test_without_a_right_there_is_no_data_and_every_action_is_recorded_first(pee
         assert lea.ask("POST", path, json={"decision": "approve", "seen_digest": "sha256:0"}).status_code == 409
         assert lea.ask("POST", f"/api/v1/approvals/{id}/reveal", json={}).json()["step_up"] == "key"
         assert lea.ask("POST", "/console/session/step-up", json={"key": key_of("leo")}).status_code == 401
+        assert [one["principal"] for one in acts(town, "console_refused")] == ["key:lea"]
         old = lea.page_key
         assert lea.begins(lea.ask("POST", "/console/session/step-up", json={"key": key_of("lea")})).status_code == 200
         assert lea.page_key != old

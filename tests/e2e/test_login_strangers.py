@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import httpx
 import pytest
 from e2e.sluice_process import free_port
-from peers.login.faults import failing, silent
+from peers.login.faults import failing, silent, slow
 from peers.login.misbehaving import Misbehaving, misbehaving
 from policy_bed import Bed, bearer, bed, client_keys
 
@@ -59,10 +59,23 @@ def page(base: str, kind: str) -> str:
     return f"{base}/login/mail" if kind == "login" else authorize(base, register(base).json()["client_id"])
 
 
-async def all_at_once(urls: list[str]) -> list[httpx.Response]:
+def came_back(begun: httpx.Response) -> str:
+    """What the provider sends the browser to after that page; the code is made up."""
+    found = begun.headers.get("location") or unescape(re.findall(r'<a href="([^"]+)"', begun.text)[0])
+    asked = {name: values[0] for name, values in parse_qs(urlsplit(found).query).items()}
+    answer = {"state": asked["state"], "code": "made-up", "iss": f"{begun.url.scheme}://{urlsplit(found).netloc}"}
+    return f"{asked['redirect_uri']}?{urlencode(answer)}"
+
+
+def cookie_of(begun: httpx.Response) -> dict[str, str]:
+    return {"Cookie": begun.headers["set-cookie"].partition(";")[0]}
+
+
+async def all_at_once(urls: list[str], headers: list[dict[str, str]] | None = None) -> list[httpx.Response]:
     limits = httpx.Limits(max_connections=len(urls))
     async with httpx.AsyncClient(limits=limits, timeout=30, trust_env=False) as client:
-        return await asyncio.gather(*map(client.get, urls))
+        asked = zip(urls, headers or [{}] * len(urls), strict=True)
+        return await asyncio.gather(*(client.get(url, headers=more) for url, more in asked))
 
 
 @pytest.mark.parametrize("kind", ["login", "oauth"])
@@ -92,14 +105,21 @@ def test_a_provider_that_fails_is_not_asked_again_at_once(tmp_path: Path, provid
 def test_a_sign_in_is_one_request_with_our_secret(tmp_path: Path, provider: Misbehaving, kind: str) -> None:
     with gateway(tmp_path, provider) as (_, base):
         begun = httpx.get(page(base, kind), timeout=20)
-        found = begun.headers.get("location") or unescape(re.findall(r'<a href="([^"]+)"', begun.text)[0])
-        (state,) = parse_qs(urlsplit(found).query)["state"]
-        answer = urlencode({"state": state, "code": "made-up", "iss": provider.issuer})
-        back = f"{base}/login/idp/callback" if kind == "login" else f"{base}/oauth/callback"
-        cookie = {"Cookie": begun.headers["set-cookie"].partition(";")[0]}
-        said = [httpx.get(f"{back}?{answer}", headers=cookie, timeout=20) for _ in range(5)]
+        said = [httpx.get(came_back(begun), headers=cookie_of(begun), timeout=20) for _ in range(5)]
         assert {one.status_code for one in said} == {400} and "used already" in said[-1].text
         assert len(provider.of("token")) == 1
+
+
+async def test_a_sign_in_that_found_no_place_is_not_spent(tmp_path: Path, provider: Misbehaving) -> None:
+    with gateway(tmp_path, provider) as (_, base):
+        begun = await asyncio.to_thread(lambda: [httpx.get(f"{base}/login/mail", timeout=20) for _ in range(20)])
+        provider.faults["token"] = slow(4)
+        answers = await all_at_once(list(map(came_back, begun)), [cookie_of(one) for one in begun])
+        assert sorted(one.status_code for one in answers) == [400] * 16 + [503] * 4
+        provider.faults.clear()
+        refused = next(sent for sent, got in zip(begun, answers, strict=True) if got.status_code == 503)
+        again = (await all_at_once([came_back(refused)], [cookie_of(refused)]))[0]
+        assert again.status_code == 400 and "used already" not in again.text and len(provider.of("token")) == 17
 
 
 def test_no_address_opens_pages_all_the_time(tmp_path: Path, provider: Misbehaving) -> None:

@@ -339,6 +339,7 @@ class Console:
                     return _error(429, "too many attempts in this session: wait a minute", {"retry-after": "60"})
                 is_same = key.isascii() and await self._principal_of(request.scope, key) == found.principal
                 if not is_same:
+                    await self._record(found, request.scope, "console_refused")
                     return _error(401, "this is not the key of the session")
                 about = ""
             case {"name": str() as name, **rest} if found.way == "link" and name and not rest and len(name) <= 200:
