@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from socket import socket
+from socket import create_connection, socket
 from typing import Any
 
 import httpx
@@ -447,3 +447,44 @@ def test_plain_calls_ask_the_database_nothing(tmp_path: Path) -> None:
             took = time.monotonic() - began
             assert seen(at) == ["look"] * calls
     assert grown and max(grown.values()) < calls / 2 + looks * took, max(grown, key=lambda query: grown[query])
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_idle_connections_on_both_ports_leave_files_for_the_rest(
+    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    monkeypatch.setattr(sluice_process, "COMMAND", ["prlimit", "--nofile=512:512", *sluice_process.COMMAND])
+    files = dict(zip(("ca", "cert", "key"), issue("127.0.0.1"), strict=True))
+    for name, text in files.items():
+        (tmp_path / f"{name}.pem").write_bytes(text)
+    tls, port = {name: str(tmp_path / f"{name}.pem") for name in files}, free_port()
+    peer, listen = {"listen": f"127.0.0.1:{port}", "url": f"{scheme}://127.0.0.1:{port}"}, {}
+    if scheme == "https":
+        peer, listen = {**peer, "tls": tls}, {"tls": {"cert": tls["cert"], "key": tls["key"]}}
+    with ExitStack() as stack:
+        here = stack.enter_context(replica(tmp_path, "a", database, fleet={"name": "a", "peer": peer}, listen=listen))
+        url = here.process.url.replace("http:", f"{scheme}:")
+        for number in (httpx.URL(url).port, port):
+            for _ in range(280):
+                stack.enter_context(create_connection(("127.0.0.1", number)))
+        knows = ssl.create_default_context(cafile=tls["ca"])
+        for _ in range(8):
+            assert httpx.post(url, json={}, headers=bearer("ann"), verify=knows, timeout=5).status_code == 400
+        assert here.process.get("/readyz")[0] == 200
+
+
+def test_a_request_that_is_passed_on_to_the_port_for_clients_is_not_passed_on_again(
+    tmp_path: Path, database: str
+) -> None:
+    with ExitStack() as stack:
+        mcp = f"127.0.0.1:{free_port()}"
+        listen = {"mcp": mcp, "admin": f"127.0.0.1:{free_port()}"}
+        wrong = {"name": "b", "peer": {"listen": f"127.0.0.1:{free_port()}", "url": f"http://{mcp}"}}
+        there = stack.enter_context(asking(tmp_path, "b", database, fleet=wrong))
+        here = stack.enter_context(asking(tmp_path, "a", database, listen=listen))
+        first = modern(there, "tools/call", name="ask__name")
+        (key,), state = first["inputRequests"], first["requestState"]
+        answer = {key: {"action": "accept", "content": {"name": "Ada"}}}
+        lost = modern(here, "tools/call", name="ask__name", requestState=state, inputResponses=answer)
+        assert "Ada" not in str(lost) and ("error" in lost or lost["isError"]), lost
+        assert forwarded(here) == {"answered": 1.0}

@@ -41,7 +41,8 @@ from sluicegate.listen.auth import Principal
 from sluicegate.listen.auth.issued import Issued
 from sluicegate.listen.listener import Listener, Pages
 from sluicegate.listen.server import AddressServer as Port
-from sluicegate.listen.server import Tls, on_unix_socket
+from sluicegate.listen.server import on_unix_socket
+from sluicegate.listen.tls import Tls
 from sluicegate.listen.worker_handoff import WorkerHandoff
 from sluicegate.metrics import Sample
 from sluicegate.policy.judge import PolicyEngine
@@ -155,13 +156,14 @@ async def running(
         inner.services.metrics.watch(partial(_open, listener))
         files = open_files.raise_limit()
         wire = listening.ConnectionLimits(
-            headers=config.limits.headers, is_shared=placement is not None, connections=files * 3 // 4
+            headers=config.limits.headers, is_shared=placement is not None,
+            connections=files * (3 if peers is None else 2) // 4,
         )  # fmt: skip
         bound = () if placement is None else placement.sockets
         port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain, bound=bound,
                     tls=_own_tls(config))  # fmt: skip
         application = admin_application(config, inner, identities.operators, token, lambda: port.is_retiring)
-        ports = (port,) if peers is None else (port, peer_port(config, listener, wire))
+        ports = (port,) if peers is None else (port, peer_port(config, listener, replace(wire, connections=files // 4)))
         for one in ports:
             one.bind()
         if placement is None:

@@ -154,19 +154,29 @@ class Http1(asyncio.Protocol):
     # ------------------------------------------------------------ the connection begins and ends
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if self.accepted(transport):
+            self.opened(transport)
+            if self._first:
+                first, self._first = self._first, b""
+                self.data_received(first)
+
+    def accepted(self, transport: asyncio.BaseTransport) -> bool:
+        """Counts the connection, and sets its deadline. False where there is no room: it has ended."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's has no such base class
-        self.transport.set_write_buffer_limits(high=self._wire.write_buffer)
-        self.server = _address(transport.get_extra_info("sockname"))
-        self.client = _address(transport.get_extra_info("peername"))
         self._idle_since = self.loop.time()
         if len(self._connections) >= self._wire.connections and not self._make_room():
             self.transport.abort()
-            return
+            return False
         self._connections.add(self)
         self._deadline = self.loop.call_later(self._wire.head_deadline, self._too_late)
-        if self._first:
-            first, self._first = self._first, b""
-            self.data_received(first)
+        return True
+
+    def opened(self, transport: asyncio.BaseTransport) -> None:
+        """From here on bytes of HTTP come and go by `transport`: the one that was accepted, or TLS over that."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=self._wire.write_buffer)
+        self.server = _address(transport.get_extra_info("sockname"))
+        self.client = _address(transport.get_extra_info("peername"))
 
     def _make_room(self) -> bool:
         """Ends the connection that has been without a request for longest, among some: whoever opens many has most of
@@ -282,7 +292,7 @@ class Http1(asyncio.Protocol):
             self._extended = True
             self._deadline = self.loop.call_later(rest, self._too_late)
         elif self._incoming is None and not self._unheaded:
-            self._close()  # nothing was asked: an answer would be taken for that to what is asked next
+            self.abort()  # nothing was asked: an answer would be taken for that to what is asked next
         else:
             self._refuse(408, "the request took too long")
 

@@ -89,7 +89,7 @@ class Forwarding(Protocol):
     """The way to other replicas."""
 
     def owner(self, head: RequestHead) -> tuple[str, str] | None: ...
-    def holder(self, params: Json) -> tuple[str, str] | None: ...
+    def holder(self, head: RequestHead, params: Json) -> tuple[str, str] | None: ...
     async def forward(
         self, exchange: HttpExchange, owner: tuple[str, str], body: bytes, lost: Callable[[], tuple[int, bytes]]
     ) -> bool: ...
@@ -406,7 +406,7 @@ class Listener:
         elif by_header or is_modern(message):
             if isinstance(message, Request):
                 if self._peers is not None and not exchange.is_from_peer:
-                    owner = self._peers.holder(message.params)
+                    owner = self._peers.holder(exchange.head, message.params)
                     if owner is not None:
                         return self._go_on(exchange, principal, message, self._peers, owner)
                 return serve_modern(self._context, exchange, message, principal)

@@ -62,8 +62,10 @@ class PeerForwarding:
             return self._replicas.owner(session_id(head.query)) if head.query else None
         return self._replicas.owner(id.decode("latin-1"))
 
-    def holder(self, params: Json) -> tuple[str, str] | None:
+    def holder(self, head: RequestHead, params: Json) -> tuple[str, str] | None:
         """The replica that gave out what these parameters go on with, where that is another one."""
+        if _HOP in head:
+            return None
         for key in _GOES_ON:
             value = params.get(key)
             if isinstance(value, str) and (owner := self._replicas.owner(value)) is not None:

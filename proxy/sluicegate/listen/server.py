@@ -7,12 +7,9 @@ no exit.
 
 import asyncio
 import socket
-import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, cast
 
 import anyio
@@ -23,6 +20,7 @@ from uvicorn.server import ServerState
 from sluicegate.listen.http1 import Http1
 from sluicegate.listen.http_request import Serve
 from sluicegate.listen.settings import ConnectionLimits
+from sluicegate.listen.tls import Tls, TlsHandshake
 
 RECEIVE_BUFFER: Final = 128 * 1024
 """Bytes of a connection that the system holds for us; Linux doubles it. Left to itself it takes up to 32 MiB each: a
@@ -35,29 +33,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """Files in PEM. With `ca` whoever connects shows a certificate that it signed."""
-
-    cert: Path
-    key: Path
-    ca: Path | None
-
-    def options(self) -> dict[str, Any]:
-        """Of uvicorn."""
-        asked = {} if self.ca is None else {"ssl_ca_certs": str(self.ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
-        return {"ssl_certfile": self.cert, "ssl_keyfile": self.key, **asked}
-
-    def to_peers(self) -> ssl.SSLContext:
-        """For connections to others. Raises `OSError`, which `ssl.SSLError` is, where a file cannot be used."""
-        context = ssl.create_default_context(cafile=self.ca)
-        context.load_cert_chain(self.cert, self.key)
-        return context
-
-
 class AddressServer:
     """`bind` tells the port (asked for 0: any free one), `run` serves until `stop`. Where `bound` are given, they are
-    served and nothing is bound."""
+    served and nothing is bound. Raises `OSError` where a file of `tls` cannot be used."""
 
     def __init__(
         self, serve: Serve, host: str, port: int, wire: ConnectionLimits | None = None, drain: float = 30.0,
@@ -66,6 +44,7 @@ class AddressServer:
         self._address = (host, port)
         self._sockets: list[socket.socket] = list(bound)
         self._serve, self._wire = serve, wire or ConnectionLimits()
+        self._tls = None if tls is None else tls.to_clients()
         self._stopped = anyio.Event()
         self.is_retiring = False
         """Whether it will stop soon, or has."""
@@ -79,15 +58,14 @@ class AddressServer:
                 log_config=None,
                 backlog=backlog,
                 timeout_graceful_shutdown=drain,  # type: ignore[arg-type]  # it takes a float as well
-                **({} if tls is None else tls.options()),
             )
         )
 
-    def _connection(self, server_state: ServerState, first: bytes = b"", **_: object) -> Http1:
+    def _connection(self, server_state: ServerState, first: bytes = b"", **_: object) -> Http1 | TlsHandshake:
         made = Http1(self._serve, self._wire, cast(Any, server_state.connections), server_state.tasks, first)
         if self.is_retiring:
             made.retire()
-        return made
+        return made if self._tls is None else TlsHandshake(made, self._tls)
 
     @property
     def port(self) -> int:
@@ -106,8 +84,7 @@ class AddressServer:
     async def adopt(self, connection: socket.socket, first: bytes) -> None:
         """Serves a connection that another process accepted, and of which it has read `first`."""
         factory = partial(self._connection, self._server.server_state, first)
-        tls = getattr(self._server.config, "ssl", None)
-        _, protocol = await asyncio.get_running_loop().connect_accepted_socket(factory, connection, ssl=tls)
+        _, protocol = await asyncio.get_running_loop().connect_accepted_socket(factory, connection)
         if self.is_stopping:
             protocol.shutdown()
 
