@@ -32,7 +32,7 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class FoundSecrets:
     """`pointers` name the strings that hold a secret (RFC 6901); `is_in_name`: a name of a member is one."""
 
     kinds: tuple[str, ...]
@@ -61,7 +61,7 @@ class Scanner:
             for hit in hits
         ]
 
-    def places(self, value: Any) -> Places:
+    def places(self, value: Any) -> FoundSecrets:
         """Where there are secrets in a JSON value. Raises `TimeoutError`."""
         text, starts, pointers = bytearray(), list[int](), list[str | None]()
         for pointer, part in _strings(value, "", ""):
@@ -74,7 +74,7 @@ class Scanner:
             first, last = bisect_right(starts, secret.start) - 1, bisect_right(starts, secret.end - 1)
             # What begins in a value may go on over the name of the next one, as a key in PEM by lines does.
             held |= dict.fromkeys(one for one in pointers[first:last] if one is not None or pointers[first] is None)
-        return Places(tuple(kinds), tuple(one for one in held if one is not None), None in held)
+        return FoundSecrets(tuple(kinds), tuple(one for one in held if one is not None), None in held)
 
 
 def _strings(value: Any, pointer: str, name: str) -> Iterator[tuple[str | None, str]]:
