@@ -1,17 +1,32 @@
 """Answers that were written and that nobody has read yet: how many bytes of them one principal may have.
 
 A slow reader leaves them in the buffer of its connection. There it has room for some, and a principal may have
-thousands of connections. Of a request it asks whose connection it is, and no more.
+thousands of connections. Knows connections and bytes, no message.
 """
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Final
-
-from sluicegate.listen.http_request import HttpRequest
+from typing import Final, Protocol
 
 _LOOK_EVERY: Final = 0.02
 _FEW: Final = 64
+
+
+class HttpPeer(Protocol):
+    """Who is answered: `unread` are the bytes that wait for it, `lost` is whether it has gone."""
+
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def transport(self) -> asyncio.Transport: ...
+
+    @property
+    def unread(self) -> int: ...
+
+    @property
+    def lost(self) -> bool: ...
+
+    async def drained(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +50,7 @@ class UnreadAnswers:
         self._most = most
         self.held: dict[str, _Unread] = {}
 
-    def note(self, principal: str, peer: HttpRequest) -> None:
+    def note(self, principal: str, peer: HttpPeer) -> None:
         """Something was written to that client, and not all of it has left."""
         mine, one, size = self.held.setdefault(principal, _Unread()), peer.transport, peer.unread
         mine.bytes += size - mine.connections.get(one, 0)
@@ -53,7 +68,7 @@ class UnreadAnswers:
             mine.count(now)
         return mine.bytes > self._most
 
-    async def room(self, principal: str, peer: HttpRequest) -> None:
+    async def room(self, principal: str, peer: HttpPeer) -> None:
         """Returns when an answer may be encoded for that client, or it has gone. Who waits has its turn in order."""
         await peer.drained()
         while not peer.lost and self.is_full(principal):

@@ -140,7 +140,7 @@ def respond(id: RequestId, method: str, outcome: Outcome, revision: str) -> Resp
     if isinstance(outcome, TaskStarted):
         return Response(id, tasks.created_legacy(outcome.task))
     failure = _cannot_ask() if isinstance(outcome, InputRequired) else outcome
-    return Response(id, error=_error(method, failure))
+    return Response(id, error=_error(method, failure, revision))
 
 
 def _cannot_ask() -> Failure:
@@ -148,7 +148,7 @@ def _cannot_ask() -> Failure:
     return Failure(INTERNAL_ERROR, "the server asks for input, which cannot be relayed to a client of this revision")
 
 
-def _error(method: str, failure: Failure) -> Json:
+def _error(method: str, failure: Failure, revision: str) -> Json:
     code, message = failure.code, failure.message
     if code in _MODERN_ONLY_CODES:
         code, message = INTERNAL_ERROR, f"the server refused the relayed request: {message}"
