@@ -24,6 +24,7 @@ from policy_bed import Bed, bearer, bed, client_keys, reason, recorder
 ROOT: Final = Path(__file__).parents[2]
 OPA: Final = "github.com/open-policy-agent/opa@v1.22.4"
 PAIRS, CALLS, BAR = 9, 300, 150.0  # us of CPU a call
+TEXT: Final = "The quick brown fox jumps over the lazy dog. " * 2
 ROWS: Final = "p, role:user, *, *, *, allow\n"
 ALLOWING: Final = """
 import asyncio, sys, uvloop
@@ -78,7 +79,7 @@ def costs(folder: Path) -> bool:
 
 def _cpu(made: Bed, client: httpx.Client, tool: str) -> float:
     """Microseconds of CPU that Sluice takes for one call."""
-    params = {"name": f"fs__{tool}", "arguments": {"text": "a" * 100}, "_meta": META}
+    params = {"name": f"fs__{tool}", "arguments": {"text": TEXT}, "_meta": META}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     headers = {
         "Accept": "application/json, text/event-stream", "MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call",
