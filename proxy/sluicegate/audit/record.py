@@ -114,7 +114,7 @@ class Composer:
         if (login := call.trail.login) is not None:
             extra += self._login_text if login is self._last_login else self._login(login)
         start = f'"type":"intent","time":"{self._stamp()}",{about}'
-        if _is_small(call.params.get("arguments")):
+        if is_small(call.params.get("arguments")):
             return f"{start}{self._asked(call)}{extra}".encode("ascii")
         return lambda: f"{start}{self._asked(call)}{extra}".encode("ascii")
 
@@ -122,11 +122,11 @@ class Composer:
         """`about` is what the intent said; None where there was none."""
         stamp, head = self._stamp(), about or self.about(call)
         if about is None:
-            is_small = _is_small(call.params.get("arguments"))
+            is_short = is_small(call.params.get("arguments"))
         else:
             most = _MAX_AT_ONCE if self._results == "redacted" else _MAX_DIGESTED
-            is_small = self._results == "none" or not isinstance(outcome, Result) or len(outcome.text) <= most
-        if is_small:
+            is_short = self._results == "none" or not isinstance(outcome, Result) or len(outcome.text) <= most
+        if is_short:
             return self._closing(call, stamp, head, about is not None, outcome, seconds)
         return lambda: self._closing(call, stamp, head, about is not None, outcome, seconds)
 
@@ -292,7 +292,7 @@ def trace_of(call: Call) -> str:
     return found[1] if found else ""
 
 
-def _is_small(value: Any) -> bool:
+def is_small(value: Any) -> bool:
     """Whether arguments are searched at once, in the event loop; others are in a thread."""
     left = _MAX_AT_ONCE
     if isinstance(value, dict) and len(value) < _FEW:  # most arguments are a few short texts

@@ -7,7 +7,10 @@ Later rounds of a call were asked about when it came, and keep what was said; a 
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
+
+import anyio.to_thread
 
 from sluicegate.guards.enforce import Decide
 from sluicegate.hooks import messages
@@ -31,6 +34,7 @@ from sluicegate.protocol.model import (
     refuse,
 )
 
+_SHORT: Final = 64 * 1024  # bytes of a result that is redacted in the event loop
 REDACTED: Final = "dev.sluice/redacted"
 """In `_meta` of a result: each hook with the JSON pointers of what it took out."""
 
@@ -107,7 +111,7 @@ async def _judged(
             value, inside_task = inside, value
         elif call.method in ABOUT_A_TASK and call.method != "tasks/result":
             return outcome
-        text = outcome.text if inside_task is None else dump(value)
+        text = outcome.text if inside_task is None else await anyio.to_thread.run_sync(dump, value)
         judged = await _result(call, target, due, hooks, value, text)
         if not isinstance(judged, dict):
             return judged
@@ -116,7 +120,7 @@ async def _judged(
         return Result(judged if inside_task is None else {**inside_task, "result": judged})
     if isinstance(outcome, Failure) and outcome.reason is None:
         value = {"error": {"code": outcome.code, "message": outcome.message, "data": outcome.data}}
-        judged = await _result(call, target, due, hooks, value, dump(value))
+        judged = await _result(call, target, due, hooks, value, await anyio.to_thread.run_sync(dump, value))
         if not isinstance(judged, dict):
             return judged
         error = judged["error"]
@@ -135,7 +139,8 @@ async def _result(
         if verdict.word != "redact":
             continue
         try:
-            left = messages.redacted(left, verdict)
+            work = partial(messages.redacted, left, verdict)
+            left = work() if len(text) <= _SHORT else await anyio.to_thread.run_sync(work)
             marks[verdict.hook] = list(verdict.pointers)
         except NoVerdict as error:  # what it wanted gone is not known: then nothing of it may pass
             said[at] = replace(verdict, word="withhold", reason=str(error))

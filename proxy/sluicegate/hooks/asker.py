@@ -23,7 +23,8 @@ import anyio.to_thread
 import httpx
 import standardwebhooks
 
-from sluicegate.audit.redact import Redactor
+from sluicegate.audit.record import is_small
+from sluicegate.audit.redact import MAX_TEXT, Redactor
 from sluicegate.audit.redact import dump as redacted_json
 from sluicegate.hooks import messages
 from sluicegate.hooks.messages import MAX_ANSWER, NoVerdict
@@ -47,8 +48,8 @@ _AGE: Final = re.compile(r"(?:^|[\s,])max-age=([0-9]{1,9})(?:$|[\s,])", re.IGNOR
 _FLAGS: Final = (b"false", b"true")
 _NONE: Final[tuple[HookSettings, ...]] = ()
 
-Values = Mapping[str, tuple[Json, bytes]]
-"""Each value by its name, with its JSON."""
+Values = Mapping[str, tuple[Json, bytes | None]]
+"""Each value by its name, with its JSON where somebody has made that already."""
 Told = Callable[[HookVerdict], object]
 
 
@@ -64,9 +65,9 @@ class Hook:
         self._lock = anyio.Lock()
         self._cached: OrderedDict[bytes, tuple[float, HookVerdict]] = OrderedDict()
 
-    async def ask(self, on: On, body: bytes, id: str) -> HookVerdict:
-        """Never raises: without an answer the verdict is `failed`."""
-        settings, began, key = self.settings, self._clock(), sha256(body).digest()
+    async def ask(self, on: On, body: bytes, key: bytes, id: str) -> HookVerdict:
+        """`key` is the digest of the body. Never raises: without an answer the verdict is `failed`."""
+        settings, began = self.settings, self._clock()
         cached = self._cached.get(key)
         if cached is not None and cached[0] > began:
             return replace(cached[1], seconds=0.0, is_cached=True)
@@ -181,14 +182,16 @@ class Hooks:
     ) -> tuple[HookVerdict, ...]:
         given = call.params.get("arguments")
         arguments: Json = given if isinstance(given, dict) else {}
-        values = {"arguments": (arguments, dump(arguments)), **values}
-        compose = partial(self._bodies, self._head(on, call, target), target, due, values)
-        is_small = sum(len(text) for _, text in values.values()) <= _SMALL
-        bodies = compose() if is_small else await anyio.to_thread.run_sync(compose)
+        compose = partial(
+            self._bodies, self._head(on, call, target), target, due, {"arguments": (arguments, None), **values}
+        )
+        is_short = is_small(arguments) and sum(len(text or b"") for _, text in values.values()) <= _SMALL
+        bodies = compose() if is_short else await anyio.to_thread.run_sync(compose)
         found: dict[str, HookVerdict] = {}
 
         async def ask(one: HookSettings) -> None:
-            found[one.name] = await self._hooks[one.name].ask(on, bodies[one.form, one.sees_whole], call.trail.id)
+            body, key = bodies[one.form, one.sees_whole]
+            found[one.name] = await self._hooks[one.name].ask(on, body, key, call.trail.id)
 
         if len(due) == 1:
             await ask(due[0])
@@ -217,24 +220,27 @@ class Hooks:
 
     def _bodies(
         self, head: bytes, target: Target, due: Collection[HookSettings], values: Values
-    ) -> dict[tuple[str, bool], bytes]:
-        """The body for each form and view that somebody is due to see."""
-        made: dict[tuple[str, bool], bytes] = {}
+    ) -> dict[tuple[str, bool], tuple[bytes, bytes]]:
+        """The body and its digest for each form and view that somebody is due to see."""
+        made: dict[tuple[str, bool], tuple[bytes, bytes]] = {}
         for is_whole in {one.sees_whole for one in due}:
             shown, is_cut = dict[str, bytes](), False
             for name, (value, text) in values.items():
-                shown[name], cut = (text, False) if is_whole else self._masked(target, value)
+                text = dump(value) if text is None else text
+                shown[name], cut = (text, False) if is_whole else self._masked(target, value, len(text))
                 is_cut = is_cut or cut
             parts = [head, b'"masked":%b,"cut":%b' % (_FLAGS[not is_whole], _FLAGS[is_cut])]
             parts += [b'"%b":%b' % (name.encode("ascii"), text) for name, text in shown.items()]
             body = b",".join(parts) + b"}"
             for form in {one.form for one in due if one.sees_whole == is_whole}:
-                made[form, is_whole] = b'{"input":%b}' % body if form == "opa" else body
+                whole = b'{"input":%b}' % body if form == "opa" else body
+                made[form, is_whole] = whole, sha256(whole).digest()
         return made
 
-    def _masked(self, target: Target, value: Json) -> tuple[bytes, bool]:
-        tool, whole = f"{target.server}/{target.own}", canonical(value)
-        if self._redactor.is_innocent(whole, tool):
+    def _masked(self, target: Target, value: Json, size: int) -> tuple[bytes, bool]:
+        tool = f"{target.server}/{target.own}"
+        # No other thread runs while a value becomes canonical: a long one is walked, which is bounded.
+        if size <= MAX_TEXT and self._redactor.is_innocent(whole := canonical(value), tool):
             return whole.encode("ascii"), False
         masked, is_cut = self._redactor.masked(value, tool, _MAX_TEXT, _MAX_NODES, _MAX_CHARS)
         shown = canonical(masked)  # in one order of members, however it was found: answers are remembered by the text
