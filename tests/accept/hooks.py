@@ -50,7 +50,7 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="sluice-hooks-") as name:
         place = Path(name)
         named = words[words.index("--opa") + 1] if "--opa" in words else ""
-        good = [costs(place / "cost"), agrees(place / "opa", named or built(place))]
+        good = [costs(place / "cost"), agrees(place / "agrees", named or built(place))]
     return 0 if all(good) else 1
 
 
@@ -93,8 +93,8 @@ def _cpu(made: Bed, client: httpx.Client, tool: str) -> float:
 
 
 def _spent(made: Bed) -> float:
-    fields = Path(f"/proc/{made.process.process.pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Seconds of CPU, in nanoseconds; /proc's stat counts in ticks of 10 ms, as long as 30 us of each call."""
+    return time.clock_gettime(~made.process.process.pid << 3 | 2)
 
 
 # ---------------------------------------------------------------- Open Policy Agent

@@ -121,5 +121,14 @@ class Sharing(RuleBasedStateMachine):
         assert all(member.gate.is_settled for member in self.members)
 
 
+def test_a_replica_of_the_version_before_holds_nobody_up() -> None:
+    """Its row says nothing of shares, so it would never be seen to agree."""
+    shares = ConcurrencyShares("a")
+    shares.see({"b": {"policy": "one"}})
+    assert shares.is_agreed
+    shares.see({"b": {"policy": "one"}, "c": {"view": "another"}})
+    assert not shares.is_agreed
+
+
 TestSharing = Sharing.TestCase
 TestSharing.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)

@@ -2,6 +2,7 @@
 
 import time
 
+import anyio
 import pytest
 
 from sluicegate.app import replicas
@@ -73,3 +74,28 @@ def test_how_long_the_store_was_silent_is_told(pair: tuple[Replicas, Replicas]) 
     here, _ = pair
     here.learned(0, "", "one", time.monotonic() - 30)
     assert 30 <= of(here)["sluice_state_stale_seconds"] < 40
+
+
+class SlowClock(MemoryStore):
+    """A store whose answer about the time waited for a connection."""
+
+    waits, ahead = 0.0, 0.0
+
+    async def now(self) -> float:
+        await anyio.sleep(self.waits)
+        return time.time() + self.ahead
+
+
+async def test_an_answer_that_came_late_says_nothing_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, store = Replicas("a", None, 60, "sluice-a"), SlowClock()
+    store.ahead = 100.0
+    await one.look(store)
+    assert one.now() - time.time() == pytest.approx(100, abs=5)
+    monkeypatch.setattr(replicas, "_PROMPT", 0.01)
+    store.waits, store.ahead = 0.05, 500.0
+    await one.look(store)
+    assert one.now() - time.time() == pytest.approx(100, abs=5)
+    store.waits = 0.0
+    monkeypatch.setattr(replicas, "_PROMPT", 0.5)
+    await one.look(store)
+    assert one.now() - time.time() == pytest.approx(500, abs=5)

@@ -301,6 +301,15 @@ MISTAKES = {
         f"hooks: {{dlp: {{url: https://h, on: [approval], secret: {WHSEC}, key: §who}}}}",
         ["unknown-key-name there is no client key who"],
     ),
+    "a hook about nobody": (
+        "servers: {a: {command: x}}\nhooks: {dlp: {url: https://h, on: [call], clients: [§dev]}}",
+        ["wrong-value role:NAME"],
+    ),
+    "a hook with a timeout for nothing": (
+        "servers: {a: {command: x}}\n"
+        f"hooks: {{dlp: {{url: https://h, on: [approval], secret: {WHSEC}, §sees: whole}}}}",
+        ["wrong-value without effect"],
+    ),
     "a hook with a key for nothing": (
         "servers: {a: {command: x}}\nclients: {keys: {who: {hash: "
         f"'{HASH}'}}}}}}\nhooks: {{dlp: {{url: https://h, on: [call], §key: who}}}}",

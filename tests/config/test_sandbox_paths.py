@@ -60,6 +60,34 @@ def test_the_state_is_known_behind_a_link_too(base: Path) -> None:
     assert codes(base, "command: x, sandbox: {read: [../elsewhere]}") == [(6, "sandbox-path")]
 
 
+def test_no_link_on_the_way_to_a_file_of_sluice_may_be_written(base: Path) -> None:
+    """As a secret of Kubernetes: token -> ..data/token, ..data -> ..2026."""
+    (base.parent / "token/file").unlink()
+    (base.parent / "steps/..2026").mkdir(parents=True)
+    (base.parent / "steps/..2026/inner").write_text("info")
+    (base.parent / "steps/..data").symlink_to("..2026")
+    (base.parent / "token/file").symlink_to("../steps/..data/inner")
+    for path in ("../steps", "../steps/..2026", "../token"):
+        assert codes(base, f"command: x, sandbox: {{write: ['{path}']}}") == [(6, "sandbox-path")], path
+    assert codes(base, "command: x, sandbox: {write: [../data]}") == []
+
+
+def test_a_circle_of_links_ends(base: Path) -> None:
+    (base.parent / "token/file").unlink()
+    (base.parent / "token/file").symlink_to("other")
+    (base.parent / "token/other").symlink_to("file")
+    assert (6, "sandbox-path") in codes(base, "command: x, sandbox: {write: [../token]}")
+
+
+def test_what_every_sandbox_has_holds_nothing_of_sluice(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluicegate.config.sandbox.SYSTEM", (str(base.parent / "state"),))
+    found = checked(base, "command: x, sandbox: {}", "image: x", "command: x").findings
+    assert [(one.line, one.code) for one in found] == [(6, "sandbox-path")]
+    assert found[0].message == f"a sandbox has the folders of the system, and so {base}/../state"
+
+
 def test_sluice_itself_may_be_read_and_not_written(base: Path) -> None:
     own = Path(config.__file__).parents[1]
     assert codes(base, f"command: x, sandbox: {{read: ['{own}']}}") == []

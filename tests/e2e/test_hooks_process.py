@@ -266,7 +266,7 @@ def test_explain_names_the_hooks_and_asks_them_only_when_told_to(guarded: Bed, h
 
 @pytest.mark.parametrize("decision", ["once", "deny"])
 def test_who_asked_confirms_what_a_hook_wants_confirmed(guarded: Bed, hook: HookService, decision: str) -> None:
-    """The round that brings the answer goes on with what the hook said when the call came: it is not asked again."""
+    """What the hook said when the call came counts in the round that brings the answer, whatever it says by then."""
     hook.answers = on("call", {"verdict": "ask", "profile": "confirm"})
     about: Json = {"name": "fs__read", "arguments": {"path": "/a"}}
     asked = guarded.ask("user", "tools/call", **about, _meta=ELICITS).json()["result"]
@@ -278,7 +278,38 @@ def test_who_asked_confirms_what_a_hook_wants_confirmed(guarded: Bed, hook: Hook
     answer = guarded.ask("user", "tools/call", **about, **again)
     assert reason(answer) == ("" if decision == "once" else "approval_denied")
     assert len(guarded.seen("fs")) == (decision == "once")
-    assert [one["on"] for one in hook.asked] == (["call", "result"] if decision == "once" else ["call"])
+    asked_about = [one["on"] for one in hook.asked]
+    assert asked_about == (["call", "call", "call", "result"] if decision == "once" else ["call", "call"])
+
+
+def test_a_hook_that_denies_by_the_time_of_the_approval_is_heard(guarded: Bed, hook: HookService) -> None:
+    hook.answers = on("call", {"verdict": "ask", "profile": "one-of-leads"})
+    answer = guarded.call("user", "fs__read", path="/a")
+    id = answer.json()["result"]["_meta"]["dev.sluice/approval"]["id"]
+    vote = {"decision": "approve", "seen_digest": approval(guarded, id)["digest"]}
+    api = f"{guarded.process.admin}/api/v1/approvals/{id}/decisions"
+    assert httpx.post(api, json=vote, headers=bearer("lead"), timeout=20).status_code == 200
+    said = iter([{"verdict": "ask", "profile": "one-of-leads"}, {"verdict": "deny", "reason": "frozen"}])
+    hook.answers = lambda asked: next(said)
+    denied = guarded.call("user", "fs__read", path="/a")
+    assert (reason(denied), text(denied)) == ("denied", 'NOT EXECUTED: the hook gate refused it and says: "frozen".')
+    assert guarded.seen("fs") == []
+    assert approval(guarded, id)["state"] == "superseded"
+
+
+def test_roles_that_the_policy_gives_count(tmp_path: Path, hook: HookService) -> None:
+    rows = f"{ROWS}g, key:user, role:sre\n"
+    with hooked(tmp_path, {"sre": {"url": hook.url, "on": ["call"], "clients": ["role:sre"]}}, rows=rows) as made:
+        hook.answers = on("call", {"verdict": "deny"})
+        assert reason(made.call("user", "fs__read")) == "denied"
+        assert made.seen("fs") == []
+
+
+def test_nothing_is_completed_for_what_hooks_are_about(guarded: Bed, hook: HookService) -> None:
+    ref = {"type": "ref/prompt", "name": "fs__plain"}
+    answer = guarded.ask("user", "completion/complete", ref=ref, argument={"name": "a", "value": "secret"}).json()
+    assert answer["result"]["completion"]["values"] == []
+    assert (guarded.seen("fs"), hook.asked) == ([], [])
 
 
 def test_a_hook_that_is_told_of_approvals_may_deny_them_and_approves_none(tmp_path: Path, hook: HookService) -> None:

@@ -223,14 +223,16 @@ exec {python} {recorder} {folder}
 """
 
 
+@pytest.mark.parametrize("writes", [False, True], ids=["reads", "writes"])
 @pytest.mark.parametrize("runtime", ["docker", "podman"])
 def test_an_image_is_started_by_a_command_line_without_secrets(
-    tmp_path: Path, home: Path, runtime: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, home: Path, runtime: str, writes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No container runs here: the program is a stand-in that writes down what it was given."""
-    programs, data = tmp_path / "bin", tmp_path / "data"
-    programs.mkdir()
-    data.mkdir()
+    programs, data, out = tmp_path / "bin", tmp_path / "data", tmp_path / "out"
+    for folder in (programs, data, out):
+        folder.mkdir()
+    users = {"docker": ["--user", f"{os.getuid()}:{os.getgid()}"], "podman": ["--userns=keep-id"]}
     (tmp_path / "catalog.json").write_text('{"tools": ["look"]}')
     stand_in = programs / runtime
     stand_in.write_text(DOCKER.format(folder=tmp_path, python=sys.executable, recorder=RECORDER))
@@ -239,9 +241,10 @@ def test_an_image_is_started_by_a_command_line_without_secrets(
         (programs / name).symlink_to(str(shutil.which(name)))
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setenv("DOCKER_HOST", "unix:///somewhere")
+    writable = {"write": [str(out)]} if writes else {}
     server = {
         "image": "example/server:1.2", "args": ["--root", str(data)], "env": {"TOKEN": SECRET, "LEVEL": "1"},
-        "sandbox": {"read": [str(data)], "network": "all"}, "era": "legacy",
+        "sandbox": {"read": [str(data)], "network": "all", **writable}, "era": "legacy",
     }  # fmt: skip
     plain = {"image": "example/plain", "required": False}
     with sluice({"servers": {"a": server, "b": plain | {"enabled": False}}}, tmp_path) as process:
@@ -249,12 +252,14 @@ def test_an_image_is_started_by_a_command_line_without_secrets(
         argv = (tmp_path / "argv").read_text().splitlines()
         assert argv == [
             "run", "--rm", "-i", "--init", "--network", "bridge", "--read-only", "--tmpfs", "/tmp", "--cap-drop=ALL",
-            "--security-opt=no-new-privileges", "-v", f"{data}:{data}:ro", "-e", "TOKEN", "-e", "LEVEL",
-            "example/server:1.2", "--root", str(data),
+            "--security-opt=no-new-privileges", *(users[runtime] if writes else []), "-v", f"{data}:{data}:ro",
+            *(["-v", f"{out}:{out}:rw"] if writes else []), "-e", "TOKEN", "-e", "LEVEL", "example/server:1.2",
+            "--root", str(data),
         ]  # fmt: skip
         env = (tmp_path / "env").read_text()
         assert f"TOKEN={SECRET}" in env and "DOCKER_HOST=unix:///somewhere" in env and f"HOME={home}" in env
-        assert rows(process)["a"]["sandbox"] == "container of example/server:1.2: network, 1 to read, 0 to write"
+        has = f"network, 1 to read, {int(writes)} to write"
+        assert rows(process)["a"]["sandbox"] == f"container of example/server:1.2: {has}"
 
 
 def test_an_image_without_a_program_for_it_says_so(

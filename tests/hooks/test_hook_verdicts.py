@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sluicegate.hooks.messages import NoVerdict, read, redacted
@@ -64,7 +64,9 @@ def places(value: Any, path: str = "") -> list[str]:
 
 @given(st.dictionaries(st.text(max_size=3), JSON, min_size=1, max_size=3), st.data())
 def test_what_is_redacted_is_gone_and_nothing_else_changes(value: Any, data: st.DataObject) -> None:
-    pointer = data.draw(st.sampled_from(places(value)))
+    inner = [one for one in places(value) if "/" in one[1:]]  # the first members have the form of a result
+    assume(inner)
+    pointer = data.draw(st.sampled_from(inner))
     made = redacted(value, HookVerdict("h", "result", "redact", pointers=(pointer,)))
     before, after = dict(_leaves(value)), dict(_leaves(made))
     for at, leaf in before.items():

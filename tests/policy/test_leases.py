@@ -150,6 +150,19 @@ def test_what_passed_in_a_long_outage_counts_for_one_window_alone() -> None:
     assert sum(fleet.hit(0) for _ in range(1)) == 1
 
 
+def test_a_total_never_goes_back_after_an_outage() -> None:
+    """The ledger may have had the report whose answer was lost, and counts what is more than that."""
+    clock = Clock()
+    rate = LeasedWindows("tool", 600, 60.0, clock)
+    passed = sum(rate.hit("a") == 0.0 for _ in range(5))
+    (lost,) = rate.report()
+    assert lost.total - lost.base == passed == 5
+    clock.now += DOWN_AFTER + 120
+    assert rate.hit("a") == 0.0
+    (report,) = rate.report()
+    assert (report.base, report.total) == (lost.total, lost.total + 1), "one of this window is new"
+
+
 def test_it_says_when_to_come_again() -> None:
     clock = Clock()
     rate = LeasedWindows("tool", 2, 60.0, clock)

@@ -48,7 +48,8 @@ class ConcurrencyShares:
         marks = sorted({*others, self._mark})
         self._count, self._place = len(marks), marks.index(self._mark)
         self._view = sha256("\n".join(marks).encode()).hexdigest()[:16]
-        self.is_agreed = all(row.get("view") == self._view for row in others.values())
+        # One of the version before shares nothing, and would never agree.
+        self.is_agreed = all(row["view"] == self._view for row in others.values() if "view" in row)
         self._late = frozenset(key for row in others.values() for key in _keys(row.get("over")))
         servers = tuple(self._servers())
         self._shares = {key: self._shares.get(key, 0) for key, _, _ in servers}

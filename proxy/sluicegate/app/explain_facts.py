@@ -202,7 +202,7 @@ async def explain(inner: Core, principal: str, method: str, text: str, arguments
     row = next((row for row in rows if row.where == found.ruling.rule), None)
     source = None if row is None else await in_reader_thread(partial(_source, config, row))
     if config.hooks:
-        about["hooks"] = import_module(_HOOKS).concerned(config, client, found.target)
+        about["hooks"] = import_module(_HOOKS).concerned(config, client, found.target, rulebook.policy.roles_of(client))
     return about | found.as_json() | ({} if source is None else {"source": source})
 
 

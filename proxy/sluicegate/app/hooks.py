@@ -9,7 +9,7 @@ from sluicegate.app import approvals, policy_loading, settings
 from sluicegate.app.pipeline import HookGuards
 from sluicegate.app.services import Services
 from sluicegate.config import Config
-from sluicegate.guards.hooks import call_hooks, result_hooks, with_hooks
+from sluicegate.guards.hooks import asking_again, call_hooks, result_hooks, with_hooks
 from sluicegate.hooks.asker import Hooks
 from sluicegate.hooks.messages import WORDS
 from sluicegate.hooks.settings import HookSettings
@@ -26,7 +26,7 @@ class HookTally:
         self._seconds = {one.name: 0.0 for one in hooks}
         for one in hooks:
             for on in one.on:
-                self._said.update({(one.name, on, word): 0 for word in (*WORDS[on], "failed")})
+                self._said.update({(one.name, on, word): 0 for word in (*WORDS[on], "failed") if on != "approval"})
 
     def add(self, verdict: HookVerdict) -> None:
         self._said[verdict.hook, verdict.on, verdict.word] += 1
@@ -39,15 +39,19 @@ class HookTally:
             yield "sluice_hook_seconds", (hook,), seconds
 
 
-def concerned(config: Config, client: Client, target: Target) -> dict[str, list[str]]:
+def concerned(config: Config, client: Client, target: Target, held: frozenset[str]) -> dict[str, list[str]]:
     """The names of the hooks that are asked about such a call, and about its result."""
     ons: tuple[On, ...] = ("call", "result")
-    return {on: [one.name for one in settings.hooks(config) if one.is_about(on, client, target)] for on in ons}
+    return {on: [one.name for one in settings.hooks(config) if one.is_about(on, client, target, held)] for on in ons}
 
 
-async def ask_about(config: Config, call: Call, target: Target, class_: str) -> tuple[HookVerdict, ...]:
+async def ask_about(
+    config: Config, call: Call, target: Target, class_: str, held: frozenset[str]
+) -> tuple[HookVerdict, ...]:
     """What the hooks of a config say of a call that nobody makes."""
-    hooks = Hooks(settings.hooks(config), approvals.redactor(config), lambda target: class_, lambda: {})
+    hooks = Hooks(
+        settings.hooks(config), approvals.redactor(config), lambda target: class_, dict, roles_of=lambda client: held
+    )
     try:
         return await hooks.about_call(call, target, hooks.due("call", call.client, target))
     finally:
@@ -64,12 +68,14 @@ async def open_hooks(services: Services) -> AsyncIterator[HookGuards]:
     hooks = Hooks(
         named, approvals.redactor(config), judging.judge.classify,
         lambda: policy_loading.profiles(judging.config), tally.add,
+        judging.judge.roles_of, judging.judge.revision,
     )  # fmt: skip
     try:
         yield HookGuards(
             call_hooks(hooks) if hooks.has("call") else None,
             result_hooks(hooks) if hooks.has("result") else None,
             partial(with_hooks, hooks),
+            partial(asking_again, hooks),
         )
     finally:
         await hooks.aclose()

@@ -30,25 +30,32 @@ from sluicegate.metrics import Metrics, client_label
 from sluicegate.policy.outputs import Outputs
 from sluicegate.policy.rates import Windows
 from sluicegate.protocol.input_requests_client import opens_pages
-from sluicegate.protocol.model import Call, Client, Guard, Handler, Outcome
+from sluicegate.protocol.model import Call, Client, Guard, Handler, Outcome, Target
 from sluicegate.router import Cursors, Router
 from sluicegate.router.large_results import LargeResultBounds
 from sluicegate.router.tool_search import SearchDeps
 
 UntilFree = Callable[[str], float]
+Renew = Callable[[Call, Target], Awaitable[Target | None]]
 
 
 def _as_it_is(decide: Decide) -> Decide:
     return decide
 
 
+def _renewed_as_it_is(renew: Renew) -> Renew:
+    return renew
+
+
 @dataclass(frozen=True, slots=True)
 class HookGuards:
-    """Those of the config's hooks; `renewed` makes of a decision one that keeps what hooks have said of the call."""
+    """Those of the config's hooks. `renewed` makes of a decision one that keeps what hooks have said of the call, and
+    `again` has them asked once more before an approval is used."""
 
     call: Guard | None = None
     result: Guard | None = None
     renewed: Callable[[Decide], Decide] = _as_it_is
+    again: Callable[[Renew], Renew] = _renewed_as_it_is
 
 
 NO_HOOKS: Final = HookGuards()
@@ -71,6 +78,7 @@ def pipeline(
     cursors = Cursors(sealer.seal, sealer.unseal, lambda: tables.generations)
     about_task = Late[Handler]()
     asked = approve_deps(config, services.judging, resolver, behind.pins, page_link, hooks.renewed(judge.decide))
+    asking = replace(asked, renew=hooks.again(asked.renew))
     router = Router(behind.servers, behind.lists, resolver, behind.hub, cursors, judge.may_list, judge.may_see,
                     judge.decide, services.store, judge.permission_key,
                     about_task=lambda call: about_task()(call),
@@ -92,7 +100,7 @@ def pipeline(
         wait=services.logins.wait,
         renew=asked.renew,
         current=asked.current,
-        decide=judge.decide,
+        decide=asked.decide,
         opens_pages=opens_pages,
         tells_legacy=lambda: services.judging.config.login.legacy == "error",
         hold_for=config.approvals.hold_for,
@@ -132,7 +140,7 @@ def pipeline(
         ),
         "quota": quota(windows["tool"]) if "tool" in windows else None,
         "call_hooks": hooks.call,
-        "approve": approve(queue, asked, is_task=True),
+        "approve": approve(queue, asking, is_task=True),
         "login": login(replace(logging_in, begin=_no_link)),
         "commit": commit(services.store.spend, audit.intent if audit else None, identity=identity),
         "inspect": inspect(tables.inspection, outputs.check, judge.decide, outputs.prepare),
@@ -140,7 +148,7 @@ def pipeline(
     }
     innermost = towards_servers(services.spans, _timed(router, metrics) if metrics else router)
     again = chain(guards, innermost, RESUMED)
-    guards["approve"] = approve(queue, asked, behind.tasking.approval_tasks(queue, asked.current, again))
+    guards["approve"] = approve(queue, asking, behind.tasking.approval_tasks(queue, asked.current, again))
     about_task.set(chain(guards, innermost, TASK_NOTIFICATIONS))
     guards["login"] = login(logging_in)
     until_free = windows["client"].until_free if "client" in windows else _at_once

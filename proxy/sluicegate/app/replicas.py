@@ -39,6 +39,7 @@ CONFIRM_WITHIN: Final = 12.0
 LOOK_EVERY: Final = 5.0
 """Seconds until the store's clock and the list of all audit logs are looked at again."""
 _SKEWED: Final = 1.0
+_PROMPT: Final = 0.5  # seconds
 _DIFFER_FOR: Final = 60.0
 AGREED_WITHIN: Final = 5
 """Beats that a replica waits at its start for those that live, for one of them may be dead."""
@@ -65,7 +66,7 @@ class Replicas:
         self._logs: list[str] = [log]
         self._policies: set[str] = set()
         self._agreed = time.monotonic()
-        self._ahead = time.time() - time.monotonic()
+        self._ahead, self._is_timed = time.time() - time.monotonic(), False
         self._silent: list[str] = []
         self.shares = ConcurrencyShares(self.mark)
         self.count, self.place = 1, 0
@@ -101,7 +102,9 @@ class Replicas:
         """At what changes seldom. Raises `StoreFailed`."""
         before = time.monotonic()
         there = await store.now()
-        self._ahead = there - (before + time.monotonic()) / 2
+        after = time.monotonic()
+        if after - before < _PROMPT or not self._is_timed:  # one that waited for a connection says little of the time
+            self._ahead, self._is_timed = there - (before + after) / 2, True
         heads = audit_heads.read((await store.scan(audit_heads.HEADS)).values())
         unknown = "" in self._logs  # one of an older version does not say which log it writes
         self._silent = [] if unknown else sorted({head.writer for head in heads}.difference(self._logs))

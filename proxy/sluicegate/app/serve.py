@@ -226,7 +226,7 @@ def _pages(config: Config, inner: Core) -> Iterator[Pages]:
     yield login_pages
     issuer = settings.issuer(config)
     grants = ClientGrants(services.store, services.sealer, config.listen.public_url or "",
-                          lambda: _lasts(config_now()), lambda: _source(config_now()), services.clock)  # fmt: skip
+                          lambda: _lasts(config_now()), lambda: _source(config_now()))  # fmt: skip
     services.identities.clients.take_issued(Issued(ACCESS.encode(), partial(_issued, services, grants), grants.lives))
     directory = ClientDirectory(services.sealer, Fetcher(services.egress), issuer)
     yield IssuerPages(

@@ -105,7 +105,8 @@ ClientOf = Callable[[str, tuple[str, ...], bool | None], Client | None]
 
 
 def receivers(
-    config: Config, transport: str, client_of: ClientOf = lambda principal, roles, is_admin: None
+    config: Config, transport: str, client_of: ClientOf = lambda principal, roles, is_admin: None,
+    roles_of: Callable[[Client], frozenset[str]] = lambda client: frozenset(),
 ) -> tuple[Receiver, ...]:
     """Those of `approvals.notify`, and the hooks that are told of approvals."""
     console = console_url(config) if transport == "http" else ""  # on stdio there is no admin port
@@ -117,7 +118,7 @@ def receivers(
         for webhook in config.approvals.notify
     )  # fmt: skip
     told = (one for one in hooks(config) if "approval" in one.on)
-    return *notified, *(Receiver(one.url, one.secret, about=partial(told_of, one, client_of)) for one in told)
+    return *notified, *(Receiver(one.url, one.secret, about=partial(told_of, one, client_of, roles_of)) for one in told)
 
 
 def hooks(config: Config) -> tuple[HookSettings, ...]:
@@ -131,11 +132,14 @@ def hooks(config: Config) -> tuple[HookSettings, ...]:
     )  # fmt: skip
 
 
-def told_of(hook: HookSettings, client_of: ClientOf, approval: Approval) -> bool:
+def told_of(
+    hook: HookSettings, client_of: ClientOf, roles_of: Callable[[Client], frozenset[str]], approval: Approval
+) -> bool:
     """Whether a hook hears of such an approval."""
     binding = approval.binding
     client = client_of(binding.principal, binding.roles, False) or Client(binding.principal, binding.roles)
-    return hook.is_about("approval", client, Target(binding.server, binding.kind, binding.own, approval.public))
+    target = Target(binding.server, binding.kind, binding.own, approval.public)
+    return hook.is_about("approval", client, target, roles_of(client))
 
 
 def console_url(config: Config) -> str:

@@ -113,8 +113,8 @@ class Webhooks:
 
     async def _tell(self, http: httpx.AsyncClient, receiver: Receiver, approval: Approval) -> None:
         key, pause, store = f"{_DELIVERED}{receiver.mark}/{approval.id}", self._pause, self._queue.book.store
-        url, body = _request(receiver, approval, await self._queue.book.shown(approval.id))
         try:
+            url, body = _request(receiver, approval, await self._queue.book.shown(approval.id))
             while await store.get(key) is None and await self._is_needed(approval):
                 async with self._limit:
                     wait = await self._send(http, receiver, approval, url, body)

@@ -24,6 +24,7 @@ from sluicegate.policy.explain import EXIT, Explanation, render
 from sluicegate.policy.facts import Facts
 from sluicegate.policy.hooked import HookVerdict, combine
 from sluicegate.policy.roles import principal_of
+from sluicegate.policy.rulebook import Rulebook
 from sluicegate.policy.target import KINDS, METHODS, plain
 from sluicegate.protocol.model import Call, Client, Decision, Trail, Verdict
 from sluicegate.store import StoreFailed
@@ -89,8 +90,8 @@ def explain(
     for note in explain_facts.notes(loaded, facts, client):
         info(f"note: {note}")
     if isinstance(found, Explanation):
-        concerned = app_hooks.concerned(loaded, client, found.target)
-        said, code = _ask_hooks(loaded, found, method, args) if hooks else ((), found.exit_code)
+        concerned = app_hooks.concerned(loaded, client, found.target, book.policy.roles_of(client))
+        said, code = _ask_hooks(loaded, book, found, method, args) if hooks else ((), found.exit_code)
         data = found.as_json() | {"hooks": concerned}
         lines = [f"  hooks   on {on}: {', '.join(names)}" for on, names in concerned.items() if names]
         if hooks:
@@ -103,14 +104,15 @@ def explain(
 
 
 def _ask_hooks(
-    config: Config, found: Explanation, method: str, args: str | None
+    config: Config, book: Rulebook, found: Explanation, method: str, args: str | None
 ) -> tuple[tuple[HookVerdict, ...], int]:  # fmt: skip
     """What each hook says, and the exit code of that and the decision together. Of a denied call none is told."""
     if found.verdict is Verdict.DENY:
         return (), found.exit_code
     params = {"arguments": _arguments(args) or {}}
     call = Call(found.client, _METHOD_OF[KINDS[method]], params, target=found.target, trail=Trail("explain"))
-    verdicts = anyio.run(app_hooks.ask_about, config, call, found.target, found.classified.name)
+    held = book.policy.roles_of(found.client)
+    verdicts = anyio.run(app_hooks.ask_about, config, call, found.target, found.classified.name, held)
     ruling = found.ruling if found.granted is None else replace(found.ruling, verdict=Verdict.ALLOW, profile="")
     return verdicts, EXIT[combine(ruling, verdicts, policy_loading.profiles(config)).verdict]
 

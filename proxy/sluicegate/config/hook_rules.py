@@ -50,7 +50,23 @@ def _is_about(globs: tuple[str, ...], key: str) -> bool:
     return not globs or any(fnmatchcase(key, glob) for glob in globs)
 
 
+def _clients_can_be_matched(config: Config) -> Iterator[Problem]:
+    for name, hook in config.hooks.items():
+        for at, glob in enumerate(hook.clients):
+            if ":" not in glob and "*" not in glob and glob not in ("local", "anonymous"):
+                hint = "write key:NAME, jwt:ISSUER#SUB, role:NAME, group:NAME, local or anonymous"
+                yield Problem(("hooks", name, "clients", at), "wrong-value", "no client or role is called so", hint)
+
+
+def _nothing_is_ignored(config: Config) -> Iterator[Problem]:
+    for name, hook in config.hooks.items():
+        for key in ("timeout", "on_failure", "sees", "form"):
+            if set(hook.on) == {"approval"} and key in hook.model_fields_set:
+                message = "it is without effect where a hook is only told of approvals"
+                yield Problem(("hooks", name, key), "wrong-value", message, "remove this key", at_key=True)
+
+
 RULES: Final[tuple[Callable[[Config], Iterator[Problem]], ...]] = (
     _hooks_are_told_over_https, _hooks_are_about_something, _hooks_on_approvals_can_be_believed,
-    _judged_results_are_whole,
+    _judged_results_are_whole, _clients_can_be_matched, _nothing_is_ignored,
 )  # fmt: skip

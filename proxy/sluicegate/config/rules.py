@@ -17,7 +17,7 @@ from sluicegate.config.hook_rules import RULES as HOOK_RULES
 from sluicegate.config.login import ServerLogin
 from sluicegate.config.models import Config, HttpServer, ImageServer, StdioServer
 from sluicegate.config.names import LOCAL_URL
-from sluicegate.config.sandbox import problems, runner
+from sluicegate.config.sandbox import in_each, problems, runner
 from sluicegate.config.units import Address
 
 OTEL: Final = "opentelemetry.exporter.otlp.proto.http"
@@ -362,9 +362,14 @@ def _sandboxes_hold(config: Config) -> Iterator[Problem]:
         "the config, or a file that it names": (*config.files, *(file for _, file in named_files(config))),
     }
     writable = {path for _, sandbox in boxed.values() for path in sandbox.write}
+    private = (*config.files, *(file for at, file in named_files(config) if at[-1] not in ("cert", "ca", "client_ca")))
+    bare = in_each((config.state.dir, config.audit.path.parent, *private))
     for key, (server, sandbox) in boxed.items():
         where = ("servers", key)
         yield from problems((*where, "sandbox"), sandbox, kept, writable)
+        if bare and not isinstance(server, ImageServer):
+            message = f"a sandbox has the folders of the system, and so {bare[0]}"
+            yield Problem((*where, "sandbox"), "sandbox-path", message, "move that file or folder", at_key=True)
         if isinstance(server, ImageServer):
             for name in ("read", "write"):
                 if any(":" in str(path) for path in getattr(sandbox, name)):

@@ -15,6 +15,8 @@ from sluicegate.config.units import FilePath
 
 SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 """Folders that a sandbox by bubblewrap has, to read."""
+_CERTIFICATES: Final = ("/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/pki/ca-trust")
+_MOST_LINKS: Final = 40  # as path_resolution(7) has it
 _KERNEL: Final = ("/proc", "/dev", "/sys")
 _RUNNERS: Final = frozenset({"npx", "uvx", "pipx", "bunx"})
 _OURS: Final = (str(Path(__file__).parents[1]), sys.prefix)
@@ -69,9 +71,27 @@ def _held(path: Path, kept: Kept, is_written: bool) -> str:
     own = {"Sluice's program": map(Path, _OURS)} if is_written else {}
     closed = {"what it tells of other processes": map(Path, _KERNEL), **kept, **own}
     for what, ones in closed.items():
-        if any(path.is_relative_to(one) or one.is_relative_to(path) for one in map(_real, ones)):
+        if any(path.is_relative_to(way) or way.is_relative_to(path) for one in ones for way in _ways(one)):
             return what
     return "your home folder" if _real(Path(os.path.expanduser("~"))).is_relative_to(path) else ""
+
+
+def in_each(kept: Collection[Path]) -> list[Path]:
+    """What of that lies in the folders of the system, which each sandbox by bubblewrap has."""
+    folders = [_real(Path(one)) for one in (*SYSTEM, *_CERTIFICATES)]
+    return [one for one in kept if any(_real(one).is_relative_to(folder) for folder in folders)]
+
+
+def _ways(path: Path) -> Iterator[Path]:
+    """Every place that leads to a file: who may write one of them may put another file there."""
+    for _ in range(_MOST_LINKS):
+        path = Path(os.path.normpath(path))
+        yield path
+        yield _real(path.parent) / path.name
+        link = next((one for one in (*reversed(path.parents), path) if one.is_symlink()), None)
+        if link is None:
+            return
+        path = link.parent / os.readlink(link) / path.relative_to(link)
 
 
 def _real(path: Path) -> Path:

@@ -24,6 +24,7 @@ from sluicegate.approval.vote_request import VoteRefused
 from sluicegate.audit.redact import Redactor
 from sluicegate.guards.approval_tasks import ApprovalTasks
 from sluicegate.guards.enforce import CheckArguments, refused_arguments
+from sluicegate.policy.hooked import hook_of
 from sluicegate.policy.profiles import ApprovalProfile
 from sluicegate.policy.rules import Ruling
 from sluicegate.protocol.input_forms import InputRefusal
@@ -312,6 +313,8 @@ class _ApprovalFlow:
                 self.call, self.target, self.decision = replace(self.call, target=target), target, decision
                 return None
         await self.queue.end(approval.id, "superseded")
+        if decision is not None and decision.verdict is Verdict.DENY and hook_of(decision.rule):
+            return refuse(self.call.method, "denied", f"NOT EXECUTED: {decision.reason}.")
         if target is None or decision is None or decision.verdict is Verdict.DENY:
             return not_found(self.call.method, self.call.params)
         return await self.inner(replace(self.call, target=target))

@@ -2,17 +2,19 @@
 
 The first stands behind the rates and before `approve`: a hook may refuse a call, or want a person asked, and changes
 nothing of it. The second stands innermost: what it leaves of an answer is inspected as the server's own words are.
-Later rounds of a call were asked about when it came, and keep what was said; a task that waited is asked about anew.
+Rounds of a call that has begun keep what was said when it came. Before an approval is used, hooks are asked once more.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import anyio.to_thread
 
+from sluicegate.guards import settled
 from sluicegate.guards.enforce import Decide
+from sluicegate.guards.inspect import TASK_STATE
 from sluicegate.hooks import messages
 from sluicegate.hooks.asker import Hooks
 from sluicegate.hooks.messages import NoVerdict
@@ -23,6 +25,7 @@ from sluicegate.protocol.jsonrpc import Json, Malformed, dump
 from sluicegate.protocol.methods import ABOUT_A_TASK, TARGET_KINDS
 from sluicegate.protocol.model import (
     Call,
+    Client,
     Decision,
     Failure,
     Guard,
@@ -30,10 +33,14 @@ from sluicegate.protocol.model import (
     Outcome,
     Result,
     Target,
+    TaskStarted,
     Verdict,
     refuse,
 )
 
+Renew = Callable[[Call, Target], Awaitable[Target | None]]
+_WITHHELD: Final = "This was executed, but its answer is withheld: {}."
+_NOTHING: Final = Result({"completion": {"values": [], "hasMore": False}})
 _SHORT: Final = 64 * 1024  # bytes of a result that is redacted in the event loop
 REDACTED: Final = "dev.sluice/redacted"
 """In `_meta` of a result: each hook with the JSON pointers of what it took out."""
@@ -42,19 +49,30 @@ REDACTED: Final = "dev.sluice/redacted"
 def call_hooks(hooks: Hooks) -> Guard:
     def guard(call: Call, inner: Handler) -> Awaitable[Outcome]:
         target, trail = call.target, call.trail
-        if target is None or call.method not in TARGET_KINDS or target.is_part:
+        if target is None or target.is_part:
             return inner(call)
-        if trail.round is not None:
-            _restore(call, hooks)
+        if call.method == "completion/complete":
+            return settled(_NOTHING) if _concerned(hooks, call.client, target) else inner(call)
+        if call.method not in TARGET_KINDS:
             return inner(call)
-        due = hooks.due("call", call.client, target)
-        return _ask(call, target, due, inner, hooks) if due else inner(call)
+        asked = _asked_before(call, hooks)
+        due = () if trail.has_begun else hooks.due("call", call.client, target)
+        if not due and not asked:
+            return inner(call)
+        return _ask(call, target, due, asked, inner, hooks)
 
     return guard
 
 
-async def _ask(call: Call, target: Target, due: Sequence[HookSettings], inner: Handler, hooks: Hooks) -> Outcome:
-    verdicts = await hooks.about_call(call, target, due)
+def _concerned(hooks: Hooks, client: Client, target: Target) -> bool:
+    return bool(hooks.due("call", client, target) or hooks.due("result", client, target))
+
+
+async def _ask(
+    call: Call, target: Target, due: Sequence[HookSettings], asked: tuple[HookVerdict, ...], inner: Handler,
+    hooks: Hooks,
+) -> Outcome:  # fmt: skip
+    verdicts = asked + (await hooks.about_call(call, target, due) if due else ())
     ruling = combine(call.trail.decisions[-1], verdicts, hooks.profiles())
     call.trail.add(ruling)
     if ruling.verdict is Verdict.DENY:
@@ -62,13 +80,13 @@ async def _ask(call: Call, target: Target, due: Sequence[HookSettings], inner: H
     return await inner(call)
 
 
-def _restore(call: Call, hooks: Hooks) -> None:
-    """The approval that this round goes on with was asked for by a hook. That stands in the round's sealed state."""
+def _asked_before(call: Call, hooks: Hooks) -> tuple[HookVerdict, ...]:
+    """What the hook said whose approval this round goes on with, or answers: it stands in the round's sealed state."""
     ref = call.trail.approval_ref
-    name = "" if ref is None else hook_of(ref.rule)
-    if ref is not None and name and hooks.is_known(name):
-        verdict = HookVerdict(name, "call", "ask", profile=ref.profile)
-        call.trail.add(combine(call.trail.decisions[-1], (verdict,), hooks.profiles()))
+    name = "" if ref is None or ref.is_login else hook_of(ref.rule)
+    if ref is None or not hooks.is_known(name):
+        return ()
+    return (HookVerdict(name, "call", "ask", profile=ref.profile),)
 
 
 def with_hooks(hooks: Hooks, decide: Decide) -> Decide:
@@ -81,8 +99,21 @@ def with_hooks(hooks: Hooks, decide: Decide) -> Decide:
     return again
 
 
+def asking_again(hooks: Hooks, renew: Renew) -> Renew:
+    """Asks once more before an approval is used: hours may have gone by."""
+
+    async def renewed(call: Call, target: Target) -> Target | None:
+        found = await renew(call, target)
+        if found is not None and (due := hooks.due("call", call.client, found)):
+            call.trail.add(noted(call.trail.decisions[-1], await hooks.about_call(call, found, due)))
+        return found
+
+    return renewed
+
+
 def result_hooks(hooks: Hooks) -> Guard:
-    """Judges results, errors of servers, and the results that a task's state carries."""
+    """Judges results and errors of servers, and those that a task's state carries. Of the state itself only what has a
+    form of its own is left."""
 
     def guard(call: Call, inner: Handler) -> Awaitable[Outcome]:
         target = call.target
@@ -98,34 +129,63 @@ async def _judge(call: Call, target: Target, due: Sequence[HookSettings], inner:
     outcome = await inner(call)
     try:
         return await _judged(call, target, due, hooks, outcome)
-    except Malformed:  # JSON cannot say it: who would send it says so
-        return outcome
+    except Malformed:  # JSON cannot say it, so no hook can look at it
+        return refuse(call.method, "result_withheld", "This was executed, but its answer is no JSON: it is withheld.")
 
 
 async def _judged(
     call: Call, target: Target, due: Sequence[HookSettings], hooks: Hooks, outcome: Outcome
 ) -> Outcome:  # fmt: skip
+    if isinstance(outcome, TaskStarted):
+        return TaskStarted(_state(outcome.task))
     if isinstance(outcome, Result) and outcome.reason is None:
-        value, inside_task = outcome.value, None
-        if call.method in ABOUT_A_TASK and isinstance(inside := value.get("result"), dict):
-            value, inside_task = inside, value
-        elif call.method in ABOUT_A_TASK and call.method != "tasks/result":
-            return outcome
-        text = outcome.text if inside_task is None else await anyio.to_thread.run_sync(dump, value)
-        judged = await _result(call, target, due, hooks, value, text)
-        if not isinstance(judged, dict):
-            return judged
-        if judged is value:
-            return outcome
-        return Result(judged if inside_task is None else {**inside_task, "result": judged})
+        if call.method in ABOUT_A_TASK and call.method != "tasks/result":
+            return await _task(call, target, due, hooks, outcome.value)
+        judged = await _result(call, target, due, hooks, outcome.value, outcome.text)
+        return outcome if judged is outcome.value else Result(judged) if isinstance(judged, dict) else judged
     if isinstance(outcome, Failure) and outcome.reason is None:
-        value = {"error": {"code": outcome.code, "message": outcome.message, "data": outcome.data}}
-        judged = await _result(call, target, due, hooks, value, await anyio.to_thread.run_sync(dump, value))
+        judged = await _error(
+            call, target, due, hooks, {"code": outcome.code, "message": outcome.message, "data": outcome.data}
+        )
         if not isinstance(judged, dict):
             return judged
-        error = judged["error"]
-        return replace(outcome, message=str(error["message"]), data=error["data"])
+        return replace(outcome, message=str(judged["message"]), data=judged["data"])
     return outcome
+
+
+async def _task(call: Call, target: Target, due: Sequence[HookSettings], hooks: Hooks, task: Json) -> Outcome:
+    """A task with what hooks leave of its result or error. A refusal is its result: the client follows the task."""
+    shown = _state(task)
+    for name, judging in (("result", _whole), ("error", _error)):
+        if not isinstance(part := task.get(name), dict):
+            continue
+        judged = await judging(call, target, due, hooks, part)
+        if isinstance(judged, dict):
+            shown[name] = judged
+        else:
+            told = refuse("tools/call", "result_withheld", judged.message if isinstance(judged, Failure) else "")
+            assert isinstance(told, Result)
+            return Result({**shown, "status": "completed", "result": told.value}, reason=told.reason)
+    if isinstance(requests := task.get("inputRequests"), dict):
+        shown["inputRequests"] = requests  # questions to a client, which hooks do not judge
+    return Result(shown)
+
+
+def _state(task: Json) -> Json:
+    return {key: part for key, part in task.items() if key in TASK_STATE}
+
+
+async def _whole(
+    call: Call, target: Target, due: Sequence[HookSettings], hooks: Hooks, value: Json
+) -> Json | Outcome:
+    return await _result(call, target, due, hooks, value, await anyio.to_thread.run_sync(dump, value))
+
+
+async def _error(
+    call: Call, target: Target, due: Sequence[HookSettings], hooks: Hooks, error: Json
+) -> Json | Outcome:
+    judged = await _whole(call, target, due, hooks, {"error": error})
+    return judged["error"] if isinstance(judged, dict) else judged
 
 
 async def _result(
@@ -147,11 +207,12 @@ async def _result(
     _record(call, tuple(said))
     refusing = next((one for one in said if one.refuses), None)
     if refusing is not None:
-        return refuse(call.method, "result_withheld", f"This was executed, but its answer is withheld: {refusing}.")
+        return refuse(call.method, "result_withheld", _WITHHELD.format(refusing))
     if not marks:
         return value
-    if "error" not in value or "content" in value:
-        left = union_members.result("tools/call" if call.method in ABOUT_A_TASK else call.method, left)
+    if "error" in value and "content" not in value:
+        return left
+    left = union_members.result("tools/call" if call.method in ABOUT_A_TASK else call.method, left)
     meta = left.get("_meta")
     return {**left, "_meta": {**(meta if isinstance(meta, dict) else {}), REDACTED: marks}}
 

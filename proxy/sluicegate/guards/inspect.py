@@ -61,7 +61,7 @@ WORDS: Final = {
 # A schema that may not be used is the server's own affair: the result is as good as one that promised nothing.
 _HARMLESS: Final = frozenset({"output_schema_unused"})
 # What a client needs of a task: its state is not withheld as a whole, for the client could not follow the task.
-_STATE: Final = frozenset({"taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs"})
+TASK_STATE: Final = frozenset({"taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs"})
 _MAX_CLEANED: Final = 64 * 1024
 """Characters of a notification that has hidden ones: all of it is cleaned in one step of the event loop."""
 _MAX_AT_ONCE: Final = 1024 * 1024
@@ -175,7 +175,7 @@ def inspect_task_state(inspected: InspectParams, server: str, task: Json) -> Jso
     shown = inspected(server, task)
     if shown is not None:
         return shown
-    return {key: part for key, part in task.items() if key in _STATE and inspected(server, {key: part}) is not None}
+    return {key: part for key, part in task.items() if key in TASK_STATE and inspected(server, {key: part}) is not None}
 
 
 def _clean(value: Any, found: set[str]) -> Any:
@@ -221,7 +221,7 @@ async def _inspect_task(
     reason = None
     shown: Json = await _clean_in_turns({key: part for key, part in task.items() if key not in _PARTS}, found, budget)
     if found and strict:
-        needed = {key: part for key, part in task.items() if key in _STATE}
+        needed = {key: part for key, part in task.items() if key in TASK_STATE}
         shown = inspect_task_state(inspected, target.server, needed)
     elif found:
         shown = _marked(shown, found)

@@ -136,14 +136,17 @@ class Hook:
 
 
 class Hooks:
-    """`classify` gives a target's class; `profiles` are those that a hook may name; `told` hears of each verdict."""
+    """`classify` gives a target's class; `profiles` are those that a hook may name; `told` hears of each verdict.
+    `roles_of` gives the roles of a client by the policy of that `revision`."""
 
     def __init__(
         self, settings: Sequence[HookSettings], redactor: Redactor, classify: Callable[[Target], str],
         profiles: Callable[[], Mapping[str, ApprovalProfile]], told: Told = lambda verdict: None,
+        roles_of: Callable[[Client], frozenset[str]] = lambda client: frozenset(), revision: Callable[[], str] = str,
     ) -> None:  # fmt: skip
         self._hooks = {one.name: Hook(one) for one in settings}
         self._redactor, self._classify, self.profiles, self._told = redactor, classify, profiles, told
+        self._roles_of, self._revision = roles_of, revision
         self._due: dict[tuple[Any, ...], tuple[HookSettings, ...]] = {}
         self._heads: dict[tuple[Any, ...], bytes] = {}
         self._ons = frozenset().union(*(one.on for one in settings))
@@ -155,12 +158,14 @@ class Hooks:
         """Those that are asked, in the order of the config."""
         if on not in self._ons:
             return _NONE
-        key = on, client.principal, client.roles, target.server, target.kind, target.own
+        key = on, client.principal, client.roles, target.server, target.kind, target.own, self._revision()
         found = self._due.get(key)
         if found is None:
             if len(self._due) >= _MAX_DUE:
                 self._due.clear()
-            found = tuple(one.settings for one in self._hooks.values() if one.settings.is_about(on, client, target))
+            held = self._roles_of(client)
+            named = (one.settings for one in self._hooks.values())
+            found = tuple(one for one in named if one.is_about(on, client, target, held))
             self._due[key] = found
         return found
 
@@ -191,7 +196,7 @@ class Hooks:
 
         async def ask(one: HookSettings) -> None:
             body, key = bodies[one.form, one.sees_whole]
-            found[one.name] = await self._hooks[one.name].ask(on, body, key, call.trail.id)
+            found[one.name] = await self._hooks[one.name].ask(on, body, key, f"{call.trail.id}-{on}")
 
         if len(due) == 1:
             await ask(due[0])
@@ -207,16 +212,23 @@ class Hooks:
     def _head(self, on: On, call: Call, target: Target) -> bytes:
         """Who calls what, as JSON without its end. Most calls are of a few clients and tools."""
         client, class_, name = call.client, self._classify(target), call.client.info.get("name")
+        name = name[: messages.MAX_NAME] if isinstance(name, str) else ""  # a client may write megabytes
         key = (
             on, call.method, client.principal, client.roles, client.owner, client.revision, client.toolset,
-            name if isinstance(name, str) else "", target.server, target.kind, target.own, target.public, class_,
+            name, target.server, target.kind, target.own, target.public, class_,
         )  # fmt: skip
         head = self._heads.get(key)
         if head is None:
             if len(self._heads) >= _MAX_DUE:
                 self._heads.clear()
-            head = self._heads[key] = dump(messages.about(on, call, target, class_))[:-1]
+            head = self._heads[key] = dump(self._about(on, call, target, class_, name))[:-1]
         return head
+
+    def _about(self, on: On, call: Call, target: Target, class_: str, name: str) -> Json:
+        if target.kind == "res":  # a URI may hold a credential
+            own, public = (self._redactor.written(text) for text in (target.own, target.public))
+            target = replace(target, own=own, public=public)
+        return messages.about(on, call, target, class_, name)
 
     def _bodies(
         self, head: bytes, target: Target, due: Collection[HookSettings], values: Values

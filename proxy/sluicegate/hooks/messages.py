@@ -14,6 +14,8 @@ from sluicegate.protocol.model import Call, Target
 
 MAX_ANSWER: Final = 64 * 1024
 MAX_REASON: Final = 300
+MAX_NAME: Final = 128
+_MAX_PROFILE: Final = 32
 MAX_POINTERS: Final = 100
 _SHORT: Final = 512  # bytes
 MAX_POINTER: Final = 512
@@ -28,14 +30,14 @@ class NoVerdict(ValueError):
     """An answer that says nothing that a hook may say. The text repeats nothing of it."""
 
 
-def about(on: On, call: Call, target: Target, class_: str) -> Json:
+def about(on: On, call: Call, target: Target, class_: str, name: str) -> Json:
     """Who calls what. The same call of the same client gives the same text: the id and the time are headers."""
-    client, name = call.client, call.client.info.get("name")
+    client = call.client
     return {
         "version": 1, "on": on, "method": call.method,
         "client": {
             "principal": client.principal, "roles": list(client.roles), "owner": client.owner,
-            "name": visible(name)[:MAX_REASON] if isinstance(name, str) else "", "revision": client.revision,
+            "name": visible(name)[:MAX_NAME], "revision": client.revision,
             "toolset": client.toolset,
         },
         "server": target.server, "kind": target.kind, "name": target.own, "public": target.public, "class": class_,
@@ -58,7 +60,7 @@ def _read(on: On, form: str, hook: str, data: bytes) -> HookVerdict:
     if not isinstance(word, str) or word not in WORDS[on]:
         raise NoVerdict(f"its answer has no verdict on a {on}")
     profile, pointers = value.get("profile", ""), value.get("redact", [])
-    if word == "ask" and not (isinstance(profile, str) and profile):
+    if word == "ask" and not (isinstance(profile, str) and 0 < len(profile) <= _MAX_PROFILE):
         raise NoVerdict("its answer names no profile")
     if word == "redact":
         _check_pointers(pointers)
@@ -102,6 +104,8 @@ def redacted(value: Json, verdict: HookVerdict) -> Json:
     """A copy of a result without what a hook redacts. Raises `NoVerdict` where there is no such place."""
     mark = f"[redacted by the hook {verdict.hook}]"
     for pointer in verdict.pointers:
+        if "/" not in pointer[1:]:
+            raise NoVerdict("it redacts a member that each result must have in its form")
         value = _without(value, [part.replace("~1", "/").replace("~0", "~") for part in pointer[1:].split("/")], mark)
     return value
 
@@ -121,4 +125,6 @@ def _replaced(name: str, value: Any, mark: str) -> Any:
     """What stands in its place. Blocks of content stay blocks (2026-07-28 schema, ContentBlock), and data is base64."""
     if name in ("data", "blob") and isinstance(value, str):
         return ""
-    return {"type": "text", "text": mark} if isinstance(value, dict) and "type" in value else mark
+    if isinstance(value, dict):
+        return {"type": "text", "text": mark} if not name and "type" in value else {}
+    return [] if isinstance(value, list) else mark

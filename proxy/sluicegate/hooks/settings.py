@@ -1,6 +1,6 @@
 """One hook, as the config has it, and which calls it is about. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,12 +27,13 @@ class HookSettings:
     secret: str = ""
     form: Literal["json", "opa"] = "json"
 
-    def is_about(self, on: On, client: Client, target: Target) -> bool:
+    def is_about(self, on: On, client: Client, target: Target, held: Collection[str] = ()) -> bool:
+        """`held` are the roles that the policy gives the client, beside those that it came with."""
         if on not in self.on or not _matches(self.servers, target.server):
             return False
         if self.tools and (target.kind != "tool" or not _matches(self.tools, target.own)):
             return False
-        return not self.clients or any(_matches(self.clients, one) for one in (client.principal, *client.roles))
+        return not self.clients or any(_matches(self.clients, one) for one in (client.principal, *client.roles, *held))
 
     def __repr__(self) -> str:
         return f"HookSettings({self.name})"

@@ -124,7 +124,9 @@ class RateLease:
 
     def void(self, most: int) -> None:
         """Nothing is leased any more. Of what has passed meanwhile `most` still count."""
-        self._held, self._fresh = 0, min(self._fresh, most)
+        kept = min(self._fresh, most)
+        self._base += self._fresh - kept  # a total never goes back: the engine counts what is more than the last
+        self._held, self._fresh = 0, kept
 
     def wait(self, now: float, every: float) -> float:
         """Seconds until one more may be free."""

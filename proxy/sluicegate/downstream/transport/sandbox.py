@@ -53,6 +53,9 @@ def container(sandbox: Sandbox, program: str, command: Sequence[str], names: Seq
     """The command line of docker or podman. `names` are the variables that the container gets."""
     words = [program, "run", "--rm", "-i", "--init", "--network", "bridge" if sandbox.has_network else "none"]
     words += ["--read-only", "--tmpfs", "/tmp", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
+    if sandbox.write:  # what the image's root writes would be root's here, programs with its rights among it
+        is_podman = os.path.basename(program) == "podman"
+        words += ["--userns=keep-id"] if is_podman else ["--user", f"{os.getuid()}:{os.getgid()}"]
     for mode, paths in (("ro", sandbox.read), ("rw", sandbox.write)):
         for path in sorted(paths):
             words += ["-v", f"{path}:{path}:{mode}"]

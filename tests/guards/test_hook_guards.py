@@ -1,0 +1,134 @@
+"""What hooks leave of tasks and of rounds, by a real hook and the guards alone."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hook_service import HookService, hook_service
+
+from sluicegate.audit.redact import Redactor
+from sluicegate.guards.hooks import call_hooks, result_hooks
+from sluicegate.hooks.asker import Hooks
+from sluicegate.hooks.settings import HookSettings
+from sluicegate.policy.profiles import BUILT_IN
+from sluicegate.policy.rules import Ruling
+from sluicegate.protocol.model import (
+    LOGIN_PROFILE,
+    ApprovalRef,
+    Call,
+    Client,
+    Failure,
+    Outcome,
+    Result,
+    Target,
+    TaskStarted,
+    Trail,
+    Verdict,
+)
+
+ANN = Client("key:ann", ("role:dev",))
+TOOL = Target("fs", "tool", "read", "fs__read")
+SECRET: Any = [{"type": "text", "text": "secret"}]
+TASK = {"taskId": "t", "status": "working", "statusMessage": "secret", "_meta": {"x": "secret"}, "more": "secret"}
+
+
+@pytest.fixture
+def hook() -> Iterator[HookService]:
+    with hook_service() as made:
+        made.answers = lambda asked: {"verdict": "withhold" if "secret" in str(asked) else "allow"}
+        yield made
+
+
+async def judged(hook: HookService, method: str, outcome: Outcome) -> Outcome:
+    hooks = Hooks([HookSettings("dlp", hook.url, frozenset({"result"}), timeout=20)], Redactor(b"k"), str, dict)
+    trail = Trail("c")
+    trail.add(Ruling(Verdict.ALLOW, "a.csv:1", "", "read"))
+
+    async def server(call: Call) -> Outcome:
+        return outcome
+
+    try:
+        return await result_hooks(hooks)(Call(ANN, method, {}, target=TOOL, trail=trail), server)
+    finally:
+        await hooks.aclose()
+
+
+async def test_a_member_beside_the_content_of_a_result_hides_nothing(hook: HookService) -> None:
+    made = await judged(hook, "tasks/result", Result({"content": SECRET, "result": {}}))
+    assert isinstance(made, Failure) and made.reason == "result_withheld"
+
+
+@pytest.mark.parametrize("part", [{"result": {"content": SECRET}}, {"error": {"code": 1, "message": "secret"}}])
+async def test_a_task_whose_end_is_withheld_has_a_refusal_as_its_result(hook: HookService, part: Any) -> None:
+    made = await judged(hook, "tasks/get", Result({**TASK, "status": "failed", **part}))
+    assert isinstance(made, Result) and made.reason == "result_withheld"
+    assert made.value["status"] == "completed" and made.value["result"]["isError"] is True
+    assert "secret" not in str(made.value)
+
+
+@pytest.mark.parametrize("method", ["tasks/get", "tasks/cancel", "tasks/update"])
+async def test_of_a_tasks_state_only_what_has_a_form_is_left(hook: HookService, method: str) -> None:
+    made = await judged(hook, method, Result(TASK))
+    assert isinstance(made, Result) and made.value == {"taskId": "t", "status": "working"}
+
+
+async def test_the_same_of_a_task_that_begins(hook: HookService) -> None:
+    made = await judged(hook, "tools/call", TaskStarted(TASK))
+    assert isinstance(made, TaskStarted) and made.task == {"taskId": "t", "status": "working"}
+
+
+async def test_a_redacted_result_stays_a_result(hook: HookService) -> None:
+    value = {"content": [*SECRET, {"type": "image", "data": "AAAA", "mimeType": "image/png"}],
+             "structuredContent": {"type": "x", "items": [1]}}  # fmt: skip
+    for pointer, expected in (
+        ("/content/0", {"type": "text", "text": "[redacted by the hook dlp]"}), ("/structuredContent/items", []),
+        ("/content/1/data", ""), ("/structuredContent/type", "[redacted by the hook dlp]"), ("/content", None),
+        ("/structuredContent", None),
+    ):  # fmt: skip
+        hook.answers = lambda asked, pointer=pointer: {"verdict": "redact", "redact": [pointer]}
+        made = await judged(hook, "tools/call", Result(value))
+        assert isinstance(made, Result)
+        if expected is None:
+            assert made.reason == "result_withheld"
+            continue
+        found: Any = made.value
+        for step in pointer[1:].split("/"):
+            found = found[int(step)] if isinstance(found, list) else found[step]
+        assert found == expected, pointer
+
+
+@pytest.mark.parametrize(
+    ("ref", "is_asked"),
+    [
+        (ApprovalRef("l", "", "", LOGIN_PROFILE, "login-1"), True),  # nothing was sent before a login
+        (ApprovalRef("a", "d", "hook dlp", "confirm", "approve-1"), True),  # nor before an answer to an approval
+        (ApprovalRef("a", "d", "hook dlp", "confirm"), False),
+        (None, False),
+    ],
+)
+async def test_a_round_is_asked_about_unless_its_call_has_begun(
+    hook: HookService, ref: ApprovalRef | None, is_asked: bool
+) -> None:
+    hooks = Hooks([HookSettings("dlp", hook.url, frozenset({"call"}), timeout=20)], Redactor(b"k"), str,
+                  lambda: BUILT_IN)  # fmt: skip
+    trail = Trail("c")
+    trail.add(Ruling(Verdict.ALLOW, "a.csv:1", "", "read"))
+    trail.resume("first", 1, ref)
+
+    async def server(call: Call) -> Outcome:
+        return Result({})
+
+    await call_hooks(hooks)(Call(ANN, "tools/call", {}, target=TOOL, trail=trail), server)
+    await hooks.aclose()
+    assert bool(hook.asked) is is_asked
+    wants_person = ref is not None and ref.rule == "hook dlp"
+    assert (trail.decisions[-1].verdict is Verdict.ASK) is wants_person
+
+
+async def test_a_long_name_of_a_client_is_cut_before_it_is_kept(hook: HookService) -> None:
+    hooks = Hooks([HookSettings("dlp", hook.url, frozenset({"call"}), timeout=20)], Redactor(b"k"), str, dict)
+    client = Client("key:ann", info={"name": "n" * 1_000_000})
+    await hooks.about_call(Call(client, "tools/call", {}, target=TOOL), TOOL, hooks.due("call", client, TOOL))
+    await hooks.aclose()
+    assert len(hook.bodies[0]) < 1_000
+    assert sum(len(str(key)) for key in hooks._heads) < 1_000
