@@ -302,6 +302,15 @@ def test_twice_the_text_is_at_most_twice_the_work(shape: str) -> None:
     assert lines_run(text * 32) < 60_000 + 8 * len(text * 32)
 
 
+@pytest.mark.parametrize("item", ["a", ["a"]], ids=["texts", "lists"])
+def test_a_long_name_is_not_looked_at_for_each_item_of_its_list(item: Any) -> None:
+    """One of 4 MB and 2,000 items took minutes."""
+    assert not randomness.is_harmless_name("sha" * 1_000), "nobody reads on to its end"
+    shown = PLAIN.arguments({"n" * 4_000_000: [item] * 1_500}, "")
+    (items,) = shown.values()
+    assert items[:900] == [item] * 900
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -119,3 +119,11 @@ def test_the_ttl_is_the_least_of_the_lists() -> None:
         "prompts/list": ListSection("prompts/list", ttl_ms=3),
     }
     assert assemble("s", {"capabilities": {}}, listings).ttl_ms == 3
+
+
+def test_a_kept_time_is_one_that_can_be_reckoned_with() -> None:
+    """An older version kept what a server said: a number of hundreds of digits ended every list."""
+    kept = to_json(made(tools=[{"name": "a"}]))
+    kept["lists"]["tools/list"]["ttlMs"] = 10**400
+    back = from_json(FACE, kept)
+    assert back is not None and back.ttl_ms == 86_400_000

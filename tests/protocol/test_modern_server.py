@@ -142,6 +142,11 @@ def test_one_bad_tool_does_not_hide_the_others() -> None:
         ("tools/list", {"tools": []}, Result({"tools": [], "ttlMs": 0, "cacheScope": "private"})),
         (
             "tools/list",
+            {"tools": [], "ttlMs": 10**400},
+            Result({"tools": [], "ttlMs": 86_400_000, "cacheScope": "private"}),
+        ),
+        (
+            "tools/list",
             {"tools": [], "ttlMs": 5, "cacheScope": "public", "nextCursor": ""},
             Result({"tools": [], "ttlMs": 5, "cacheScope": "public", "nextCursor": ""}),
         ),

@@ -1,5 +1,7 @@
 """Parameters in both eras: what is another spelling of one is refused, and no request has more than MCP gives it."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,3 +125,16 @@ def test_names_that_are_not_ascii_are_compared_up_to_a_bound() -> None:
     assert check("completion/complete", {"ref": few, "argument": {}}) is None
     assert "is no key here" in str(check("completion/complete", {"ref": many, "argument": {}}))
     assert check("completion/complete", {"ref": {f"k{n}" * 50: 0 for n in range(40)}, "argument": {}}) is None
+
+
+@pytest.mark.parametrize(("token", "is_one"), [
+    ("", True), ("t" * 1024, True), ("t" * 1025, False), (0, True), (-(2**63) + 1, True), (2**63, False), (True, False),
+    (1.0, False), (None, False), ([], False),
+])  # fmt: skip
+def test_a_progress_token_is_as_long_as_an_id_may_be(token: Any, is_one: bool) -> None:
+    """A task keeps it: 1,000 of 4 MB filled memory."""
+    meta = {**META, "progressToken": token}
+    modern = modern_client.parse(Request(1, "tools/list", {"_meta": meta}), None)
+    legacy = legacy_client.parse(Request(1, "tools/list", {"_meta": {"progressToken": token}}), "2025-11-25", None)
+    refused = isinstance(modern, modern_client.Rejection), isinstance(legacy, Failure)
+    assert refused == (not is_one, not is_one)

@@ -143,4 +143,12 @@ def test_definitions_of_any_form_are_indexed() -> None:
         {"name": "b\u00e9_\u4e2d\u6587", "description": "x" * 100_000, "inputSchema": MANY},
     ]
     assert len(made(entries(odd))) == 2
-    assert words("getHTTPResponse2 \u00dcber") == ["get", "http", "response2", "\u00fcber"]
+    assert words("getHTTPResponse2 \u00dcber", 9) == ["get", "http", "response2", "\u00fcber"]
+
+
+def test_a_long_query_is_cut_before_it_is_taken_apart() -> None:
+    """One of 4 MB took five seconds of the event loop."""
+    assert words("aA" * 64 + " mail", 2) == words("aA" * 64, 2), "what is behind so many words of the longest kind"
+    index = made(entries([{"name": "mail"}]))
+    for query in ("aA" * 2_000_000, "a" * 4_000_000, "\u00c9 x" * 1_000_000):
+        assert index.find(query, 5)[1] == 0

@@ -123,6 +123,34 @@ async def test_of_all_who_wait_one_alone_takes_an_idle_moment() -> None:
     assert (most, at_work) == (1, 0)
 
 
+async def test_of_the_connections_of_one_peer_one_reads_on_at_a_time() -> None:
+    """What each reads counts two turns later. All of 32 read a piece in one turn, and others waited for that."""
+    clock, going, most = Clock(), 0, 0
+    share = budget(clock)
+    share.read(int(2 * BURST / BYTE))
+
+    async def connection() -> None:
+        nonlocal going, most
+        await share.rest_to_read()
+        going += 1
+        most = max(most, going)
+        await asyncio.sleep(0)
+        share.read(int(BURST / BYTE))
+        going -= 1
+
+    async def others() -> None:
+        while True:
+            clock.time += 0.001
+            await asyncio.sleep(0)
+
+    busy = asyncio.create_task(others())
+    async with asyncio.TaskGroup() as group:
+        for _ in range(8):
+            group.create_task(connection())
+    busy.cancel()
+    assert (most, going) == (1, 0)
+
+
 async def test_an_answer_waits_for_its_part_where_others_have_need_of_the_loop() -> None:
     clock = Clock()
     share = budget(clock)

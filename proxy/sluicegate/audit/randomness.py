@@ -53,6 +53,8 @@ def is_random(word: str) -> bool:
 
 def is_harmless_name(name: str) -> bool:
     """Whether random words are expected under a name: an identifier, a digest, an image."""
+    if len(name) > names.MAX_NAME:  # nobody reads on: it is searched once for each text under it
+        return False
     words = names.last_word(name), names.last_word(name.rstrip("0123456789-_ "))
     return not _HARMLESS_NAMES.isdisjoint(words) or _EXPECTED.search(name) is not None
 

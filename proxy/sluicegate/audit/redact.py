@@ -379,7 +379,9 @@ class Redactor:
                 program = next((text for key in _PROGRAM if isinstance(text := value.get(key), str)), "")
                 masked[shown] = self._items(item, budget, depth - 1, is_secret, name, program[:MAX_NAME])
             else:
-                masked[shown] = self._walk(item, budget, depth - 1, is_secret, name)
+                # A longer one says nothing: it would be looked at once for each item of a list.
+                about = name if len(name) <= MAX_NAME else ""
+                masked[shown] = self._walk(item, budget, depth - 1, is_secret, about)
         return masked
 
     def _shown_name(self, name: str, is_secret: IsSecret | None) -> str:

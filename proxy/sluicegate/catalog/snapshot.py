@@ -16,6 +16,7 @@ from sluicegate.catalog.uris import Rewriting
 from sluicegate.protocol.jsonrpc import Json, Malformed, dump, inside
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Kind, Target
+from sluicegate.protocol.modern_server import time_to_live
 from sluicegate.protocol.shape import Shape
 
 # Resources are not held: there may be a million, and each can be asked for by its URI.
@@ -258,5 +259,5 @@ def from_json(naming: ServerNaming, value: Any) -> Snapshot | None:
 def _stored(naming: ServerNaming, method: str, value: Any) -> ListSection:
     match value:
         case {"items": list() as items, "ttlMs": int() as ttl_ms}:
-            return listing(naming, method, items, ttl_ms)
+            return listing(naming, method, items, time_to_live(ttl_ms))
     return ListSection(method)

@@ -15,6 +15,7 @@ from sluicegate.catalog.list_bounds import Bounds, Intake
 from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Client, Failure, McpServer, Outcome, Result
+from sluicegate.protocol.modern_server import time_to_live
 
 UNDECLARED_TIME: Final = 1.5  # seconds for an answer from a server that may not know the question
 TRIES: Final = 3  # of a question that it does not answer, one with each walk
@@ -130,5 +131,4 @@ def next_cursor(value: Json) -> str | None:
 
 def ttl_of(value: Json) -> int:
     """Absent or negative is 0 (2026-07-28 server/utilities/caching)."""
-    ttl_ms = value.get("ttlMs")
-    return max(0, ttl_ms) if isinstance(ttl_ms, int) and not isinstance(ttl_ms, bool) else 0
+    return time_to_live(value.get("ttlMs"))

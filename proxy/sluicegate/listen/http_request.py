@@ -215,7 +215,7 @@ class HttpRequest:
 
     async def _rest(self, budget: LoopBudget) -> None:
         """Its client has used up its part: the rest of the body waits in the peer's buffers."""
-        await budget.rest()
+        await budget.rest_to_read()
         if not self.is_whole or self.is_answered:
             self._connection.resume_reading()
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 from unicodedata import normalize
 
-from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.jsonrpc import Json, is_id
 from sluicegate.protocol.methods import PARAMS
 
 _WORDS: Final = frozenset(
@@ -26,14 +26,16 @@ _ASCII_NOT_SEEN: Final = bytes(byte for byte in range(128) if not chr(byte).isal
 _LIGATURES: Final = re.compile("[\uFDF0-\uFDFC]+")
 MAX_PARAMS: Final = 100
 MAX_NAME: Final = 512
+MAX_TOKEN: Final = 2**63
 MAX_FOREIGN: Final = 16 * 1024
 """Characters of all names of one object that are not ASCII: each takes some 200 ns to be compared."""
 _OF_A_REF: Final = frozenset({"type", "name", "uri", "title"})
 
 
 def is_token(value: Any) -> bool:
-    """Whether that can be a progress token (basic/utilities/progress, every revision): a boolean is no integer."""
-    return isinstance(value, str | int) and not isinstance(value, bool)
+    """Whether that can be a progress token (basic/utilities/progress, every revision), of the size of an id: Sluice
+    keeps one as long as its task lives. A boolean is no integer."""
+    return is_id(value) and (type(value) is str or abs(value) < MAX_TOKEN)
 
 
 def check(method: str, params: Json) -> str | None:

@@ -128,9 +128,10 @@ class ToolIndex:
             yield one
 
 
-def words(text: str, most: int | None = None) -> list[str]:
-    """The stems of a text's words, those that say nothing left out: of `createPullRequests`, create, pull, request."""
-    return [stem for stem in map(_stem, _split(text)[:most]) if stem]
+def words(text: str, most: int) -> list[str]:
+    """The stems of a text's first words that say something: of `createPullRequests`, create, pull, request.
+    What is behind so many words of the greatest length is not looked at."""
+    return [stem for stem in map(_stem, _split(text[: most * MAX_WORD])[:most]) if stem]
 
 
 def _split(text: str) -> list[str]:

@@ -29,6 +29,7 @@ LARGE: Final = 16 * 1024
 """Bytes. An answer of more than this counts."""
 VALUES: Final = 500
 """Commas and brackets. An answer of more than these counts, too: each value costs as much as a long text."""
+_READ_WITHIN: Final = 2  # turns of the loop until what the connection before has read is counted
 BYTE: Final = 4e-9
 """Seconds that count for a byte of a large body: its copies, and the memory that it waits in."""
 PIECE: Final = 8 * 1024
@@ -83,8 +84,8 @@ class LoopBudget:
     it is."""
 
     __slots__ = (
-        "_advance", "_at", "_clock", "_due", "_everybody", "_level", "_moment", "_part", "_start", "_used", "_waiting",
-        "turn",
+        "_advance", "_at", "_clock", "_due", "_everybody", "_level", "_moment", "_part", "_reading", "_start", "_used",
+        "_waiting", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -96,7 +97,7 @@ class LoopBudget:
     ) -> None:
         """`used` is the processor's time of all threads, for each holds the interpreter's lock. `everybody` is by
         default the budget of all peers of the running loop."""
-        self.turn = asyncio.Lock()
+        self.turn, self._reading = asyncio.Lock(), asyncio.Lock()
         self._part, self._clock, self._used = part, clock, used
         self._level = self._due = self._advance = self._start = 0.0
         self._moment = 0  # idle moments that somebody has taken
@@ -194,6 +195,13 @@ class LoopBudget:
         finally:
             common._waiting.remove(self)
             common._start = max(common._start, self._start)
+
+    async def rest_to_read(self) -> None:
+        """The same, and one connection goes on at a time: all would read a piece each before the first one counts."""
+        async with self._reading:
+            for _ in range(_READ_WITHIN):
+                await asyncio.sleep(0)
+            await self.rest()
 
     def _first(self) -> "LoopBudget":
         return min(self._waiting, key=lambda budget: budget._start)
