@@ -33,7 +33,7 @@ def pieces(stream: bytes, cuts: list[int]) -> list[bytes]:
 @given(st.lists(st.integers(0, len(STREAM))))
 def test_events_are_the_same_however_the_stream_was_cut(cuts: list[int]) -> None:
     place = StreamPosition()
-    events = EventParser(place, 1000)
+    events = EventParser(place, 1000, takes_endpoint=True)
     assert [data for part in pieces(STREAM, cuts) for data in events.feed(part)] == [*FOUND]
     assert place == StreamPosition("2", 0.25, "/x")
 

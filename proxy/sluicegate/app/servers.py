@@ -28,7 +28,7 @@ from sluicegate.config import AnyServer, Config
 from sluicegate.downstream.accounts import AccountServers, AnyDownstream
 from sluicegate.downstream.large_answers import PROCESSES, LargeAnswers
 from sluicegate.downstream.server import DownstreamServer
-from sluicegate.downstream.settings import ServerSettings
+from sluicegate.downstream.settings import UNFINISHED, ServerSettings
 from sluicegate.downstream.transport.http_transport import http_client
 from sluicegate.guards.approval_tasks import ApprovalTaskDeps, ApprovalTasks, Job
 from sluicegate.guards.inspect import InspectParams, inspect_params
@@ -52,6 +52,7 @@ from sluicegate.protocol.model import (
 )
 from sluicegate.router.large_results import LargeResults
 from sluicegate.router.tasks import TaskRouter
+from sluicegate.runtime.unfinished import Unfinished
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +186,8 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
     def server(key: str, section: AnyServer, config: Config) -> AnyDownstream:
         about = settings.server(key, section, config, services.partition.of, redact, services.own_pages)
         kept = LargeAnswers(config.limits.paged_results, processes) if section.results_over == "page" else None
-        about = replace(about, may_still=partial(_may_still, judges), large=kept)
+        unfinished = Unfinished(about.max_result * max(about.concurrency, UNFINISHED))
+        about = replace(about, may_still=partial(_may_still, judges), large=kept, unfinished=unfinished)
         client_wait = CLIENT_WAIT if transport == "stdio" else 0.0
         if not may_log_in(section):
             return one_server(about, tasking.publish, client_wait)

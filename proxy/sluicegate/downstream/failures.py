@@ -110,6 +110,10 @@ class AnswerTooLarge(Exception):
         self.spool, self.id = spool, id
 
 
+class AnswerUnfinished(AnswerTooLarge):
+    """Sluice gave up the answer as it came, for what its server leaves unfinished on all its streams."""
+
+
 class AnswerOutOfRange(AnswerTooLarge):
     """A number in the answer is larger than clients can read."""
 
@@ -200,6 +204,9 @@ def failed(call: Call, server: str, error: Lost | TimeoutError | AnswerTooLarge,
         if call.method == "tools/call":
             return refuse(call.method, "outcome_unknown", f"{text} {_UNKNOWN}")
         return refuse(call.method, "server_unavailable", text)
+    if isinstance(error, AnswerUnfinished):
+        text = f"The answer of the server {server} is too large beside all else that the server has not finished."
+        return refuse(call.method, "result_too_large", text)
     if isinstance(error, AnswerTooLarge):
         return refuse(call.method, "result_too_large", f"The answer of the server {server} is too large.")
     if isinstance(error, TimeoutError):

@@ -14,9 +14,13 @@ from sluicegate.protocol.input_requests_server import NO_PAGES
 from sluicegate.protocol.jsonrpc import MAX_RESULT_NODES
 from sluicegate.protocol.model import Call
 from sluicegate.runtime.spool import Spool
+from sluicegate.runtime.unfinished import Unfinished
 
 MAX_MESSAGE = 8 * 1024 * 1024
 """Bytes of one message: a body, a line on stdio, an event of a stream. Longer lines and events end their connection."""
+
+UNFINISHED = 8
+"""Messages of the largest size that a server may leave unfinished at once, and no fewer than its `concurrency`."""
 
 
 Credentials = tuple[()] | tuple[tuple[bytes, bytes]]
@@ -82,6 +86,10 @@ class ServerSettings:
     max_result: int = MAX_MESSAGE
     nodes: int = MAX_RESULT_NODES
     large: LargeAnswers | None = field(default=None, repr=False, compare=False)  # None: what is larger is refused
+    # Of all its streams and bodies, whoever is logged in
+    unfinished: Unfinished = field(
+        default_factory=lambda: Unfinished(UNFINISHED * MAX_MESSAGE), repr=False, compare=False
+    )
     is_sluice: bool = False  # `sluice stdio --url`: what that Sluice writes under its own names is for the client
     expanded: tuple[str, ...] = ()  # what `${...}` stands for in the arguments
     redact: Callable[[str], str] = str  # takes out what the audit log would not hold, from what the server wrote

@@ -14,6 +14,7 @@ from typing import Final
 import httpx_sse
 
 from sluicegate.runtime.spool import Spool, SpoolFull
+from sluicegate.runtime.unfinished import PART, SMALL, TooMuchUnfinished, Unfinished
 
 DEFAULT_RETRY = 1.0
 _MAX_RETRY: Final = 10**9  # ms; a server may write any number, and not every one has a float
@@ -23,6 +24,7 @@ _MAX_ID: Final = 1024  # characters: each event that follows has it, and it is s
 # only ASCII means anything, and whether the rest is text is for the reader of the message to judge.
 _BYTES: Final = "latin-1"
 _BOM: Final = b"\xef\xbb\xbf".decode(_BYTES)
+_ALONE: Final = Unfinished()
 
 
 class EventTooLarge(Exception):
@@ -40,30 +42,39 @@ class StreamPosition:
 
 class EventParser:
     """`feed` takes what comes; `position` follows. An event may have `limit` bytes. A larger one that has its data in
-    one line goes into a spool. `keep` makes one from that line's beginning; None refuses the event. `takes_endpoint`:
-    the stream is that of the 2024 transport, and says where to POST."""
+    one line goes into a spool. `keep` makes one from that line's beginning; None refuses the event. What has come of an
+    event counts in `unfinished`, and `close` ends the stream where that is too much. `takes_endpoint`: the stream is
+    that of the 2024 transport, and says where to POST."""
 
     def __init__(
         self, position: StreamPosition, limit: int, keep: Callable[[bytes], Spool | None] = lambda data: None,
+        unfinished: Unfinished = _ALONE, close: Callable[[TooMuchUnfinished], object] = lambda error: None,
         takes_endpoint: bool = False,
     ) -> None:  # fmt: skip
         self._position = position
         self._limit = limit
         self._keep = keep
+        self._unfinished = unfinished
+        self._close = close
+        self._small = min(limit, SMALL)
+        self._is_counted = False
         self._takes_endpoint = takes_endpoint
         self._spool: Spool | None = None
         self._is_spooling = False  # whether the line that is coming goes there
         self._is_after_cr = False  # whether that line has ended so, and a line feed belongs to its end
+        self._is_first = True
+        self._begin()
+        if position.id:  # a stream that goes on, whose events may leave it out
+            self._decoder.decode(f"id: {position.id.encode().decode(_BYTES)}")
+
+    def _begin(self) -> None:
         self._lines = httpx_sse._decoders.SSELineDecoder()
         self._decoder = httpx_sse._decoders.SSEDecoder()
         self._size = 0  # of the lines of the event that is coming
         self._rest = 0  # of the line that is coming
-        self._is_first = True
-        if position.id:  # a stream that goes on, whose events may leave it out
-            self._decoder.decode(f"id: {position.id.encode().decode(_BYTES)}")
 
     def feed(self, chunk: bytes) -> list[bytes | Spool]:
-        """The data of each event that is complete now. Raises `EventTooLarge`."""
+        """The data of each event that is complete now. Raises `EventTooLarge` and `TooMuchUnfinished`."""
         found: list[bytes | Spool] = []
         if self._is_after_cr:
             chunk, self._is_after_cr = chunk.removeprefix(b"\n"), False
@@ -76,10 +87,27 @@ class EventParser:
         for line in self._lines.decode(chunk.decode(_BYTES)):
             if data := self._line(line):
                 found.append(data)
+        if self._is_counted or self._size + self._rest > self._small:
+            self._count()
+        return found
+
+    def _count(self) -> None:
         if self._size + self._rest > self._limit:
             self._begin_spool("".join(self._lines.buffer))
             self._lines, self._rest, self._is_spooling = httpx_sse._decoders.SSELineDecoder(), 0, True
-        return found
+        size = self._size + self._rest
+        self._unfinished.check(self)
+        self._is_counted = size > self._small
+        if self._is_counted:
+            self._unfinished.hold(self, size + PART * (len(self._decoder._data) + len(self._lines.buffer)))
+        else:
+            self._unfinished.release(self)
+
+    def give_up(self) -> None:
+        """Another stream asked for more: this one has the most that is unfinished. The reader learns of it by
+        `close`, or by its next piece."""
+        self._begin()
+        self._close(TooMuchUnfinished())
 
     def _begin_spool(self, line: str) -> None:
         """Keeps what there is of a line that is too long. Raises `EventTooLarge`."""

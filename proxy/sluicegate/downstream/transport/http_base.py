@@ -18,7 +18,7 @@ import anyio
 import httpx
 from anyio.abc import TaskGroup
 
-from sluicegate.downstream.failures import AnswerTooLarge, Lost, proves, too_late
+from sluicegate.downstream.failures import AnswerTooLarge, AnswerUnfinished, Lost, proves, too_late
 from sluicegate.downstream.session.connection import Receive, ReceiveInPieces
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.settings import NO_CREDENTIALS, Account, Credentials, ServerSettings
@@ -29,6 +29,7 @@ from sluicegate.oauth.challenges import error_of
 from sluicegate.protocol.jsonrpc import MAX_NODES, Malformed, check_nodes, decode_fast
 from sluicegate.runtime.loop_budget import VALUES, LoopBudget, is_large
 from sluicegate.runtime.spool import Spool, SpoolFull
+from sluicegate.runtime.unfinished import SMALL, TooMuchUnfinished
 
 Raw = list[tuple[bytes, bytes]]
 
@@ -41,7 +42,7 @@ MAX_REFERENCE: Final = 2_048
 """Characters of an address that a server names."""
 
 REFUSED: Final = frozenset({401, 403})
-Keep = Callable[[bytes | bytearray], Spool | None]
+_Keep = Callable[[bytes | bytearray], Spool | None]
 
 _MAX_CHALLENGES: Final = 8
 _MAX_ERROR_BODY: Final = 256 * 1024
@@ -253,33 +254,57 @@ def body_at_hand(reply: Reply, limit: int) -> bytes | None:
 
 async def whole_body(reply: Reply, limit: int) -> bytes:
     """Raises `AnswerTooLarge`, and `httpx.TransportError` where it breaks off."""
-    data = await kept_body(reply, limit, lambda data: None, None)
-    assert isinstance(data, bytes)
-    return data
-
-
-async def kept_body(reply: Reply, limit: int, keep: Keep, budget: LoopBudget | None) -> bytes | Spool:
-    """The same, but a body over `limit` goes into a spool. `keep` makes one from the beginning; None refuses it."""
     if (content := reply.content) is not None:
-        return content if len(content) <= limit else _kept(content, keep)
-    data: bytearray | Spool = bytearray()
+        if len(content) > limit:
+            raise AnswerTooLarge
+        return content
+    data = bytearray()
     async for chunk in reply:
-        if isinstance(data, Spool):
-            since = 0.0 if budget is None else budget.now()
-            try:
-                data.write(chunk)
-            except SpoolFull:
-                raise AnswerTooLarge from None
-            if budget is not None:
+        data += chunk
+        if len(data) > limit:
+            raise AnswerTooLarge
+    return bytes(data)
+
+
+class _ComingBody:
+    """The bytes of a body so far."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply, self.data = reply, bytearray()
+
+    def give_up(self) -> None:
+        self.data = bytearray()
+        self._reply.close(TooMuchUnfinished())
+
+
+async def kept_body(reply: Reply, settings: ServerSettings, budget: LoopBudget) -> bytes | Spool:
+    """The same of a server's answer. What has come of it counts in `unfinished`. One over the limit goes into a spool
+    where the server's are kept. Raises `AnswerUnfinished`, too."""
+    limit, unfinished = settings.max_result, settings.unfinished
+    if (content := reply.content) is not None:
+        return content if len(content) <= limit else _kept(content, settings.keep)
+    body, spool = _ComingBody(reply), None
+    try:
+        async for chunk in reply:
+            if spool is not None:
+                since = budget.now()
+                spool.write(chunk)
                 await budget.spend(since)
-        else:
-            data += chunk
-            if len(data) > limit:
-                data = _kept(data, keep)
-    return data if isinstance(data, Spool) else bytes(data)
+                continue
+            body.data += chunk
+            if len(body.data) > limit:
+                spool, body = _kept(body.data, settings.keep), _ComingBody(reply)
+            elif len(body.data) > SMALL:
+                unfinished.hold(body, len(body.data))
+        unfinished.check(body)
+    except SpoolFull:
+        raise AnswerTooLarge from None
+    except TooMuchUnfinished:
+        raise AnswerUnfinished from None
+    return bytes(body.data) if spool is None else spool
 
 
-def _kept(data: bytes | bytearray, keep: Keep) -> Spool:
+def _kept(data: bytes | bytearray, keep: _Keep) -> Spool:
     if (made := keep(data)) is None:
         raise AnswerTooLarge
     return made

@@ -13,7 +13,7 @@ from typing import Final
 import anyio
 import httpx
 
-from sluicegate.downstream.failures import AnswerTooLarge, Lost
+from sluicegate.downstream.failures import AnswerTooLarge, AnswerUnfinished, Lost
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.session.suspended import InteractiveExchange
 from sluicegate.downstream.settings import NO_CREDENTIALS, ServerSettings
@@ -40,6 +40,7 @@ from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
 from sluicegate.runtime.loop_budget import PIECE, VALUES, LoopBudget, is_large
 from sluicegate.runtime.spool import Spool
+from sluicegate.runtime.unfinished import TooMuchUnfinished
 from sluicegate.telemetry import DEFAULT_BACKOFF
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class StreamableHttpTransport(HttpTransport):
     is_private = True
     refusal = 0
     """The status with which the last request was refused."""
+    _has_told = False
 
     def __init__(self, settings: ServerSettings, http: HttpClient, era: Era, budget: LoopBudget) -> None:
         super().__init__(settings, http, budget)
@@ -150,7 +152,7 @@ class StreamableHttpTransport(HttpTransport):
             if is_json(response):
                 limit = self._settings.max_result
                 data: bytes | Spool | None = body_at_hand(response, limit)
-                data = await self._body(response, limit) if data is None else data
+                data = await self._body(response) if data is None else data
                 if isinstance(data, Spool) or (len(data) > VALUES and is_large(data)):
                     await self._budget.large(self._in_pieces(data, exchange))
                 elif data:
@@ -181,9 +183,9 @@ class StreamableHttpTransport(HttpTransport):
                 self._retire("the server ended the session", False)
         return is_over
 
-    async def _body(self, response: Reply, limit: int) -> bytes | Spool:
+    async def _body(self, response: Reply) -> bytes | Spool:
         try:
-            return await kept_body(response, limit, self._settings.keep, self._budget)
+            return await kept_body(response, self._settings, self._budget)
         except httpx.TransportError as error:
             raise Lost(f"the connection broke: {error or type(error).__name__}", sent=True) from None
 
@@ -237,7 +239,8 @@ class StreamableHttpTransport(HttpTransport):
 
     async def _read(self, response: Reply, exchange: PendingRequest, position: StreamPosition) -> None:
         """Reads until the answer, or the end of the stream."""
-        events = EventParser(position, self._settings.max_result, self._settings.keep)
+        settings = self._settings
+        events = EventParser(position, settings.max_result, settings.keep, settings.unfinished, response.close)
         try:
             if (content := response.content) is not None:
                 return await self._hand_on(events, content, exchange)
@@ -250,6 +253,9 @@ class StreamableHttpTransport(HttpTransport):
         except EventTooLarge:
             response.close()
             raise AnswerTooLarge from None
+        except TooMuchUnfinished:
+            response.close()
+            raise AnswerUnfinished from None
         except BaseException:
             response.close()
             raise
@@ -316,11 +322,12 @@ class StreamableHttpTransport(HttpTransport):
 
     async def _listen(self, response: Reply, position: StreamPosition) -> bool:
         """Reads the GET stream; returns whether anything came."""
-        was_useful = False
+        was_useful, settings = False, self._settings
         try:
             if response.status == 200 and is_event_stream(response):
                 self._heard.set()
-                events = EventParser(position, self._settings.max_result)
+                unfinished = settings.unfinished
+                events = EventParser(position, settings.max_result, unfinished=unfinished, close=response.close)
                 async for chunk in response:
                     for start in range(0, len(chunk), PIECE):
                         since = self._budget.now()
@@ -331,6 +338,10 @@ class StreamableHttpTransport(HttpTransport):
                         await self._budget.spend(since)
         except (httpx.TransportError, EventTooLarge):
             pass
+        except TooMuchUnfinished as error:
+            if not self._has_told:
+                self._has_told = True  # once for each session: the server may do so again and again
+                log.warning("stream closed: the server sent %s", error, extra={"server": settings.key})
         finally:
             response.close()
         return was_useful

@@ -35,6 +35,7 @@ from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
 from sluicegate.runtime.loop_budget import PIECE, LoopBudget
 from sluicegate.runtime.spool import Spool
+from sluicegate.runtime.unfinished import TooMuchUnfinished
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +174,10 @@ class HttpSseTransport(HttpTransport):
 
     async def _listen(self, response: Reply) -> None:
         why = "the server closed its event stream"
-        events = EventParser(self._position, self._settings.max_result, self._settings.keep, takes_endpoint=True)
+        settings = self._settings
+        events = EventParser(
+            self._position, settings.max_result, settings.keep, settings.unfinished, response.close, takes_endpoint=True
+        )  # fmt: skip
         with self._life:
             try:
                 async for chunk in response:
@@ -184,7 +188,9 @@ class HttpSseTransport(HttpTransport):
             except httpx.TransportError as error:
                 why = f"the event stream broke: {error or type(error).__name__}"
             except EventTooLarge:
-                why = f"the server sent an event of more than {self._settings.max_result} bytes"
+                why = f"the server sent an event of more than {settings.max_result} bytes"
+            except TooMuchUnfinished as error:
+                why = f"the server sent {error}"
             finally:
                 response.close()
         self.is_ending = True

@@ -25,6 +25,7 @@ from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
 from sluicegate.runtime.loop_budget import PIECE, VALUES, LoopBudget, is_large
 from sluicegate.runtime.spool import Spool, SpoolFull
+from sluicegate.runtime.unfinished import PART, SMALL, TooMuchUnfinished, Unfinished
 
 _INHERITED: Final = frozenset(
     "HOME LOGNAME PATH SHELL TERM USER TMPDIR LANG LANGUAGE "
@@ -65,12 +66,16 @@ def start_of(settings: ServerSettings) -> Start:
 
 class Lines:
     """Bytes as they come, lines as they are: joined once, searched once, bounded. A line over `limit` goes into a
-    spool. `keep` makes one from the line's beginning; None refuses it."""
+    spool. `keep` makes one from the line's beginning; None refuses it. What has come of a line counts in `unfinished`,
+    and `end` ends whoever reads where that is too much."""
 
     def __init__(
-        self, limit: int = MAX_MESSAGE, keep: Callable[[bytes], Spool | None] = lambda data: None
+        self, limit: int = MAX_MESSAGE, keep: Callable[[bytes], Spool | None] = lambda data: None,
+        unfinished: Unfinished | None = None, end: Callable[[TooMuchUnfinished], object] = lambda error: None,
     ) -> None:  # fmt: skip
         self._limit, self._keep = limit, keep
+        self._small = min(limit, SMALL)
+        self._unfinished, self._end = unfinished or Unfinished(), end
         self._parts: list[bytes] = []
         self._size = 0
         self._spool: Spool | None = None
@@ -80,28 +85,39 @@ class Lines:
         return self._spool is not None
 
     def feed(self, data: bytes) -> Sequence[bytes | Spool]:
-        """The lines that are complete now. Raises `ValueError` when one is longer than it may be."""
+        """The lines that are complete now. Raises `ValueError` when one is longer than it may be, and
+        `TooMuchUnfinished`."""
         *lines, rest = data.split(b"\n")
         if self._spool is not None:
             return self._spooled(self._spool, lines, rest)
         if lines and self._parts:
             lines[0] = b"".join((*self._parts, lines[0]))
-            self._parts.clear()
-            self._size = 0
+            self.drop()
         if rest:
             self._parts.append(rest)
             self._size += len(rest)
         is_long = len(data) > self._limit and any(len(line) > self._limit for line in lines)
-        if self._size > self._limit or is_long or (lines and len(lines[0]) > self._limit):
+        if self._size > self._small or is_long or (lines and len(lines[0]) > self._limit):
             return self._long(lines)
         return lines
+
+    def drop(self) -> None:
+        """Forgets what there is of a line."""
+        self._parts.clear()
+        self._size = 0
+        self._unfinished.release(self)
+
+    def give_up(self) -> None:
+        self.drop()
+        self._end(TooMuchUnfinished())
 
     def _long(self, lines: Sequence[bytes]) -> list[bytes | Spool]:
         found = [line if len(line) <= self._limit else self._kept(line) for line in lines]
         if self._size > self._limit:
             self._spool = self._kept(b"".join(self._parts))
-            self._parts.clear()
-            self._size = 0
+            self.drop()
+        elif self._size > self._small:
+            self._unfinished.hold(self, self._size + PART * len(self._parts))
         return found
 
     def _kept(self, data: bytes) -> Spool:
@@ -132,7 +148,7 @@ class StdioTransport:
         self._settings = settings
         self._stderr = stderr
         self._budget = budget
-        self._lines = Lines(settings.max_result, settings.keep)
+        self._lines = Lines(settings.max_result, settings.keep, settings.unfinished, self._overrun)
         self._unread: deque[bytes | Spool] = deque()
         self._is_deaf = self._is_closing = self._is_pausing = False
         self._is_reading = True
@@ -204,10 +220,8 @@ class StdioTransport:
         since = self._budget.now()
         try:
             lines = self._lines.feed(data)
-        except ValueError as error:
-            self._retire(f"the server wrote {error}", True)
-            self.discard_input()  # what would follow is the rest of something that is no message
-            return
+        except (ValueError, TooMuchUnfinished) as error:
+            return self._overrun(error)
         self._unread.extend(lines)
         if self._is_pausing:
             return
@@ -216,6 +230,10 @@ class StdioTransport:
                 self._pause(self._rest())
             return
         self._work()
+
+    def _overrun(self, error: Exception) -> None:
+        self._retire(f"the server wrote {error}", True)
+        self.discard_input()  # what would follow is the rest of something that is no message
 
     def _work(self) -> None:
         """Takes a piece of what was read. The rest has its turn after others: a chunk may be thousands of lines."""
@@ -275,6 +293,7 @@ class StdioTransport:
         """A child that writes without end would take all of our time."""
         self._is_deaf = True
         self._unread.clear()
+        self._lines.drop()
         if self._stdout is not None:
             self._stdout.close()
 
@@ -297,6 +316,7 @@ class StdioTransport:
 
     async def close(self) -> None:
         self._is_closing = True
+        self._lines.drop()
         if self._resting is not None:
             self._resting.cancel()
         if self._process is None:

@@ -54,7 +54,7 @@ class Reply:
     # Found in the class until they change: to set them in each answer costs more.
     status = size = 0
     headed = whole = until_close = complete = False
-    error: httpx.TransportError | None = None
+    error: Exception | None = None
     _timer: asyncio.TimerHandle | None = None
     _waiter: asyncio.Future[None] | None = None
 
@@ -125,9 +125,10 @@ class Reply:
         if not self.complete:
             self._timer = self._wire.loop.call_later(seconds, self.close)
 
-    def close(self) -> None:
-        """Hangs up if the answer has not ended yet. An answer that has ended no longer owns its connection."""
-        self._wire.hang_up(self)
+    def close(self, error: Exception | None = None) -> None:
+        """Hangs up if the answer has not ended yet. An answer that has ended no longer owns its connection. Who still
+        reads gets the error."""
+        self._wire.hang_up(self, error)
 
 
 class HttpClientConnection(asyncio.Protocol):
@@ -177,11 +178,12 @@ class HttpClientConnection(asyncio.Protocol):
         self._ended = True
         self._transport.abort()
 
-    def hang_up(self, reply: Reply) -> None:
+    def hang_up(self, reply: Reply, error: Exception | None) -> None:
         if self._reply is reply:
             self._reply = None
-            reply.error = httpx.ReadError("the answer was closed by its reader")
+            reply.error = error or httpx.ReadError("the answer was closed by its reader")
             self.abort()
+            reply.stir()
 
     def resume(self, reply: Reply) -> None:
         if self._paused and self._reply is reply:
