@@ -11,38 +11,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import bytecodes
 import httpx
-from e2e.wire import META, MODERN
+from load import modern_call
 from peers.fleet import free_port
-from policy_bed import Bed, bearer, bed, client_keys, reason, recorder
+from policy_bed import bed, client_keys, reason, recorder
+from subjects import FULL, LOAD_CORE, SUBJECT_CORE, allowing_hook, fast_server, sluice
 
 ROOT: Final = Path(__file__).parents[2]
 OPA: Final = "github.com/open-policy-agent/opa@v1.22.4"
-PAIRS, CALLS, BAR = 9, 300, 150.0  # us of CPU a call
-TEXT: Final = "The quick brown fox jumps over the lazy dog. " * 2
+BLOCKS, CALLS, BAR = 200, 50, 150.0  # pairs of blocks of calls; us of CPU a call
 ROWS: Final = "p, role:user, *, *, *, allow\n"
-ALLOWING: Final = """
-import asyncio, sys, uvloop
-SAYS = b'HTTP/1.1 200 OK\\r\\ncontent-type: application/json\\r\\ncontent-length: 19\\r\\n\\r\\n{"verdict":"allow"}'
-class Allow(asyncio.Protocol):
-    def connection_made(self, transport): self.transport, self.left = transport, b""
-    def data_received(self, data):
-        self.left += data
-        head, end, body = self.left.partition(b"\\r\\n\\r\\n")
-        size = int(head.lower().partition(b"content-length:")[2].split(b"\\r\\n")[0]) if end else 1
-        if end and len(body) >= size:
-            self.left = body[size:]
-            self.transport.write(SAYS)
-async def main():
-    server = await asyncio.get_running_loop().create_server(Allow, "127.0.0.1", int(sys.argv[1]))
-    await server.serve_forever()
-uvloop.run(main())
-"""
 
 
 def main(words: list[str]) -> int:
@@ -58,43 +43,34 @@ def main(words: list[str]) -> int:
 
 
 def costs(folder: Path) -> bool:
-    """CPU of Sluice with a hook on a call beside that without one, alternating, over one connection each."""
+    """CPU of Sluice with a hook on a call beside that without one, over one connection each. Short blocks of both take
+    turns, so that what a machine does by the clock meets both."""
     folder.mkdir()
-    port = free_port()
-    with serving([sys.executable, "-c", ALLOWING, str(port)], port):
-        hooks = {"allow": {"url": f"http://127.0.0.1:{port}/", "on": ["call"], "tools": ["hooked"], "timeout": "5s"}}
-        clients = {"keys": client_keys(user=["role:user"])}
-        servers = {"fs": recorder(folder, "fs", tools=["hooked", "plain"])}
-        with bed(folder, ROWS, servers, clients=clients, hooks=hooks) as made, httpx.Client(timeout=20) as client:
-            for tool in ("hooked", "plain"):
-                _cpu(made, client, tool)
-            pairs = [(_cpu(made, client, "hooked"), _cpu(made, client, "plain")) for _ in range(PAIRS)]
-    cost = statistics.median(hooked - plain for hooked, plain in pairs)
-    with_hook, without = (statistics.median(column) for column in zip(*pairs, strict=True))
+    with allowing_hook(folder, LOAD_CORE) as hook, fast_server(folder, LOAD_CORE) as backend, httpx.Client() as client:
+        setup = replace(FULL, audit="write", hook=hook)
+        with sluice(folder, SUBJECT_CORE, backend, [sys.executable, "-m", "sluicegate"], setup) as subject:
+            tools = "fast0__echo", "fast1__echo"  # the hook is asked about the first
+            askers = [bytecodes.Asker(modern_call(replace(subject, tool=tool), client)) for tool in tools]
+            for asker in askers:
+                asker.ask(20 * CALLS)
+
+            def used(asker: bytecodes.Asker) -> float:
+                before = subject.cpu()
+                asker.ask(CALLS)
+                return (subject.cpu() - before) / CALLS * 1e6
+
+            pairs = [(used(askers[0]), used(askers[1])) for _ in range(BLOCKS)]
+    cost = middle([hooked - plain for hooked, plain in pairs])
+    with_hook, without = (middle(column) for column in zip(*pairs, strict=True))
     both = f"{with_hook:.0f} with, {without:.0f} without"
     about = f"CPU of a hook over loopback: {cost:.0f} us a call ({both}; bar {BAR:.0f})"
     print(f"{'ok' if cost <= BAR else 'NOT HELD':10s}{about}")
     return cost <= BAR
 
 
-def _cpu(made: Bed, client: httpx.Client, tool: str) -> float:
-    """Microseconds of CPU that Sluice takes for one call."""
-    params = {"name": f"fs__{tool}", "arguments": {"text": TEXT}, "_meta": META}
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    headers = {
-        "Accept": "application/json, text/event-stream", "MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call",
-        "Mcp-Name": f"fs__{tool}", **bearer("user"),
-    }  # fmt: skip
-    before = _spent(made)
-    for _ in range(CALLS):
-        answer = client.post(made.process.url, json=body, headers=headers)
-        assert reason(answer) == "", answer.text
-    return (_spent(made) - before) / CALLS * 1e6
-
-
-def _spent(made: Bed) -> float:
-    """Seconds of CPU, in nanoseconds; /proc's stat counts in ticks of 10 ms, as long as 30 us of each call."""
-    return time.clock_gettime(~made.process.process.pid << 3 | 2)
+def middle(values: Sequence[float]) -> float:
+    """The mean of their middle half."""
+    return statistics.fmean(sorted(values)[len(values) // 4 : -(len(values) // 4)])
 
 
 # ---------------------------------------------------------------- Open Policy Agent

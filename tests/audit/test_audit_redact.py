@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.audit import bounded, credentials, forms, names, randomness, redact, tables, values, vendors
-from sluicegate.audit.redact import MAX_CHARS, MAX_TEXT, Redactor, dump
+from sluicegate.audit.redact import MAX_CHARS, MAX_TEXT, RecallingRedactor, Redactor, dump
 from sluicegate.protocol.canonical_json import canonical
 
 KEY = b"k" * 32
@@ -925,3 +925,14 @@ def test_no_character_makes_a_text_long_in_which_names_are_sought() -> None:
     """U+FDFA had become 18: 100 names of it took seconds."""
     assert max(len(names.spelling(chr(code))) for code in range(0x20000)) <= 7
     assert names.spelling("pass\ufdfaword\ufdfb") == "password"
+
+
+def test_what_a_hook_was_shown_as_innocent_is_recalled_once_and_nothing_else_is() -> None:
+    own = RecallingRedactor(KEY)
+    own.arguments({"text": "x"}, "s/t")  # the name is known from now on
+    assert own.is_innocent('{"text":"plain words"}', "s/t") and own._found == {('{"text":"plain words"}', "s/t")}
+    assert own.is_innocent('{"text":"plain words"}', "s/t") and not own._found
+    for text in ('{"text":"password: hunter2-hunter2"}', '{"password":"hunter2-hunter2"}', '{"unknown":"x"}'):
+        assert not own.is_innocent(text, "s/t") and not own._found
+    for number in range(1_000):
+        assert own.is_innocent(f'{{"text":"number {number}"}}', "s/t") and len(own._found) <= 64

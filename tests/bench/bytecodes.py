@@ -85,15 +85,16 @@ def counted(kind: str, counts: Path) -> list[tuple[str, str, float, float]]:
     """(file, function, bytecodes a call, times it is entered in a call), of calls of that kind."""
     import httpx
     from load import found_call, legacy_call, modern_call
-    from subjects import FULL, LOAD_CORE, SUBJECT_CORE, fast_server, sluice
+    from subjects import FULL, LOAD_CORE, SUBJECT_CORE, allowing_hook, fast_server, sluice
 
     os.environ[FILE] = str(counts)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder, ExitStack() as stack:
         client = stack.enter_context(httpx.Client(trust_env=False, timeout=60))
         backend = stack.enter_context(fast_server(Path(folder), LOAD_CORE))
-        setup = replace(FULL, search=kind == "found")
+        hook = stack.enter_context(allowing_hook(Path(folder), LOAD_CORE)) if kind == "hooked" else ""
+        setup = replace(FULL, search=kind == "found", hook=hook)
         with sluice(Path(folder), SUBJECT_CORE, backend, [sys.executable, __file__], setup) as subject:
-            calls = {"legacy": legacy_call, "modern": modern_call, "found": found_call}
+            calls = {"legacy": legacy_call, "modern": modern_call, "found": found_call, "hooked": modern_call}
             count(calls[kind](subject, client), subject.pid, counts)
     return rows(counts)
 
@@ -165,7 +166,7 @@ def main() -> None:
     parser.add_argument("--functions", type=int, default=0, help="how many functions are named, the greediest first")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
-        for kind in ("legacy", "modern", "found"):
+        for kind in ("legacy", "modern", "found", "hooked"):
             print(report(kind, counted(kind, Path(folder) / kind), options.functions), flush=True)
 
 

@@ -142,6 +142,14 @@ def fast_server(folder: Path, core: int) -> Iterator[Subject]:
         yield Subject(pid, f"http://127.0.0.1:{port}/mcp")
 
 
+@contextmanager
+def allowing_hook(folder: Path, core: int) -> Iterator[str]:
+    port = free_port()
+    command = [sys.executable, str(HERE / "allowing_hook.py"), str(port)]
+    with running(core, command, folder / "allowing_hook.log", _listens(port)):
+        yield f"http://127.0.0.1:{port}/"
+
+
 # One process and no master, so that its CPU time is all there is; no files for what is large. (`upstream` is nginx's
 # word, not ours.)
 NGINX = """
@@ -175,7 +183,8 @@ def nginx(folder: Path, core: int, backend: Subject) -> Iterator[Subject]:
 class Setup:
     """What of Sluice is switched on. `rules`: rows of the policy, of which one lets the call pass; none is
     `policy.use: open`. `audit` is its durability, empty where no log is kept. `child`: the server that is called is
-    not behind HTTP but started, on the load's core. `search`: tools are found, not listed."""
+    not behind HTTP but started, on the load's core. `search`: tools are found, not listed. `hook` is the URL of one
+    that is asked about each call to the server `fast0`."""
 
     name: str
     metrics: bool = False
@@ -183,6 +192,7 @@ class Setup:
     audit: str = ""
     child: bool = False
     search: bool = False
+    hook: str = ""
 
 
 # Each step keeps what the one before it had; the last is what the contract's figure is about, with defaults beside it.
@@ -224,6 +234,7 @@ def config(setup: Setup, folder: Path, url: str, port: int, admin: int, key: str
         "clients": {"keys": {"bench": {"hash": f"sha256:{digest}", "roles": ["role:bench"]}}},
         "policy": policy(setup, folder),
         **({"search": "on"} if setup.search else {}),
+        **({"hooks": {"allow": {"url": setup.hook, "on": ["call"], "servers": ["fast0"]}}} if setup.hook else {}),
         "audit": audit if setup.audit else {"enabled": False},
         "limits": {"streams": 20_000},
         "state": {"dir": str(folder / "state")},

@@ -65,8 +65,10 @@ async def open_hooks(services: Services) -> AsyncIterator[HookGuards]:
     named = settings.hooks(config)
     tally = HookTally(named)
     services.metrics.watch(tally.samples)
+    audit = services.audit
+    redactor = approvals.redactor(config) if audit is None else audit.redactor
     hooks = Hooks(
-        named, approvals.redactor(config), judging.judge.classify,
+        named, redactor, judging.judge.classify,
         lambda: policy_loading.profiles(judging.config), tally.add,
         judging.judge.roles_of, judging.judge.revision,
     )  # fmt: skip

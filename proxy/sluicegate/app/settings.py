@@ -174,6 +174,7 @@ def audit(config: Config, transport: str = "http") -> AuditSettings:
             SinkSettings(sink.name, sink.to, {name: value.get_secret_value() for name, value in sink.headers.items()})
             for sink in section.sinks
         ),
+        has_hooks=bool(config.hooks),
     )
 
 

@@ -22,7 +22,7 @@ from sluicegate.audit.checkpoint import Checkpoint, PublicKeys, Signer
 from sluicegate.audit.publish import Publisher, read_newest
 from sluicegate.audit.queue import Done
 from sluicegate.audit.record import Body, Composer, needs_intent
-from sluicegate.audit.redact import Redactor
+from sluicegate.audit.redact import RecallingRedactor, Redactor
 from sluicegate.audit.segment import Lock, delete, find_old
 from sluicegate.audit.settings import AuditSettings
 from sluicegate.audit.sinks import AuditSink
@@ -91,8 +91,11 @@ class AuditLog:
     ) -> None:
         self.settings = settings
         self._signer = Signer(sign_seeds)
-        redactor = Redactor(digest_key, settings.redact.keys, settings.redact.pointers)
-        self.composer = Composer(redactor, settings.arguments, settings.results, settings.transport, classify, revision)
+        kind = RecallingRedactor if settings.has_hooks else Redactor
+        self.redactor = kind(digest_key, settings.redact.keys, settings.redact.pointers)
+        self.composer = Composer(
+            self.redactor, settings.arguments, settings.results, settings.transport, classify, revision
+        )  # fmt: skip
         self._open: dict[str, str] = {}  # by call: what its intent said of it
         self._failures = IdentityFailures(lambda fields: self.note("identity", fields))
         self._refused = self._lost = 0

@@ -142,7 +142,7 @@ class Composer:
         if code is not None:
             end = f'{end},"code":{code if abs(code) < 10**9 else 0}'
         if len(call.trail.decisions) > 1 and (said := verdicts_of(call.trail.decisions)):
-            end = f'{end},"hooks":{dump([self._said(one) for one in said])}'
+            end = f'{end},"hooks":[{",".join(map(self._said, said))}]'
         if (parts := call.trail.parts) is not None:
             end = f'{end},"parts":{dump(parts)}'
         if self._results != "none" and isinstance(outcome, Result) and has_intent:
@@ -157,15 +157,15 @@ class Composer:
         cut = ',"result_cut":true' if is_cut else ""
         return f',"result":{text}{cut}'
 
-    def _said(self, verdict: HookVerdict) -> Json:
-        fields: Json = {"hook": verdict.hook, "on": verdict.on, "verdict": verdict.word}
+    def _said(self, verdict: HookVerdict) -> str:
+        text = f'{{"hook":"{verdict.hook}","on":"{verdict.on}","verdict":"{verdict.word}"'
         if verdict.reason:
-            fields["reason"] = self._redactor.written(verdict.reason, MAX_NAME)
+            text = f'{text},"reason":{dump(self._redactor.written(verdict.reason, MAX_NAME))}'
         if verdict.profile:
-            fields["profile"] = verdict.profile
+            text = f'{text},"profile":{dump(verdict.profile)}'
         if verdict.pointers:
-            fields["redacted"] = [self._redactor.written(one, MAX_NAME) for one in verdict.pointers]
-        return fields | ({"cached": True} if verdict.is_cached else {"seconds": round(verdict.seconds, 6)})
+            text = f'{text},"redacted":{dump([self._redactor.written(one, MAX_NAME) for one in verdict.pointers])}'
+        return f'{text},"cached":true}}' if verdict.is_cached else f'{text},"seconds":{verdict.seconds:.6f}}}'
 
     def note(self, type: str, fields: Json) -> bytes:
         """Any record that is not about one call. Texts are cleaned, whoever chose them."""

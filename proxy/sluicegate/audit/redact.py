@@ -31,6 +31,7 @@ MAX_NAME: Final = 256
 MAX_DEPTH: Final = 64
 _OVERLAP: Final = 512  # looked at behind a cut: enough to know a secret that the cut splits
 _MAX_MEMORY: Final = 10_000
+_MAX_RECALLED: Final = 64
 _ANY: Final = "*"  # in a pointer: every element of an array
 
 _STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -489,6 +490,25 @@ class Redactor:
             if len(name) <= MAX_NAME:
                 self._names[name] = cached
         return cached
+
+
+class RecallingRedactor(Redactor):
+    """Recalls once what it found innocent: a hook is shown arguments, and then they are recorded."""
+
+    def __init__(self, key: bytes, keys: Iterable[str] = (), pointers: Mapping[str, Iterable[str]] | None = None):
+        super().__init__(key, keys, pointers)
+        self._found = set[tuple[str, str]]()
+
+    def is_innocent(self, text: str, tool: str) -> bool:
+        if (text, tool) in self._found:
+            self._found.discard((text, tool))
+            return True
+        is_so = super().is_innocent(text, tool)
+        if is_so:
+            if len(self._found) >= _MAX_RECALLED:
+                self._found.clear()
+            self._found.add((text, tool))
+        return is_so
 
 
 def _has_structure(text: str, found: set[str], given: list[str], lines: str) -> bool:

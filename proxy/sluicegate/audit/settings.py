@@ -66,6 +66,7 @@ class AuditSettings:
     checkpoints: Checkpointing = Checkpointing()
     sinks: tuple[SinkSettings, ...] = ()
     queue: int = 10_000
+    has_hooks: bool = False  # who are shown arguments before they are recorded
 
 
 def is_segment(path: Path) -> bool:

@@ -114,7 +114,7 @@ def _ask_hooks(
     held = book.policy.roles_of(found.client)
     verdicts = anyio.run(app_hooks.ask_about, config, call, found.target, found.classified.name, held)
     ruling = found.ruling if found.granted is None else replace(found.ruling, verdict=Verdict.ALLOW, profile="")
-    return verdicts, EXIT[combine(ruling, verdicts, policy_loading.profiles(config)).verdict]
+    return verdicts, EXIT[combine(ruling, verdicts, lambda: policy_loading.profiles(config)).verdict]
 
 
 def _ask(admin: Admin, question: dict[str, str], digest: str) -> Facts | None:

@@ -73,7 +73,7 @@ async def _ask(
     hooks: Hooks,
 ) -> Outcome:  # fmt: skip
     verdicts = asked + (await hooks.about_call(call, target, due) if due else ())
-    ruling = combine(call.trail.decisions[-1], verdicts, hooks.profiles())
+    ruling = combine(call.trail.decisions[-1], verdicts, hooks.profiles)
     call.trail.add(ruling)
     if ruling.verdict is Verdict.DENY:
         return refuse(call.method, "denied", f"NOT EXECUTED: {ruling.reason}.")
@@ -94,7 +94,7 @@ def with_hooks(hooks: Hooks, decide: Decide) -> Decide:
 
     def again(call: Call, target: Target) -> Decision:
         decision, verdicts = decide(call, target), verdicts_of(call.trail.decisions)
-        return combine(decision, verdicts, hooks.profiles()) if verdicts else decision
+        return combine(decision, verdicts, hooks.profiles) if verdicts else decision
 
     return again
 

@@ -11,7 +11,7 @@ import asyncio
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -35,6 +35,7 @@ from sluicegate.policy.profiles import ApprovalProfile
 from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.jsonrpc import Json, dump
 from sluicegate.protocol.model import Call, Client, Target
+from sluicegate.runtime.deadline import AnswerDeadline
 
 AT_ONCE: Final = 64
 """Questions to one hook. More wait for their turn, within their time."""
@@ -48,8 +49,8 @@ _AGE: Final = re.compile(r"(?:^|[\s,])max-age=([0-9]{1,9})(?:$|[\s,])", re.IGNOR
 _FLAGS: Final = (b"false", b"true")
 _NONE: Final[tuple[HookSettings, ...]] = ()
 
-Values = Mapping[str, tuple[Json, bytes | None]]
-"""Each value by its name, with its JSON where somebody has made that already."""
+_Value = tuple[bytes, Json, bytes | None]
+"""A value with its name, and its JSON where somebody has made that already."""
 Told = Callable[[HookVerdict], object]
 
 
@@ -66,21 +67,26 @@ class Hook:
         self._cached: OrderedDict[bytes, tuple[float, HookVerdict]] = OrderedDict()
 
     async def ask(self, on: On, body: bytes, key: bytes, id: str) -> HookVerdict:
-        """`key` is the digest of the body. Never raises: without an answer the verdict is `failed`."""
+        """`key` is the digest of the body, `id` that of the call. Never raises: without an answer the verdict is
+        `failed`."""
         settings, began = self.settings, self._clock()
         cached = self._cached.get(key)
         if cached is not None and cached[0] > began:
             return replace(cached[1], seconds=0.0, is_cached=True)
         try:
-            async with asyncio.timeout(settings.timeout), self._turns:
-                verdict, age = await self._exchange(on, body, id)
+            with AnswerDeadline(settings.timeout, settings.timeout):
+                await self._turns.acquire()
+                try:
+                    verdict, age = await self._exchange(on, body, id)
+                finally:
+                    self._turns.release()
         except TimeoutError:
             return self._failed(on, f"no answer within {settings.timeout:g} s", began)
         except NoVerdict as error:
             return self._failed(on, str(error), began)
         except (httpx.HTTPError, OSError) as error:
             return self._failed(on, type(error).__name__, began)
-        verdict = replace(verdict, seconds=self._clock() - began)
+        verdict = verdict.took(self._clock() - began)
         if age > 0:
             self._cached[key] = (self._clock() + age, verdict)
             while len(self._cached) > MAX_CACHED:
@@ -95,7 +101,7 @@ class Hook:
         settings = self.settings
         headers: tuple[tuple[bytes, bytes], ...] = _HEADERS
         if settings.secret:
-            signed = partial(_signed, settings.secret, id, body)
+            signed = partial(_signed, settings.secret, f"{id}-{on}", body)
             headers = (*_HEADERS, *(signed() if len(body) <= _SMALL else await anyio.to_thread.run_sync(signed)))
         client = self._client or await self._open()
         assert self._url is not None
@@ -114,7 +120,8 @@ class Hook:
             if len(data) > MAX_ANSWER:
                 raise NoVerdict(f"more than {MAX_ANSWER} bytes")
             verdict = messages.read(on, settings.form, settings.name, data)
-            return verdict, _age(reply.headers.get(b"cache-control", b""))
+            control = reply.headers.get(b"cache-control")
+            return verdict, 0.0 if control is None else _age(control)
         finally:
             reply.close()
 
@@ -172,42 +179,50 @@ class Hooks:
     def is_known(self, name: str) -> bool:
         return name in self._hooks
 
-    async def about_call(self, call: Call, target: Target, due: Sequence[HookSettings]) -> tuple[HookVerdict, ...]:
+    def about_call(
+        self, call: Call, target: Target, due: Sequence[HookSettings]
+    ) -> Awaitable[tuple[HookVerdict, ...]]:
         """What each of them says of it."""
-        return await self._ask_all("call", call, target, due, {})
+        return self._ask_all("call", call, target, due, ())
 
-    async def about_result(
+    def about_result(
         self, call: Call, target: Target, due: Sequence[HookSettings], value: Json, text: bytes
-    ) -> tuple[HookVerdict, ...]:
+    ) -> Awaitable[tuple[HookVerdict, ...]]:
         """The same of a result; `text` is its JSON."""
-        return await self._ask_all("result", call, target, due, {"result": (value, text)})
+        return self._ask_all("result", call, target, due, ((b"result", value, text),))
 
     async def _ask_all(
-        self, on: On, call: Call, target: Target, due: Sequence[HookSettings], values: Values
+        self, on: On, call: Call, target: Target, due: Sequence[HookSettings], result: tuple[_Value, ...]
     ) -> tuple[HookVerdict, ...]:
-        given = call.params.get("arguments")
-        arguments: Json = given if isinstance(given, dict) else {}
-        compose = partial(
-            self._bodies, self._head(on, call, target), target, due, {"arguments": (arguments, None), **values}
-        )
-        is_short = is_small(arguments) and sum(len(text or b"") for _, text in values.values()) <= _SMALL
-        bodies = compose() if is_short else await anyio.to_thread.run_sync(compose)
-        found: dict[str, HookVerdict] = {}
-
-        async def ask(one: HookSettings) -> None:
-            body, key = bodies[one.form, one.sees_whole]
-            found[one.name] = await self._hooks[one.name].ask(on, body, key, f"{call.trail.id}-{on}")
-
-        if len(due) == 1:
-            await ask(due[0])
+        arguments = call.params.get("arguments")
+        if not isinstance(arguments, dict):
+            arguments = {}
+        is_short = is_small(arguments) and (not result or len(result[0][2] or b"") <= _SMALL)
+        head, values = self._head(on, call, target), ((b"arguments", arguments, None), *result)
+        if is_short:
+            asked = self._questions(head, target, due, values, is_short)
         else:
-            async with anyio.create_task_group() as group:
-                for one in due:
-                    group.start_soon(ask, one)
-        verdicts = tuple(found[one.name] for one in due)
+            asked = await anyio.to_thread.run_sync(self._questions, head, target, due, values, is_short)
+        if len(due) == 1:
+            verdicts = [await self._hooks[due[0].name].ask(on, *asked[0], call.trail.id)]
+        else:
+            verdicts = await self._each(on, due, asked, call.trail.id)
         for verdict in verdicts:
             self._told(verdict)
-        return verdicts
+        return tuple(verdicts)
+
+    async def _each(
+        self, on: On, due: Sequence[HookSettings], asked: Sequence[tuple[bytes, bytes]], id: str
+    ) -> list[HookVerdict]:
+        found: dict[str, HookVerdict] = {}
+
+        async def ask(name: str, body: bytes, key: bytes) -> None:
+            found[name] = await self._hooks[name].ask(on, body, key, id)
+
+        async with anyio.create_task_group() as group:
+            for one, question in zip(due, asked, strict=True):
+                group.start_soon(ask, one.name, *question)
+        return [found[one.name] for one in due]
 
     def _head(self, on: On, call: Call, target: Target) -> bytes:
         """Who calls what, as JSON without its end. Most calls are of a few clients and tools."""
@@ -230,29 +245,38 @@ class Hooks:
             target = replace(target, own=own, public=public)
         return messages.about(on, call, target, class_, name)
 
-    def _bodies(
-        self, head: bytes, target: Target, due: Collection[HookSettings], values: Values
-    ) -> dict[tuple[str, bool], tuple[bytes, bytes]]:
-        """The body and its digest for each form and view that somebody is due to see."""
-        made: dict[tuple[str, bool], tuple[bytes, bytes]] = {}
-        for is_whole in {one.sees_whole for one in due}:
-            shown, is_cut = dict[str, bytes](), False
-            for name, (value, text) in values.items():
-                text = dump(value) if text is None else text
-                shown[name], cut = (text, False) if is_whole else self._masked(target, value, len(text))
-                is_cut = is_cut or cut
-            parts = [head, b'"masked":%b,"cut":%b' % (_FLAGS[not is_whole], _FLAGS[is_cut])]
-            parts += [b'"%b":%b' % (name.encode("ascii"), text) for name, text in shown.items()]
-            body = b",".join(parts) + b"}"
-            for form in {one.form for one in due if one.sees_whole == is_whole}:
-                whole = b'{"input":%b}' % body if form == "opa" else body
-                made[form, is_whole] = whole, sha256(whole).digest()
-        return made
+    def _questions(
+        self, head: bytes, target: Target, due: Sequence[HookSettings], values: Sequence[_Value], is_short: bool
+    ) -> list[tuple[bytes, bytes]]:
+        """The body and its digest, for each of those that are due. `is_short`: all values are."""
+        bodies: dict[bool, bytes] = {}
+        asked = []
+        for one in due:
+            body = bodies.get(one.sees_whole)
+            if body is None:
+                body = bodies[one.sees_whole] = self._body(head, target, one.sees_whole, values, is_short)
+            if one.form == "opa":
+                body = b'{"input":%b}' % body
+            asked.append((body, sha256(body).digest()))
+        return asked
 
-    def _masked(self, target: Target, value: Json, size: int) -> tuple[bytes, bool]:
+    def _body(
+        self, head: bytes, target: Target, is_whole: bool, values: Sequence[_Value], is_short: bool
+    ) -> bytes:  # fmt: skip
+        shown, is_cut = b"", False
+        for name, value, text in values:
+            if is_whole:
+                told = dump(value) if text is None else text
+            else:
+                told, cut = self._masked(target, value, is_short or len(text or dump(value)) <= MAX_TEXT)
+                is_cut = is_cut or cut
+            shown += b',"%b":%b' % (name, told)
+        return b'%b,"masked":%b,"cut":%b%b}' % (head, _FLAGS[not is_whole], _FLAGS[is_cut], shown)
+
+    def _masked(self, target: Target, value: Json, is_short: bool) -> tuple[bytes, bool]:
         tool = f"{target.server}/{target.own}"
         # No other thread runs while a value becomes canonical: a long one is walked, which is bounded.
-        if size <= MAX_TEXT and self._redactor.is_innocent(whole := canonical(value), tool):
+        if is_short and self._redactor.is_innocent(whole := canonical(value), tool):
             return whole.encode("ascii"), False
         masked, is_cut = self._redactor.masked(value, tool, _MAX_TEXT, _MAX_NODES, _MAX_CHARS)
         shown = canonical(masked)  # in one order of members, however it was found: answers are remembered by the text

@@ -1,11 +1,12 @@
 """What hooks said of a call, kept with the decision on it, and what becomes of that decision. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from sluicegate.policy.profiles import ApprovalProfile, strictest
 from sluicegate.policy.rules import Ruling
+from sluicegate.protocol.jsonrpc import light
 from sluicegate.protocol.model import Decision, Verdict
 
 On = Literal["call", "result", "approval"]
@@ -13,6 +14,7 @@ Word = Literal["allow", "deny", "ask", "withhold", "redact", "failed"]
 _RULE: Final = "hook "
 
 
+@light
 @dataclass(frozen=True, slots=True)
 class HookVerdict:
     """`reason` are the hook's words, or why it has no verdict; `pointers` is what it redacts (RFC 6901), `profile` by
@@ -27,6 +29,10 @@ class HookVerdict:
     seconds: float = 0.0
     is_cached: bool = False
     passes: bool = False
+
+    def took(self, seconds: float) -> "HookVerdict":
+        """The same answer, given to another question: most are the same few."""
+        return HookVerdict(self.hook, self.on, self.word, self.reason, self.profile, self.pointers, seconds)
 
     @property
     def rule(self) -> str:
@@ -69,20 +75,21 @@ def noted(decision: Decision, verdicts: tuple[HookVerdict, ...]) -> HookedRuling
 
 
 def combine(
-    decision: Decision, verdicts: tuple[HookVerdict, ...], profiles: Mapping[str, ApprovalProfile]
+    decision: Decision, verdicts: tuple[HookVerdict, ...], profiles: Callable[[], Mapping[str, ApprovalProfile]]
 ) -> HookedRuling:
     """What a policy's decision is together with what hooks say: the strictest of all. A hook never makes it milder."""
     same = noted(decision, verdicts)
-    act, profile, would_deny = same.act, same.profile, same.would_deny
-    if decision.verdict is Verdict.DENY:
+    if decision.verdict is Verdict.DENY or all(one.word == "allow" for one in verdicts):
         return same
+    act, profile, would_deny = same.act, same.profile, same.would_deny
     refusing = next((one for one in verdicts if one.on == "call" and one.refuses), None)
     if refusing is not None:
         return HookedRuling(Verdict.DENY, refusing.rule, str(refusing), act, "", would_deny, verdicts)
     asking = {one.profile: one for one in verdicts if one.on == "call" and one.word == "ask"}
     if not asking:
         return same
-    wanted = [profiles.get(name) for name in {*asking, *([profile] if profile else ())}]
+    known_ones = profiles()
+    wanted = [known_ones.get(name) for name in {*asking, *([profile] if profile else ())}]
     known = [one for one in wanted if one is not None]
     chosen = strictest(known) if len(known) == len(wanted) else None
     if chosen is None:
