@@ -51,7 +51,7 @@ def calls(sites: Sites, kind: str) -> bool:
             os.environ[bytecodes.FILE] = str(counts)
             with serving(sites, Path(folder), [sys.executable, bytecodes.__file__]) as subject:
                 bytecodes.count(call(subject, kind, server), subject.pid, counts)
-            counted[server] = sum(codes for _, _, codes, _ in bytecodes.rows(counts))
+            counted[server] = sum(row.codes for row in bytecodes.rows(counts))
             del os.environ[bytecodes.FILE]
     with tempfile.TemporaryDirectory(prefix="sluice-logins-") as folder:
         with serving(sites, Path(folder), [sys.executable, "-m", "sluicegate"]) as subject:

@@ -1,18 +1,23 @@
-"""Where a call's work is done: bytecodes and function calls of the event loop's thread, by room.
+"""Where a call's work is done: bytecodes and function calls of the event loop's thread, by room and by step.
 
-    python tests/bench/bytecodes.py [--functions 40]
+    python tests/bench/bytecodes.py [--functions 40] [--page]
 
 Counted, not timed, and of several batches the smallest: what a Sluice does by the clock happens beside calls, and more
 often where these are slow. So the same on any machine, and a change of the hot path shows to the digit. The
 interpreter takes two thirds of what a call costs the CPU; the rest (the kernel, JSON, hashes, the audit writer's
 thread) is in `make bench`.
+
+A step begins in a function that has a comment `# Step N of docs/explanation/performance.md`. What a function does that
+has none belongs to the step of whoever called or resumed it. `--page` writes the figures into that page.
 """
 
 import argparse
+import ast
 import atexit
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -23,25 +28,64 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from load import Call
 
 BATCHES, CALLS, WARM_UP = 15, 10, 100
 FILE = "SLUICE_BENCH_BYTECODES"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "explanation" / "performance.md"
+STEP = re.compile(r"# Step (\d+) of docs/explanation/performance\.md")
+ROW = re.compile(r"^\| (\d+) \| (`.+`) \| (.+) \|[\d, ]*\|$", re.MULTILINE)
+"""A step on the page: its number, where it is, what it does, and the bytecodes of a legacy and a modern call."""
+
+
+def steps() -> dict[tuple[str, int], int]:
+    """The step that begins in a function, by its file and first line."""
+    found = {}
+    for file in (ROOT / "proxy" / "sluicegate").rglob("*.py"):
+        text = file.read_text("utf-8")
+        for number, line in enumerate(text.splitlines(), 1) if STEP.search(text) else ():
+            if match := STEP.search(line):
+                found[str(file), _function_at(ast.parse(text), number)] = int(match[1])
+    return found
+
+
+def _function_at(tree: ast.Module, line: int) -> int:
+    """Where the innermost function begins that has this line, as its code object says it."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    all = (node for node in ast.walk(tree) if isinstance(node, kinds))
+    node = max((node for node in all if node.lineno <= line <= (node.end_lineno or 0)), key=lambda node: node.lineno)
+    return min([node.lineno, *(part.lineno for part in node.decorator_list)])
+
+
+class Counted(NamedTuple):
+    """What one function does in one step of a call: `codes` bytecodes, entered or resumed `entered` times. Step 0 is
+    outside of all."""
+
+    file: str
+    name: str
+    step: int
+    codes: float
+    entered: float
 
 
 # ---------------------------------------------------------------- inside the process that is looked at
+
+
+Key = tuple[CodeType, int]
 
 
 class Tracer:
     """Counts from one SIGUSR1 to the next, and keeps the smallest of what it has counted so."""
 
     def __init__(self) -> None:
-        self.codes: Counter[CodeType] = Counter()
-        self.calls: Counter[CodeType] = Counter()
-        self._least: tuple[Counter[CodeType], Counter[CodeType]] | None = None
+        self.codes: Counter[Key] = Counter()
+        self.calls: Counter[Key] = Counter()
+        self._steps = steps()
+        self._least: tuple[Counter[Key], Counter[Key]] | None = None
         self._is_on = False
 
     def toggle(self, *_: object) -> None:
@@ -55,17 +99,31 @@ class Tracer:
 
     def _called(self, frame: FrameType, event: str, arg: object) -> Any:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        self.calls[frame.f_code] += 1
-        return self._step
+        key = frame.f_code, self._step_of(frame)
+        codes = self.codes
+        self.calls[key] += 1
 
-    def _step(self, frame: FrameType, event: str, arg: object) -> Any:
-        if event == "opcode":
-            self.codes[frame.f_code] += 1
-        return self._step
+        def step(frame: FrameType, event: str, arg: object) -> Any:
+            if event == "opcode":
+                codes[key] += 1
+            return step
+
+        return step
+
+    def _step_of(self, frame: FrameType | None) -> int:
+        while frame is not None:
+            code = frame.f_code
+            if found := self._steps.get((code.co_filename, code.co_firstlineno)):
+                return found
+            frame = frame.f_back
+        return 0
 
     def write(self) -> None:
         codes, calls = self._least or (self.codes, self.calls)
-        rows = [[code.co_filename, code.co_qualname, count, calls[code]] for code, count in codes.items()]
+        rows = [
+            [code.co_filename, code.co_qualname, step, count, calls[code, step]]
+            for (code, step), count in codes.items()
+        ]
         Path(os.environ[FILE]).write_text(json.dumps(rows))
 
 
@@ -81,8 +139,8 @@ def look_at_sluice() -> None:
 # ---------------------------------------------------------------- outside
 
 
-def counted(kind: str, counts: Path) -> list[tuple[str, str, float, float]]:
-    """(file, function, bytecodes a call, times it is entered in a call), of calls of that kind."""
+def counted(kind: str, counts: Path) -> list[Counted]:
+    """Of calls of that kind."""
     import httpx
     from load import found_call, legacy_call, modern_call
     from subjects import FULL, LOAD_CORE, SUBJECT_CORE, allowing_hook, fast_server, sluice
@@ -138,8 +196,8 @@ def count(call: "Call", pid: int, counts: Path) -> None:
         toggle()
 
 
-def rows(counts: Path) -> list[tuple[str, str, float, float]]:
-    return [(file, name, codes / CALLS, calls / CALLS) for file, name, codes, calls in json.loads(counts.read_text())]
+def rows(counts: Path) -> list[Counted]:
+    return [Counted(*about, codes / CALLS, calls / CALLS) for *about, codes, calls in json.loads(counts.read_text())]
 
 
 def room(file: str) -> str:
@@ -148,26 +206,49 @@ def room(file: str) -> str:
     return rest.partition("/")[0] if found else "libraries"
 
 
-def report(kind: str, rows: list[tuple[str, str, float, float]], most: int) -> str:
+def by_step(rows: list[Counted]) -> Counter[int]:
+    codes = Counter[int]()
+    for row in rows:
+        codes[row.step] += row.codes  # type: ignore[assignment]
+    return codes
+
+
+def report(kind: str, rows: list[Counted], most: int) -> str:
     codes, calls = Counter[str](), Counter[str]()
-    for file, _, count, entered in rows:
-        codes[room(file)] += count  # type: ignore[assignment]
-        calls[room(file)] += entered  # type: ignore[assignment]
+    for row in rows:
+        codes[room(row.file)] += row.codes  # type: ignore[assignment]
+        calls[room(row.file)] += row.entered  # type: ignore[assignment]
     total = sum(codes.values())
     lines = [f"{kind}: {total:.0f} bytecodes, functions entered or resumed {sum(calls.values()):.0f} times"]
     lines += [f"  {name:12s}{count:7.0f}{count / total:7.0%}{calls[name]:7.0f}" for name, count in codes.most_common()]
-    functions = sorted(rows, key=lambda row: -row[2])[:most]
-    lines += [f"  {count:7.0f}{entered:7.2f}  {room(file)} {name}" for file, name, count, entered in functions]
+    lines += [f"  step {step:<7d}{count:7.0f}{count / total:7.0%}" for step, count in sorted(by_step(rows).items())]
+    functions = sorted(rows, key=lambda row: -row.codes)[:most]
+    lines += [f"  {row.codes:7.0f}{row.entered:7.2f}  {row.step:3d} {room(row.file)} {row.name}" for row in functions]
     return "\n".join(lines)
+
+
+def with_figures(page: str, legacy: Counter[int], modern: Counter[int]) -> str:
+    """The page with what each step costs."""
+
+    def row(found: re.Match[str]) -> str:
+        number, where, what = found.groups()
+        return f"| {number} | {where} | {what} | {legacy[int(number)]:.0f}, {modern[int(number)]:.0f} |"
+
+    return ROW.sub(row, page)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--functions", type=int, default=0, help="how many functions are named, the greediest first")
+    parser.add_argument("--page", action="store_true", help="the figures of the page anew")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
+        found = {}
         for kind in ("legacy", "modern", "found", "hooked"):
-            print(report(kind, counted(kind, Path(folder) / kind), options.functions), flush=True)
+            found[kind] = counted(kind, Path(folder) / kind)
+            print(report(kind, found[kind], options.functions), flush=True)
+    if options.page:
+        PAGE.write_text(with_figures(PAGE.read_text(), by_step(found["legacy"]), by_step(found["modern"])))
 
 
 if __name__ == "__main__":

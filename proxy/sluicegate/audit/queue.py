@@ -81,6 +81,7 @@ class RecordQueue:
     def _gather(self, before: int) -> None:
         """Once in each turn of the loop: a turn without news is followed by the sync. The first turn cannot tell, for
         what is read in it is looked at only behind us."""
+        # Step 8 of docs/explanation/performance.md
         assert self._loop is not None
         if self._asked != before and self._loop.time() < self._until:
             self._loop.call_soon(self._gather, self._asked)
@@ -142,6 +143,7 @@ class RecordQueue:
 
 
 def _resolve(waiting: list[Done], is_kept: bool) -> None:
+    # Step 8 of docs/explanation/performance.md
     for done in waiting:
         if not done.done():  # its call may have been cancelled
             done.set_result(is_kept)

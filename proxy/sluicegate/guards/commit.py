@@ -32,6 +32,7 @@ def commit(spend: Spend, intend: Intend | None = None, identity: Identify = str)
     """`intend` is None where there is no audit log."""
 
     async def guard(call: Call, inner: Handler) -> Outcome:
+        # Step 8 of docs/explanation/performance.md
         trail = call.trail
         round, approval_use = trail.round, trail.approval_use
         if round is not None and not await spend(f"round:{round[0]}:{round[1]}", ROUND_SECONDS):

@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 
 def enforce(decide: Decide, check_arguments: CheckArguments, explains: Callable[[], bool]) -> Guard:
     def guard(call: Call, inner: Handler) -> Awaitable[Outcome]:
+        # Step 7 of docs/explanation/performance.md
         target, trail = call.target, call.trail
         if target is None:
             return inner(call) if call.method in WITHOUT_TARGET else settled(_unjudged(call))

@@ -80,6 +80,7 @@ def inspect(
     inspected = inspect_params(modes)
 
     async def guard(call: Call, inner: Handler) -> Outcome:
+        # Step 12 of docs/explanation/performance.md
         target = call.target
         mode = "off" if target is None else modes[target.server]
         if target is None or mode == "off":

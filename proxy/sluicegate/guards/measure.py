@@ -25,5 +25,6 @@ class Measure(Observer):
         self._level.value += 1
 
     def end(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
+        # Step 13 of docs/explanation/performance.md
         self._level.value -= 1
         self._observe(call, outcome, seconds)

@@ -57,6 +57,7 @@ def name(
     with the rights of now, None for one that cannot come in any more."""
 
     async def guard(call: Call, inner: Handler) -> Outcome:
+        # Step 6 of docs/explanation/performance.md
         field = JUDGED_BY_NAME.get(call.method)
         if field is None:
             return await inner(call)

@@ -28,6 +28,7 @@ class RecordGuard(Observer):
         """Does nothing: a call is logged once it is over."""
 
     def end(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
+        # Step 14 of docs/explanation/performance.md
         if self._close is not None:
             self._close(call, outcome, seconds)
         _tell(call, outcome)

@@ -235,6 +235,7 @@ class Http1(asyncio.Protocol):
         self.outbox.flush()
 
     def data_received(self, data: bytes) -> None:
+        # Step 1 of docs/explanation/performance.md
         if self._deaf:
             return
         repeatable, is_first = self._repeatable, not self._receiving and not self._requests
@@ -445,6 +446,7 @@ class Http1(asyncio.Protocol):
     async def _work(self) -> None:
         """Answers requests as long as there is a connection. One task for all of them: one for each, with asyncio's own
         record of it, would cost 7 us."""
+        # Step 2 of docs/explanation/performance.md
         task = asyncio.current_task()
         assert task is not None
         try:

@@ -77,6 +77,7 @@ class HttpExchange:
 
     def json_at_once(self, status: int, body: bytes) -> bool:
         """The usual answer to the usual request, without a wait; whether it could be given so. Else `json` may wait."""
+        # Step 15 of docs/explanation/performance.md
         peer = self.peer
         if self.started or self.cors or peer.lost or peer.congested:
             return False

@@ -153,6 +153,7 @@ class LargeRequests:
         """Counts the work of a call that is refused before it reaches a server or the audit log. Its bytes are in
         flight, and its answer waits, until its records are composed: they hold its arguments. What a large answer takes
         there is its server's."""
+        # Step 5 of docs/explanation/performance.md
         trail, work = call.trail, OwnSteps(handler(call))
         if call.method == "subscriptions/listen":
             trail.spend = self.budget_of(call.client.principal).spend

@@ -58,6 +58,7 @@ class LegacyHttp:
     # ------------------------------------------------------------ POST
 
     def post(self, exchange: HttpExchange, message: Message, principal: Principal) -> Awaitable[None]:
+        # Step 4 of docs/explanation/performance.md
         if isinstance(message, Request) and message.method == "initialize":
             refusal = _foreign(exchange)
             return exchange.error(*refusal) if refusal else self._initialize(exchange, message, principal)
@@ -73,6 +74,7 @@ class LegacyHttp:
     async def _serve(
         self, exchange: HttpExchange, session: HttpSession, request: Request, principal: Principal
     ) -> None:
+        # Step 4 of docs/explanation/performance.md
         answer = self._answer(exchange, session)
         try:
             found = await self._run(answer, session, request, exchange.spent)

@@ -213,6 +213,7 @@ class Listener:
 
     def _serve(self, exchange: HttpExchange) -> Awaitable[None]:
         """No coroutine, as little as what follows: each of them is made, resumed at each wait of a call, and ended."""
+        # Step 2 of docs/explanation/performance.md
         head = exchange.head
         if head.remembered.passed is self._policy:
             return self._enter(exchange, self._take_in)
@@ -364,6 +365,7 @@ class Listener:
         return principal if toolset is None else self._toolsets.enter(principal, toolset)
 
     def _take(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
+        # Step 3 of docs/explanation/performance.md
         since = perf_counter()
         value = read_json(exchange, principal, self._context)
         return self._begin(exchange, principal, self._take_value, value, since)

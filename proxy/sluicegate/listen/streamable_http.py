@@ -221,6 +221,7 @@ async def unread(exchange: HttpExchange, principal: Principal, context: "Endpoin
 def to_bytes(response: Response, outcome: Outcome | None = None) -> bytes:
     """What cannot be said in JSON becomes an error that can: its client must not wait for ever. Where the result is the
     outcome's value as it came, the audit log has encoded it."""
+    # Step 15 of docs/explanation/performance.md
     try:
         if isinstance(outcome, Result) and response.result is outcome.value:
             return encode_result(response.id, outcome.text)
@@ -235,6 +236,7 @@ def to_bytes(response: Response, outcome: Outcome | None = None) -> bytes:
 def serve_modern(
     context: EndpointContext, exchange: HttpExchange, request: Request, principal: Principal
 ) -> Awaitable[None]:
+    # Step 4 of docs/explanation/performance.md
     remembered = exchange.head.remembered
     routing = remembered.routing
     if routing is None:
@@ -264,6 +266,7 @@ async def _answer(
 ) -> None:
     """A client that goes away cancels (#sending-messages), and nothing is sent. A listen stream that we end ends with
     its result (basic/patterns/subscriptions)."""
+    # Step 4 of docs/explanation/performance.md
     peer = exchange.peer
     task = asyncio.current_task(peer.loop)
     assert task is not None
@@ -302,6 +305,7 @@ async def _answer(
 
 def _render(id: RequestId, method: str, outcome: Outcome, server_info: Json) -> tuple[int, bytes]:
     """HTTP status and body. A result that only has members added is not encoded again, as in `to_bytes`."""
+    # Step 15 of docs/explanation/performance.md
     if isinstance(outcome, Result):
         added = modern_client.added(id, method, outcome.value, server_info)
         if added.keys().isdisjoint(outcome.value):

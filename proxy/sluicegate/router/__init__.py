@@ -105,6 +105,7 @@ class Router:
         return self._servers[server].unavailable(call)
 
     async def _call_tool(self, call: Call) -> Outcome:
+        # Step 9 of docs/explanation/performance.md
         if call.target is None:
             return not_found(call.method, call.params)
         if call.target.is_stored:

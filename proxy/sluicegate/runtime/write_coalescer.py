@@ -39,6 +39,7 @@ class WriteCoalescer:
 
     def flush(self) -> None:
         """Writes what waits, in the order in which it came."""
+        # Step 15 of docs/explanation/performance.md
         waiting = self._waiting
         try:
             while waiting:

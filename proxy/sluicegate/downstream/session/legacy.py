@@ -194,6 +194,7 @@ class LegacyConnection(ServerConnection):
         return task_ids.outwards(call, await self._handle(task_ids.inwards(call)), self.mark)
 
     async def _handle(self, call: Call) -> Outcome:
+        # Step 10 of docs/explanation/performance.md
         as_task = self._tasks is not None and polling.needs_task(call)
         if as_task or (self._may_be_asked and call.method in ASKING):
             asking = InteractiveExchange(

@@ -99,6 +99,7 @@ class ModernConnection(ServerConnection):
     # ------------------------------------------------------------ calls
 
     async def handle(self, call: Call) -> Outcome:
+        # Step 10 of docs/explanation/performance.md
         if call.method in ABOUT_A_TASK:
             inner = task_ids.inwards(call)
             return task_ids.outwards(call, dialect.outcome(inner, await self._send(inner)), self.mark)

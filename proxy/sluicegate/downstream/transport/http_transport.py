@@ -146,6 +146,7 @@ class StreamableHttpTransport(HttpTransport):
         return None if url == self._url else url
 
     async def _take(self, response: Reply, exchange: PendingRequest) -> None:
+        # Step 11 of docs/explanation/performance.md
         status = response.status
         if 200 <= status < 300:
             self._keep_session(response)

@@ -224,6 +224,7 @@ class HttpClientConnection(asyncio.Protocol):
         self._blocked = False
 
     def data_received(self, data: bytes) -> None:
+        # Step 11 of docs/explanation/performance.md
         reply = self._reply
         if reply is None:
             return self.abort()  # an answer that nobody asked for must not meet the next request
