@@ -51,7 +51,7 @@ docs: $(VENV)/.ready  ## the parts of docs/ that come from the code, and the sit
 	$(BIN)/uv pip install --quiet --python .venv-docs --require-hashes -r docs/requirements.lock
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
-bench: $(VENV)/.ready  ## CPU per call and latency against nginx, in one run; ARGS=--short, --table, --policy, --audit, --hostile
+bench: $(VENV)/.ready  ## CPU per call and latency against nginx, in one run; ARGS=--short, --table, --policy, --audit, --hostile, --peers
 	$(BIN)/python tests/bench/run.py $(ARGS)
 
 mutants: $(VENV)/.ready  ## how many mutants of a random sample the tests kill; ARGS="border --sample 200 --seed 2"

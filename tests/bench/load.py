@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 from fast_server import TEXTS
-from subjects import Subject, pinned
+from subjects import NotMeasured, Subject, pinned
 
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
@@ -107,15 +107,15 @@ def _proven(url: str, headers: dict[str, str], params: dict[str, Any], client: h
     """The call, once it was seen to give what the server said, to the letter."""
     body = json.dumps(message("tools/call", params, 7), separators=(",", ":"))
     answer = client.post(url, headers=headers, content=body)
-    result = _result(answer) if answer.status_code == 200 else {}
+    result = result_of(answer) if answer.status_code == 200 else {}
     content = result.get("content", [{}])
     if result.get("isError") or content[0].get("text") != text:
-        raise SystemExit(f"bench: {url} answered {answer.status_code}: {answer.text[:500]}")
+        raise NotMeasured(f"answered {answer.status_code}, but not what the server said", f"{url}: {answer.text[:500]}")
     head = sum(len(name) + len(value) + len(": \r\n") for name, value in answer.headers.raw)
     return Call(url, headers, body, len("HTTP/1.1 200 \r\n\r\n") + head + len(answer.content))
 
 
-def _result(answer: httpx.Response) -> dict[str, Any]:
+def result_of(answer: httpx.Response) -> dict[str, Any]:
     """Of a whole answer, or of the last event of a stream."""
     content = answer.text
     if answer.headers["content-type"].startswith("text/event-stream"):
@@ -153,12 +153,12 @@ def run(subject: Subject, call: Call, concurrency: int, seconds: int, folder: Pa
     used = subject.cpu() - before
     result = [line for line in output.stdout.splitlines() if line.startswith("RESULT ")]
     if not result:
-        raise SystemExit(f"bench: wrk failed: {output.stdout}{output.stderr}")
+        raise NotMeasured("wrk failed", f"{output.stdout}{output.stderr}")
     calls, duration, size, errors, p50, p99 = (int(field) for field in result[0].split()[1:])
     if errors or not calls:
-        raise SystemExit(f"bench: {errors} of {calls} calls to {call.url} failed\n{output.stdout}")
+        raise NotMeasured(f"{errors} of {calls} calls failed", f"{call.url}\n{output.stdout}")
     if size < calls * call.answered:
-        raise SystemExit(f"bench: {calls} calls to {call.url} gave {size} bytes, {call.answered} each were expected")
+        raise NotMeasured(f"{calls} calls gave {size} bytes, {call.answered} each were expected", call.url)
     return Figures(used / calls * 1e6, calls / duration * 1e6, p50, p99, subject.memory())
 
 

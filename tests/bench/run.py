@@ -2,6 +2,7 @@
 
     python tests/bench/run.py [--short] [--python PYTHON] [--table] [--policy] [--audit]
     python tests/bench/run.py [--python PYTHON] [--growth] [--trouble] [--workers] [--hostile [--short]]
+    python tests/bench/run.py [--python PYTHON] --peers [--peer NAME=PATH ...]
 
 Ratios count, not times: a machine twice as slow gives the same table. Core 0 has what is measured, core 1 the load
 and the fast server. Needs Linux; nginx, wrk and the Python that runs Sluice come from Debian, where they can.
@@ -17,21 +18,24 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+import gateway_page
+import gateways
 import growth
 import hostile
 import httpx
 import interpreter
 import several
 import trouble
-from load import Call, Figures, Kind, legacy_session, make_call, middle, run
+from load import Kind, legacy_session, make_call
 from machine import disk, machine
+from rows import CONCURRENCIES, Row, measure
 from subjects import (
     CHILD,
+    FASTMCP_SECONDS,
     FULL,
     LOAD_CORE,
     ROOT,
@@ -52,7 +56,6 @@ RESULTS = Path(__file__).parent / "results" / "latest.json"
 PAGE = ROOT / "docs" / "explanation" / "performance.md"
 TABLE = re.compile(r"(?<=<!-- make bench ARGS=--table -->\n).*?(?=\n<!-- end of the table -->)", re.DOTALL)
 SHORT_LIMIT = 3 * BUDGET  # a shared CI machine is noisy: only a gross mistake fails there
-CONCURRENCIES = (1, 16, 64)
 MOST = 256
 LEGACY, MODERN = Kind("legacy JSON"), Kind("modern JSON", "modern")
 OTHERS = (
@@ -85,48 +88,6 @@ WHOLE = Plan(
     (LEGACY, MODERN), STEPS, 5, kinds=OTHERS, most=(MOST,), warms_up=True, beside=True, sessions=500, churn=10_000
 )
 SHORT = Plan((LEGACY, MODERN), (FULL,), 1)
-# FastMCP answers some 20 calls a second, and those that are open at the end are no calls.
-PEER_SECONDS = 8
-
-
-@dataclass(slots=True)
-class Row:
-    """One kind of call to one subject, `seconds` at each concurrency. `base` is nginx with the same bytes, or what else
-    it is compared with; none for what nothing is compared with."""
-
-    kind: str
-    name: str
-    subject: Subject
-    call: Call
-    concurrencies: tuple[int, ...]
-    base: "Row | None" = None
-    seconds: int = 1
-    runs: dict[int, list[Figures]] = field(default_factory=dict)
-
-    def ratio(self, concurrency: int) -> float | None:
-        """CPU per call relative to the base in the same round; the median over the rounds."""
-        if self.base is None:
-            return None
-        pairs = zip(self.runs[concurrency], self.base.runs[concurrency], strict=True)
-        return round(median(mine.cpu / theirs.cpu for mine, theirs in pairs), 2)
-
-    def result(self) -> dict[str, Any]:
-        at = {str(c): {**asdict(middle(self.runs[c])), "ratio": self.ratio(c)} for c in self.concurrencies}
-        return {"kind": self.kind, "name": self.name, "to": self.base and self.base.name, "at": at}
-
-
-def measure(rows: list[Row], plan: Plan, folder: Path) -> None:
-    """Rounds of all rows, not rows of all rounds: what else the machine does then hits all of them. And all rows at
-    one concurrency, before the next: what is compared is seconds apart, on a machine that others slow down at times."""
-    for row in rows if plan.warms_up else ():
-        run(row.subject, row.call, 16, row.seconds, folder, LOAD_CORE)
-    concurrencies = sorted({concurrency for row in rows for concurrency in row.concurrencies})
-    for round in range(plan.rounds):
-        for concurrency, row in ((c, row) for c in concurrencies for row in rows if c in row.concurrencies):
-            os.sync()  # or the log that one row leaves unsynced is written, and paid for, by the next one that syncs
-            figures = run(row.subject, row.call, concurrency, row.seconds, folder, LOAD_CORE)
-            row.runs.setdefault(concurrency, []).append(figures)
-        print(f"bench: {rows[-1].kind}, round {round + 1} of {plan.rounds}", file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +105,7 @@ class Bench:
         folder.mkdir()
         with ExitStack() as stack:
             rows = self._rows(kind, folder, stack)
-            measure(rows, self.plan, folder)
+            measure(rows, self.plan.rounds, folder, self.plan.warms_up)
             return [row.result() for row in rows]
 
     def _rows(self, kind: Kind, folder: Path, stack: ExitStack) -> list[Row]:
@@ -169,7 +130,7 @@ class Bench:
         if is_first and self.peer is not None:
             peer = stack.enter_context(fastmcp(folder, SUBJECT_CORE, self.backend, self.peer))
             rows.append(row(f"FastMCP proxy {interpreter.PEER_VERSION}", peer, (1, 16), plain))
-            rows[-1].seconds = PEER_SECONDS
+            rows[-1].seconds = FASTMCP_SECONDS
         return rows
 
     def memory(self, folder: Path) -> dict[str, float]:
@@ -239,6 +200,8 @@ def beside(options: argparse.Namespace, python: str) -> int:
             trouble.main(found, command, Path(folder))
         if options.workers:
             several.main(found, command, Path(folder))
+        if options.peers:
+            gateways.main(found, command, Path(folder), dict(options.peer))
         if options.hostile is not None:
             return hostile.main(found, command, Path(folder), options.hostile, options.short)
     return 0
@@ -254,10 +217,17 @@ def main() -> int:
     parser.add_argument("--trouble", action="store_true", help="what bad servers cost the healthy ones beside them")
     parser.add_argument("--workers", action="store_true", help="what two workers cost, and bring where cores are free")
     parser.add_argument("--hostile", metavar="SHAPE", nargs="?", const="", help="hostile clients and servers beside it")
+    parser.add_argument("--peers", action="store_true", help="other gateways beside it, those that Go and pip install")
+    parser.add_argument(
+        "--peer", metavar="NAME=PATH", type=gateways.named, action="append", default=[],
+        help=f"with --peers: the program of one of them ({', '.join(gateways.NAMES)})",
+    )  # fmt: skip
     parser.add_argument("--audit", action="store_true", help="what a record costs, alone")
     options = parser.parse_args()
+    options.peers = options.peers or bool(options.peer)
     if options.table:
         PAGE.write_text(TABLE.sub(lambda _: published(json.loads(RESULTS.read_text())), PAGE.read_text()))
+        gateway_page.write()
     if options.policy:
         print(policy_report(policy()))
     if options.audit:
@@ -271,7 +241,8 @@ def main() -> int:
         print("bench: ONE CORE ONLY: latencies and calls/s mean little here, CPU per call still does", file=sys.stderr)
     python = options.python or interpreter.provide()
     found = machine(interpreter.version_of(python))
-    if options.growth is not None or options.trouble or options.workers or options.hostile is not None:
+    others = options.trouble or options.workers or options.peers
+    if options.growth is not None or options.hostile is not None or others:
         return beside(options, python)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
         result = bench(SHORT if options.short else WHOLE, python, Path(folder))
