@@ -29,8 +29,9 @@ def from_server(value: Any, data: bytes | bytearray) -> Any:
     if not isinstance(value, list) or b"error" in data or b"\\u" in data:
         for message in value if isinstance(value, list) else (value,):
             if isinstance(message, dict):
-                _forget_reason(message)
-                _forget_reason(message.get("result"))  # a task that failed (SEP-2663)
+                for holder in (message, message.get("result")):  # a task that failed (SEP-2663)
+                    if isinstance(holder, dict) and "error" in holder:
+                        _forget_reason(holder)
     return value
 
 
