@@ -144,7 +144,9 @@ class Rulebook:
         if target.kind != "tool":
             return None
         rules = self.arguments
-        names = rules.named_like(target.server, target.own) if target.is_unlisted else [target.own]
+        if not target.is_unlisted:
+            return rules.check(target.server, target.own, arguments)
+        names = rules.named_like(target.server, target.own)
         return next((wrong for name in names if (wrong := rules.check(target.server, name, arguments))), None)
 
     def explain(self, client: Client, target: Target, arguments: Json | None = None) -> Explanation | Decision:
