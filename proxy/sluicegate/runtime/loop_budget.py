@@ -232,6 +232,8 @@ class LoopBudget:
             self._pay(self._due)
 
     def is_unused(self) -> bool:
+        if self._level == 0.0:  # time makes it no less
+            return True
         self.pause()
         return self._level == 0.0
 
