@@ -155,7 +155,9 @@ def run(subject: Subject, call: Call, concurrency: int, seconds: int, folder: Pa
     if not result:
         raise NotMeasured("wrk failed", f"{output.stdout}{output.stderr}")
     calls, duration, size, errors, p50, p99 = (int(field) for field in result[0].split()[1:])
-    if errors or not calls:
+    if not calls and not errors:
+        raise NotMeasured(f"answered none of {concurrency} calls in {seconds} s", call.url)
+    if errors:
         raise NotMeasured(f"{errors} of {calls} calls failed", f"{call.url}\n{output.stdout}")
     if size < calls * call.answered:
         raise NotMeasured(f"{calls} calls gave {size} bytes, {call.answered} each were expected", call.url)

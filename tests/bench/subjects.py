@@ -119,7 +119,7 @@ def _environment() -> dict[str, str]:
 
 
 def _await(process: subprocess.Popen[bytes], log: Path, is_ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not is_ready():
         if process.poll() is not None or time.monotonic() > deadline:
             raise NotMeasured("did not start", f"{process.args!r}:\n{log.read_text(errors='replace')[-3000:]}")
