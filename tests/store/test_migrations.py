@@ -59,6 +59,30 @@ async def test_a_role_that_may_make_no_tables_is_told_who_can_and_then_uses_them
         await migrate(of(cluster, "plain"), None, "plain")  # it may grant nothing to itself
 
 
+@pytest.mark.parametrize("theirs", ["", "Of Plain", "public"])
+async def test_tables_are_made_where_the_role_that_uses_them_looks(cluster: Cluster, theirs: str) -> None:
+    """Whatever the search_path of the one that makes them says."""
+    cluster.ask("CREATE SCHEMA maker AUTHORIZATION maker")
+    if theirs:
+        cluster.ask(f'CREATE SCHEMA IF NOT EXISTS "{theirs}"; GRANT USAGE ON SCHEMA "{theirs}" TO plain')
+        cluster.ask(f'GRANT CREATE, USAGE ON SCHEMA "{theirs}" TO maker')
+        cluster.ask(f"ALTER ROLE plain IN DATABASE {cluster.database} SET search_path = 'Nowhere', '{theirs}'")
+    for before in (0, migrations.VERSION):
+        assert await migrate(of(cluster, "plain"), None, "maker") == (before, migrations.VERSION)
+    assert cluster.ask("SELECT DISTINCT schemaname FROM pg_tables WHERE tablename LIKE 'sluice_%'") == [
+        (theirs or "public",)
+    ]
+    store = await open_postgres(of(cluster, "plain"))
+    assert await store.spend("by a plain role", 10)
+    await store.close()
+
+
+async def test_a_role_that_may_use_no_schema_is_told_so(cluster: Cluster) -> None:
+    cluster.ask(f"ALTER ROLE plain IN DATABASE {cluster.database} SET search_path = nowhere")
+    with pytest.raises(StoreFailed, match="its role may use no schema of its search_path"):
+        await migrate(of(cluster, "plain"), None, "maker")
+
+
 async def test_a_url_without_a_role_names_nobody_whom_tables_could_be_made_for(cluster: Cluster) -> None:
     with pytest.raises(StoreFailed, match="names no role"):
         await migrate(cluster.url.replace("postgres@", ""), None, "maker")

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg import AsyncConnection, IsolationLevel, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.errors import Diagnostic, InsufficientPrivilege
+from psycopg.errors import Diagnostic, InsufficientPrivilege, LockNotAvailable
 
 from sluicegate.policy.leases import LeaseGrant, LeaseReport
 from sluicegate.store import StoreFailed, Write, migrations
@@ -40,6 +40,11 @@ SETTLED_AT_ONCE: Final = 200
 
 _MIGRATING: Final = 7411  # an advisory lock: of those that start together one makes the tables
 _IS_THERE: Final = "SELECT to_regclass('sluice_schema')"
+# Where this role has the tables, or would make them. Another one that makes them for it may have another search_path.
+_SCHEMA: Final = """
+SELECT coalesce((SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass('sluice_schema')),
+    quote_ident(current_schema()))
+"""
 _VERSION: Final = "SELECT version, min_reader FROM sluice_schema"
 _TOO_NEW: Final = (
     "its tables are of version {}, which needs a Sluice that knows version {}; this one knows {}: install a newer one"
@@ -203,8 +208,13 @@ class PostgresStore:
     async def settle(self, holder: str, reports: Sequence[LeaseReport]) -> list[LeaseGrant]:
         """One answer to each. Where it fails, those of some keys may have been counted: they may be sent again, as
         parts of later ones."""
-        parts = [reports[at : at + SETTLED_AT_ONCE] for at in range(0, len(reports), SETTLED_AT_ONCE)]
-        return [grant for part in parts for grant in await self._do(partial(_settle, holder=holder, reports=part))]
+        grants: list[LeaseGrant] = []
+        for at in range(0, len(reports), SETTLED_AT_ONCE):
+            found = await self._do(partial(_settle, holder=holder, reports=reports[at : at + SETTLED_AT_ONCE]))
+            if found is None:  # the database is well: others have that key just now
+                raise StoreFailed("another replica settles the same rates")
+            grants += found
+        return grants
 
     async def close(self) -> None:
         """Waits for what was begun, no longer than each operation may take."""
@@ -335,12 +345,14 @@ class PostgresStore:
             timer.cancel()
         self._idle.append(_Open(connection))
 
-    async def prepare(self, reader: str | None = None) -> tuple[int, int]:
+    async def prepare(self, reader: str | None = None, schema: str = "") -> tuple[int, int]:
         """Makes the tables, or what they lack. Returns their version before and now; `reader` is a role that may use
-        them. Raises `StoreFailed`, also where they are too new for this Sluice."""
+        them, and finds them in `schema`. Raises `StoreFailed`, also where they are too new for this Sluice."""
 
         async def work(connection: Connection) -> tuple[int, int]:
             async with connection.transaction():
+                if schema:
+                    await connection.execute("SELECT set_config('search_path', %s, true)", (schema,))
                 await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
                 before = 0
                 if await (await connection.execute(_IS_THERE)).fetchone() != (None,):
@@ -409,14 +421,14 @@ async def migrate(url: str, password: str | None, role: str | None) -> tuple[int
     if role is not None and user is None:
         raise StoreFailed(f"{_WHERE}: the URL names no role that the tables would be for")
     store = PostgresStore(_conninfo(url, password, role))
-    versions = await _prepared(store, None if role is None else str(user))
+    versions = await _prepared(store) if role is None else await _prepared(store, str(user), _schema(url, password))
     await store.close()
     return versions
 
 
-async def _prepared(store: PostgresStore, reader: str | None = None) -> tuple[int, int]:
+async def _prepared(store: PostgresStore, reader: str | None = None, schema: str = "") -> tuple[int, int]:
     try:
-        return await store.prepare(reader)
+        return await store.prepare(reader, schema)
     except StoreFailed as error:
         await store.close()
         raise StoreFailed(f"{_WHERE}: {error}") from None
@@ -473,13 +485,17 @@ async def _change(connection: Connection, statement: str, row: tuple[Any, ...]) 
         return (await connection.execute(statement.encode(), row)).rowcount
 
 
-async def _settle(connection: Connection, *, holder: str, reports: Sequence[LeaseReport]) -> list[LeaseGrant]:
+async def _settle(connection: Connection, *, holder: str, reports: Sequence[LeaseReport]) -> list[LeaseGrant] | None:
+    """None where a key is busy for longer than rates may wait."""
     columns = dict(zip(LeaseReport._fields, map(list, zip(*reports, strict=True)), strict=True))
-    async with connection.transaction():
-        await connection.execute(_HASTE)
-        await connection.execute(_LOCK, (columns["key"],))
-        rows = await connection.execute(_SETTLE, {**columns, "holder": holder})
-        return [LeaseGrant(*row) for row in await rows.fetchall()]
+    try:
+        async with connection.transaction():
+            await connection.execute(_HASTE)
+            await connection.execute(_LOCK, (columns["key"],))
+            rows = await connection.execute(_SETTLE, {**columns, "holder": holder})
+            return [LeaseGrant(*row) for row in await rows.fetchall()]
+    except LockNotAvailable:
+        return None
 
 
 def _decoded(rows: Sequence[tuple[Any, ...]]) -> dict[str, bytes]:
@@ -556,6 +572,13 @@ def bring(
         if said:
             raise StoreFailed(f"the engine does not vouch for the commit: {said[0]}")
     return [key.decode() for key, _, _ in new], others
+
+
+def _schema(url: str, password: str | None) -> str:
+    with _looking(url, password) as connection:
+        if (found := connection.execute(_SCHEMA).fetchone()) is None or not found[0]:
+            raise StoreFailed("its role may use no schema of its search_path")
+        return str(found[0])
 
 
 def _is_made(connection: "psycopg.Connection[tuple[Any, ...]]") -> bool:
