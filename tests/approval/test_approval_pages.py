@@ -34,7 +34,7 @@ async def _no_calls(principal: str) -> list[Json]:
 
 def api_of(town: Town) -> ApprovalsApi:
     deps = ApprovalsApiDeps(lambda who: frozenset(who.roles), lambda row: row, _no_calls)
-    return ApprovalsApi(town.desk, deps, town.store, town.clock)
+    return ApprovalsApi(town.desk, deps, town.store)
 
 
 async def listed(api: ApprovalsApi, name: str = "approvals", **query: Any) -> Json:
@@ -268,7 +268,7 @@ async def test_whoever_asked_does_not_learn_what_exists_that_they_are_not_shown(
         return rows
 
     deps = ApprovalsApiDeps(lambda who: frozenset(who.roles), lambda row: row, history)
-    api = ApprovalsApi(town.desk, deps, town.store, town.clock)
+    api = ApprovalsApi(town.desk, deps, town.store)
     asked = await town.pending(amount=1)
     assert (await api.get(("approvals", asked.id), {}, LEA))[1]["last_calls"] == rows
     assert (await api.get(("approvals", asked.id), {}, ANN))[1]["last_calls"] == rows[2:]

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from socket import create_connection, socket
 from typing import Any
@@ -406,10 +407,16 @@ def test_an_approval_lasts_as_long_whatever_the_clocks_of_the_machines_say(
         for asked, decided in ((here, fast), (fast, here)):
             answer = asked.call("ann", "bank__wire", to=asked.folder.parent.name)
             id = answer.json()["result"]["_meta"]["dev.sluice/approval"]["id"]
+            decided.until(lambda decided=decided, id=id: api(decided, f"approvals/{id}").status_code == 200)
+            assert 1700 < api(decided, f"approvals/{id}").json()["seconds_left"] <= 1800
+            assert abs(metric(decided, "sluice_approval_oldest_pending_seconds")) < 100
             decided.until(lambda decided=decided, id=id: approve(decided, id) == 200)
             again = decided.call("ann", "bank__wire", to=asked.folder.parent.name)
             assert again.json()["result"].get("isError") is not True
         assert seen(here) == ["wire"] * 2
+        task = modern(fast, "tools/call", name="bank__wire", arguments={"to": "later"})
+        made = datetime.fromisoformat(task["createdAt"])
+        assert abs((datetime.now(UTC) - made).total_seconds()) < 100, "by the clock of the database"
 
 
 def metric(at: Bed, name: str) -> float:

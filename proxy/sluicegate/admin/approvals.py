@@ -6,7 +6,6 @@ decision that is sent twice under one idempotency key is made once, and answered
 
 import asyncio
 import hashlib
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import aclosing
@@ -60,10 +59,8 @@ class ApprovalsApiDeps:
 
 
 class ApprovalsApi:
-    def __init__(
-        self, queue: ApprovalQueue, people: ApprovalsApiDeps, store: Store, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._queue, self._people, self._store, self._clock = queue, people, store, clock
+    def __init__(self, queue: ApprovalQueue, people: ApprovalsApiDeps, store: Store) -> None:
+        self._queue, self._people, self._store = queue, people, store
         self._posting = anyio.Lock()
         self._streams = Counter[str]()
 
@@ -96,7 +93,9 @@ class ApprovalsApi:
         every = set(TRANSITIONS)
         groups: Mapping[str, Set[str]] = {"": every, "pending": WAITING, _DECIDED: every - WAITING}
         wanted = groups.get(state, {state})
-        found = self._queue.open_ones() + ([] if wanted <= WAITING else await self._queue.book.finished(self._clock()))
+        found = self._queue.open_ones()
+        if not wanted <= WAITING:
+            found += await self._queue.book.finished(self._queue.clock())
         roles = self._people.roles_of(who)
         async def row(one: Approval) -> Json:
             return presentation.tell(one, await self._queue.book.row(one.id)) | self._to_viewer(one, who, roles)
@@ -141,7 +140,7 @@ class ApprovalsApi:
         if is_requester:  # which of the two it was says what exists that they are not shown
             calls = [call for call in calls if call.get("reason") not in ("denied", "not_found")]
         row = self._people.row_text(binding.rule)
-        tell = partial(presentation.tell_all, approval, details, last, calls, row, self._clock())
+        tell = partial(presentation.tell_all, approval, details, last, calls, row, self._queue.clock())
         shown = await anyio.to_thread.run_sync(tell)  # arguments of 20,000 values take 100 ms
         shown["definition"] |= self._people.accepted(binding)
         return 200, shown | self._to_viewer(approval, who, roles)

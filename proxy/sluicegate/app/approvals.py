@@ -170,10 +170,10 @@ def samples(queue: ApprovalQueue) -> Iterator[Sample]:
     for profile, result in dict.fromkeys((*product(queue.settings.profiles, TRANSITIONS), *queue.counts)):
         yield "sluice_approvals", (profile, result), queue.counts[profile, result]
     oldest = min((one.created for one in queue.open_ones() if one.is_waiting), default=None)
-    yield "sluice_approval_oldest_pending_seconds", (), 0.0 if oldest is None else time.time() - oldest
+    yield "sluice_approval_oldest_pending_seconds", (), 0.0 if oldest is None else queue.clock() - oldest
 
 
-def time_waits(observe: Callable[[str, float], None], approval: Approval) -> None:
+def time_waits(observe: Callable[[str, float], None], clock: Callable[[], float], approval: Approval) -> None:
     """For whoever wants to know how long people take: told of every change of an approval."""
     if approval.state in ("approved", "denied", "expired"):
-        observe(approval.binding.terms.name, time.time() - approval.created)
+        observe(approval.binding.terms.name, clock() - approval.created)

@@ -145,7 +145,7 @@ async def core(
         queue = open_queue(config, services.judging, services.store, services.audit, partition, services.clock)
         page_link = Late[PageLink](lambda approval: "")
         services.metrics.watch(partial(approvals.samples, queue))
-        queue.watchers.append(partial(approvals.time_waits, services.metrics.waited))
+        queue.watchers.append(partial(approvals.time_waits, services.metrics.waited, services.clock))
         opened = import_module(_HOOKS).open_hooks(services) if config.hooks else nullcontext(NO_HOOKS)
         hooks = await stack.enter_async_context(opened)
         windows = _windows(services)

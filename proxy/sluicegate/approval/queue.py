@@ -95,7 +95,7 @@ class ApprovalQueue:
         self.grants = Grants(store, deps.tell, clock, deps.is_mine)
         self.counts: Counter[tuple[str, str]] = Counter()
         self.watchers: list[Callable[[Approval], None]] = []
-        self._deps, self._clock = deps, clock
+        self._deps, self.clock = deps, clock
         self._records = ApprovalRecords(deps.tell)
         self._home = secrets.token_hex(6)
         self._raw: dict[str, bytes] = {}
@@ -143,7 +143,7 @@ class ApprovalQueue:
 
     async def _still(self, approval: Approval, binding: CallBinding) -> Approval | None:
         """It, if it can be the answer to a call that was decided just now."""
-        now = self._clock()
+        now = self.clock()
         if approval.state == "denied":
             return approval if approval.expires > now else None
         if approval.expires <= now:
@@ -191,7 +191,7 @@ class ApprovalQueue:
             return False
         end = self._deps.token_end(approval.binding.principal, approval.binding.roles)
         is_unknown = end is None and approval.home == self._home
-        return is_unknown or max(approval.token_end, end or 0.0) <= self._clock()
+        return is_unknown or max(approval.token_end, end or 0.0) <= self.clock()
 
     def as_now(self, approval: Approval) -> Approval:
         """The approval with the names that its requester and approvers have now, beside those of then."""
@@ -247,7 +247,7 @@ class ApprovalQueue:
         return None
 
     def _new(self, call: Call, binding: CallBinding) -> Approval:
-        client, now = call.client, self._clock()
+        client, now = call.client, self.clock()
         name, version = client.info.get("name"), client.info.get("version")
         claims = " ".join(part[:64] for part in (name, version) if isinstance(part, str))
         parent = call.meta["traceparent"] if trace_of(call) else ""  # the client's own text, where it is one
@@ -268,7 +268,7 @@ class ApprovalQueue:
             before.is_replaced = True
             before.changed.set()
         self._waiters[slot] = waiter
-        until = min(seconds, max(0.0, approval.expires - self._clock()))
+        until = min(seconds, max(0.0, approval.expires - self.clock()))
         try:
             with anyio.move_on_after(until):
                 while not (waiter.is_replaced or self.is_closing):
@@ -298,7 +298,7 @@ class ApprovalQueue:
         return stored
 
     def _is_late(self, approval: Approval) -> bool:
-        return not approval.is_finished and approval.expires <= self._clock()
+        return not approval.is_finished and approval.expires <= self.clock()
 
     def release(self) -> None:
         """Sluice is about to stop: whoever waits is answered now."""
@@ -338,7 +338,7 @@ class ApprovalQueue:
                 await self._void(new, new.state, who.principal, grant)
 
     def _voted(self, approval: Approval, who: Client, vote_request: VoteRequest, channel: str) -> Approval:
-        at, comment = self._clock(), vote_request.comment[:MAX_COMMENT]
+        at, comment = self.clock(), vote_request.comment[:MAX_COMMENT]
         if vote_request.word == "deny":
             return approval.become("denied", by=who.principal, comment=comment, ended=at)
         now = self.as_now(approval)
@@ -410,7 +410,7 @@ class ApprovalQueue:
             return False
 
     async def _consume_alone(self, stored: StoredApproval) -> bool:
-        approval, now = stored.approval, self._clock()
+        approval, now = stored.approval, self.clock()
         if approval.state != "approved" or approval.expires <= now:
             return False
         why = self._ground_of(approval) or self._unsupported(approval)
@@ -446,7 +446,7 @@ class ApprovalQueue:
             stored = await self.book.read(id)
             if stored is None or stored.approval.is_finished:
                 return None if stored is None else stored.approval
-            new = stored.approval.become(state, by=by, comment=comment[:MAX_COMMENT], ended=self._clock())
+            new = stored.approval.become(state, by=by, comment=comment[:MAX_COMMENT], ended=self.clock())
             # What is over by time, or by a rule, is over whether the log can be written or not: it is never a yes.
             await self._records.change(new, by, comment, channel=channel)
             if await self._apply(stored, new):
@@ -497,7 +497,7 @@ class ApprovalQueue:
         await self._records.void(approval, state, now, by, grant)
 
     async def _apply(self, stored: StoredApproval, new: Approval, also: list[Write] | None = None) -> bool:
-        if not await self.book.move(stored, new, self._clock(), also or ()):
+        if not await self.book.move(stored, new, self.clock(), also or ()):
             return False
         self._changed(new)
         return True
@@ -585,7 +585,7 @@ class ApprovalQueue:
         await self.grants.refresh(self._objection, self._deps.token_end)
 
     async def _tidy(self) -> None:
-        now = self._clock()
+        now = self.clock()
         for approval in self.open_ones():
             late = now - approval.expires - (0.0 if approval.home == self._home else _LATER)
             if late >= 0:

@@ -6,7 +6,6 @@ what becomes of the task. Where a server makes a task of it in its turn, that on
 guards as one Handler, and the place where tasks are kept as functions.
 """
 
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
@@ -122,7 +121,7 @@ class _Held:
         own_meta = {key: value for key, value in call.meta.items() if key != "progressToken"}  # its stream is over
         self._call = Call(call.client, call.method, call.params, own_meta, call.target)
         self._first = f"{call.trail.id}-task"
-        now = time.time()
+        now = queue.clock()
         self.id = ""
         self.task: Json = {
             "taskId": f"approval:{approval.id}", "status": "working", "createdAt": stamp(now),
@@ -241,7 +240,7 @@ class _Held:
     def _become(self, status: tasks.Status, message: str) -> None:
         rest = {key: value for key, value in self.task.items() if key != "statusMessage"}
         status_message: Json = {"statusMessage": message[: tasks.MAX_TEXT]} if message else {}
-        self.task = {**rest, "status": status, "lastUpdatedAt": stamp(time.time()), **status_message}
+        self.task = {**rest, "status": status, "lastUpdatedAt": stamp(self._queue.clock()), **status_message}
         self._stir()
         self._deps.announce(self._approval.binding.server, None, Notification(tasks.STATUS, self.task))
 
