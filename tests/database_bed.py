@@ -18,6 +18,7 @@ ROWS = """\
 p, role:authenticated, bank, *, *, allow
 p, role:lead, sluice, admin:approvals, *, allow
 p, role:lead, sluice, admin:policy, *, allow
+p, role:lead, sluice, admin:grants, *, allow
 p2, *, bank, tool:wire, *, one-of-leads
 """
 

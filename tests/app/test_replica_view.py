@@ -10,6 +10,7 @@ from sluicegate.app.audit_heads import HEADS
 from sluicegate.app.replicas import Replicas
 from sluicegate.audit.checkpoint import Checkpoint
 from sluicegate.protocol.jsonrpc import dump
+from sluicegate.store.keys import KeyRing
 from sluicegate.store.memory import MemoryStore
 
 
@@ -68,6 +69,55 @@ async def test_a_log_that_no_living_replica_writes_is_named(pair: tuple[Replicas
     await here.look(store)
     assert of(here)["sluice_fleet_silent_logs"] == 0, "an older version does not say which log it writes"
     assert of(here)["sluice_fleet_revisions"] == 1
+
+
+def test_others_live_on_for_as_long_as_they_need_to_renew_after_the_store_was_silent(
+    pair: tuple[Replicas, Replicas], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = pair
+    told: list[list[str]] = []
+    here.on_change.append(lambda marks: told.append(list(marks)))
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    other = Replicas("b", "http://b")
+    other.take(rows(here, other))
+    here.take(rows(here, other))
+    now += replicas.BEAT
+    here.take(rows(here))
+    assert here.count == 1 and told[-1] == [], "it was heard all the time, and that one not"
+    here.take(rows(here, other))
+    now += 3 * replicas.LASTS
+    here.take(rows(here))
+    assert here.count == 2 and here.owner(f"{other.mark}x") and told[-1] == [other.mark]
+    assert here.shares.is_agreed
+    now += replicas.LASTS / 2
+    here.take(rows(here, there))
+    assert here.count == 2 and not here.owner(f"{other.mark}x"), "another one has its name by now"
+    now += replicas.LASTS / 2
+    here.take(rows(here))
+    assert here.count == 1
+
+
+def test_what_others_have_to_read_is_sealed_with_the_newest_key_that_all_of_them_have() -> None:
+    old, new, newer, odd = (KeyRing([bytes([number]) * 32]) for number in range(4))
+
+    def one(name: str, *rings: KeyRing) -> Replicas:
+        return Replicas(name, None, rings={"seal": KeyRing([ring.newest for ring in rings])})
+
+    here, there, third = one("a", old, new, newer), one("b", old), one("c", old, new)
+    ring = here._rings["seal"]
+    assert ring.newest_id == newer.newest_id
+    here.take(rows(here, there, third))
+    assert ring.newest_id == old.newest_id and ring.newest == old.newest and here.foreign == []
+    here.take(rows(here, third))
+    assert ring.newest_id == new.newest_id
+    older = {key: value for key, value in there.row().items() if key != "keys"}
+    here.take({"a": dump(here.row()), "b": dump(older)})
+    assert ring.newest_id == newer.newest_id, "one of an older version does not say which keys it has"
+    here.take(rows(here, third, one("d", odd)))
+    assert here.foreign == ["seal"] and ring.newest_id == newer.newest_id
+    here.take({"b": dump({**there.row(), "keys": {"seal": 7}}), "c": dump({**third.row(), "keys": []})})
+    assert here.foreign == [] and ring.newest_id == newer.newest_id
 
 
 def test_how_long_the_store_was_silent_is_told(pair: tuple[Replicas, Replicas]) -> None:

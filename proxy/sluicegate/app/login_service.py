@@ -31,7 +31,7 @@ from sluicegate.login import (
 from sluicegate.metrics.scraped import Sample
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.store import Store, StoreFailed
-from sluicegate.store.keys import Sealer
+from sluicegate.store.keys import KeyRing, Sealer
 
 _OMIT: Final = "omit"
 _FLOWS: Final = {
@@ -42,22 +42,23 @@ _REFRESHES: Final = ("invalid_grant", "lost")
 
 def open_logins(
     config: Config, store: Store, egress: Egress, audit: AuditLog | None, tally: "LoginTally | None" = None,
-    may_log_in: MayLogIn = anybody,
+    may_log_in: MayLogIn = anybody, ring: KeyRing | None = None,
 ) -> Logins:  # fmt: skip
     def tell(event: LoginEvent) -> None:
         note_login(audit, event)
         if tally is not None:
             tally.add(event)
 
-    logins = Logins(store, _sealer(config), Fetcher(egress), tell, may_log_in=may_log_in)
+    logins = Logins(store, _sealer(config, ring), Fetcher(egress), tell, may_log_in=may_log_in)
     logins.configure(login_settings(config))
     return logins
 
 
-def _sealer(config: Config) -> Callable[[], Awaitable[Sealer]]:
-    if config.state.keys is None or config.state.keys.login is None:
+def _sealer(config: Config, ring: KeyRing | None) -> Callable[[], Awaitable[Sealer]]:
+    """`ring` is that of the config, where replicas agree on its key."""
+    if not state.is_given(config, "login"):
         return opener(Path(config.state.dir) / KEYS, config.login.key)
-    sealer = Sealer(state.ring(config, "login"))
+    sealer = Sealer(ring or state.ring(config, "login"))
 
     async def given() -> Sealer:
         return sealer

@@ -26,7 +26,7 @@ from sluicegate.config import Config
 from sluicegate.metrics import Sample
 from sluicegate.protocol.jsonrpc import Json, dump
 from sluicegate.store import Store, StoreFailed, Write
-from sluicegate.store.keys import Sealer
+from sluicegate.store.keys import KeyRing, Sealer
 
 LEASE: Final = "lease/sluice"
 REPLICA: Final = "replica/"
@@ -52,15 +52,22 @@ class Replicas:
     """Those of a fleet that live, as the store said a moment ago. An id of a replica's session begins with its mark,
     `NAME.START.`, where START is another one for each start."""
 
-    def __init__(self, name: str, url: str | None, stale: float | None = None, log: str = "") -> None:
+    def __init__(
+        self, name: str, url: str | None, stale: float | None = None, log: str = "",
+        rings: Mapping[str, KeyRing] | None = None,
+    ) -> None:  # fmt: skip
         """`stale`: the seconds after which a replica serves nothing that has no word from the store. `log`: the writer
-        of its audit log."""
+        of its audit log. `rings`: keys of the config by which others read what is sealed here."""
         self.name, self.url, self.stale, self.log = name, url, stale, log
+        self._rings = rings or {}
+        self.foreign: list[str] = []
+        """The rings of which some other replica has no key."""
         self.start = token_hex(4)
         self._knows, self._blocks, self._policy = 0, "", ""
         self.on_change: list[Callable[[Collection[str]], None]] = []
         """Told the marks of the others that live, again and again."""
-        self._heard = time.monotonic()
+        self._heard = self._taken = self._patient = time.monotonic()
+        self._found: dict[str, dict[str, Any]] = {}
         self.mark = f"{name}.{self.start}."
         self._urls: dict[str, str] = {}
         self._logs: list[str] = [log]
@@ -81,15 +88,26 @@ class Replicas:
         """What the store has of all of them, by now."""
         found = {f"{row['name']}.{row['start']}.": row for row in _read(rows.values())}
         found.pop(self.mark, None)
+        found = self._found = {**self._known(found), **found}
         self._urls = {mark: row["url"] for mark, row in found.items() if isinstance(row["url"], str)}
         self._logs = [self.log, *(str(row.get("log", "")) for row in found.values())]
         self._policies = {self._policy, *(str(row.get("policy", "")) for row in found.values())} - {""}
         if len(self._policies) < 2:
             self._agreed = time.monotonic()
         self.count, self.place = len(found) + 1, sum(mark < self.mark for mark in found)
+        self.foreign = [name for name, ring in self._rings.items() if not ring.agree(_keys(name, found.values()))]
         self.shares.see(found)
         for tell in self.on_change:
             tell(self._urls.keys())
+
+    def _known(self, found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Those of before that may live although their leases are over: while the store did not answer here, others
+        could not renew theirs either, and they have as long to do so."""
+        before, self._taken = self._taken, time.monotonic()
+        if self._taken - before > LASTS / 2:
+            self._patient = self._taken + LASTS
+        names = {row["name"] for row in found.values()} if self._taken < self._patient else None
+        return {} if names is None else {mark: row for mark, row in self._found.items() if row["name"] not in names}
 
     @property
     def problem(self) -> str:
@@ -128,7 +146,8 @@ class Replicas:
 
     def row(self) -> Json:
         about = {"name": self.name, "start": self.start, "url": self.url, "knows": self._knows, "blocks": self._blocks,
-                 "policy": self._policy, "log": self.log}  # fmt: skip
+                 "policy": self._policy, "log": self.log,
+                 "keys": {name: ring.ids() for name, ring in self._rings.items()}}  # fmt: skip
         return {**about, **self.shares.row()}
 
     def owner(self, id: str) -> tuple[str, str] | None:
@@ -170,17 +189,25 @@ def _read(values: Iterable[bytes]) -> Iterator[dict[str, Any]]:
                 yield row
 
 
+def _keys(ring: str, rows: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    """What each says of its keys; one of an older version says nothing."""
+    every = [row["keys"][ring] for row in rows if isinstance(row.get("keys"), dict) and ring in row["keys"]]
+    return [ids for ids in every if isinstance(ids, list)]
+
+
 @asynccontextmanager
-async def join(config: Config, store: Store) -> AsyncIterator[Replicas | None]:
-    """A lease is held within, where several machines could use the store. Raises `StoreFailed` where another Sluice is
-    in the way."""
+async def join(
+    config: Config, store: Store, rings: Mapping[str, KeyRing] | None = None
+) -> AsyncIterator[Replicas | None]:
+    """A lease is held within, where several machines could use the store. `rings` are those of the config whose keys
+    all replicas have. Raises `StoreFailed` where another Sluice is in the way."""
     if config.state.url is None:
         yield None
         return
     fleet, ours = config.fleet, None
     if fleet is not None:
         ours = Replicas(fleet.name, fleet.peer.url if fleet.peer is not None else None, config.state.stale,
-                        settings.audit(config).path.stem)  # fmt: skip
+                        settings.audit(config).path.stem, rings)  # fmt: skip
     lease = _Lease(store, ours)
     await lease.claim()
     if ours is not None:
@@ -245,6 +272,9 @@ class _Lease:
             said = holder
             await anyio.sleep(BEAT)
         if self._ours is not None:
+            if self._ours.foreign:
+                await self.end()
+                raise StoreFailed(f"a replica that runs has none of the keys of state.keys.{self._ours.foreign[0]}")
             await self._agree(self._ours)
 
     async def _agree(self, ours: Replicas) -> None:

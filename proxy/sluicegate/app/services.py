@@ -40,7 +40,7 @@ from sluicegate.protocol.elicitation_urls import OwnUrls
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, Client, Guard, Handler, Outcome, Target
 from sluicegate.store import Store, StoreFailed
-from sluicegate.store.keys import KeyUnavailable, Sealer
+from sluicegate.store.keys import KeyRing, KeyUnavailable, Sealer
 from sluicegate.store.revoked import Revoked
 
 PROBE_EVERY: Final = 0.5
@@ -431,12 +431,12 @@ class Services:
 
 
 def _open_logins(
-    judges: PolicyService, store: Store, egress: Egress, audit: AuditLog | None, metrics: Metrics
+    judges: PolicyService, store: Store, egress: Egress, audit: AuditLog | None, metrics: Metrics, ring: KeyRing | None
 ) -> Any:
     service = import_module(SERVICE)  # by name: most desktops have no server that wants a login
     tally = service.LoginTally()
     metrics.watch(tally.samples)
-    return service.open_logins(judges.config, store, egress, audit, tally, partial(_may_log_in, judges))
+    return service.open_logins(judges.config, store, egress, audit, tally, partial(_may_log_in, judges), ring)
 
 
 def _may_log_in(judges: PolicyService, server: str, for_whom: str, by: Client) -> bool:
@@ -467,10 +467,11 @@ async def open_services(
         joined: Replicas | None = None
         judges = await stack.enter_async_context(open_policy_service(config, file, transport, told))
         judge = judges.judge
-        sealer = Sealer(state.ring(config, "seal"))
+        rings = {name: state.ring(config, name) for name in ("seal", "login") if state.is_given(config, name)}
+        sealer = Sealer(rings["seal"] if rings else state.ring(config, "seal"))
         store = await stack.enter_async_context(state.open_store(config))
         if partition.count == 1:  # the supervisor has it for all workers
-            joined = await stack.enter_async_context(replicas.join(config, store))
+            joined = await stack.enter_async_context(replicas.join(config, store, rings))
         try:
             await judges.learn(store, joined)
         except StoreFailed:
@@ -501,7 +502,8 @@ async def open_services(
         judges.on_config.append(identities.replace)
         judges.later.identities.set(identities)
         own_pages = OwnUrls(config.listen.allowed_hosts)
-        index = LoginIndex(partial(_open_logins, judges, store, egress, audit, metrics), judges.config)
+        opened = partial(_open_logins, judges, store, egress, audit, metrics, rings.get("login"))
+        index = LoginIndex(opened, judges.config)
         stack.push_async_callback(index.aclose)
         metrics.watch(index.samples)
         with suppress(KeyUnavailable):  # a keyring may be unlocked later; calls say why until then

@@ -25,6 +25,11 @@ def ring(config: Config, name: str) -> KeyRing:
     return KeyRing.parse(config.state.keys.text(name))
 
 
+def is_given(config: Config, name: str) -> bool:
+    """Whether the config itself has the ring: so have other machines."""
+    return getattr(config.state.keys, name, None) is not None
+
+
 @asynccontextmanager
 async def open_store(config: Config) -> AsyncIterator[Store]:
     """Raises `StoreFailed` where it cannot be used."""

@@ -11,7 +11,7 @@ import hmac
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from cryptography import exceptions
@@ -48,7 +48,8 @@ class KeyUnavailable(StoreFailed):
 
 
 class KeyRing:
-    """Keys by id (the start of their hash). `newest` makes, all of them read."""
+    """Keys by id (the start of their hash). `newest` makes, all of them read. Where others read as well, it is the
+    newest that they have, too."""
 
     __slots__ = ("keys", "newest", "newest_id")
 
@@ -69,6 +70,16 @@ class KeyRing:
         except ValueError:
             raise ValueError("a key ring has one base64 key a line") from None
         return cls(keys)
+
+    def ids(self) -> list[str]:
+        return [id.hex() for id in self.keys]
+
+    def agree(self, others: Collection[Collection[str]]) -> bool:
+        """Makes with the newest key that all others have, too, as their `ids` say. False where there is none."""
+        common = [id for id in self.keys if all(id.hex() in ids for ids in others)]
+        if common:
+            self.newest_id, self.newest = common[-1], self.keys[common[-1]]
+        return bool(common)
 
     def has_key_of(self, token: bytes) -> bool:
         """Whether what a `Sealer` made can be opened, as far as its key goes."""
