@@ -59,9 +59,10 @@ mutants: $(VENV)/.ready  ## how many mutants of a random sample the tests kill; 
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints requirements.lock --group mutants
 	$(BIN)/python tests/mutants.py $(ARGS)
 
-soak: $(VENV)/.ready  ## the tests that take long: crashes under load, many times, and seven days of logins
-	SLUICE_CRASH_ROUNDS=200 SLUICE_LOGIN_DAYS=7 $(BIN)/python -m pytest tests/audit/test_audit_crash.py \
-	  tests/login/test_renewing.py tests/login/test_seven_days.py $(ARGS)
+soak: $(VENV)/.ready  ## the tests that take long: crashes under load, many times, seven days of logins, a database that hangs
+	SLUICE_CRASH_ROUNDS=200 SLUICE_LOGIN_DAYS=7 SLUICE_OUTAGE_SECONDS=30 $(BIN)/python -m pytest \
+	  tests/audit/test_audit_crash.py tests/login/test_renewing.py tests/login/test_seven_days.py \
+	  tests/e2e/test_fleet_outages.py tests/e2e/test_fleet_revoked.py $(ARGS)
 
 accept: $(VENV)/.ready  ## whole first lists beside a load; ARGS="--starts 100 --jobs 2", --load, --delay; --console: the pages; --desktop; --fleet; --hooks; --logins; --packages; --start
 	PYTHONPATH=.:tests:tests/bench $(BIN)/python tests/accept/run.py $(ARGS)

@@ -144,8 +144,8 @@ def look_at_sluice() -> None:
 # ---------------------------------------------------------------- outside
 
 
-def counted(kind: str, counts: Path) -> list[Counted]:
-    """Of calls of that kind."""
+def counted(kind: str, counts: Path, database: str = "") -> list[Counted]:
+    """Of calls of that kind. `database`: where state is, if not in SQLite."""
     import httpx
     from load import found_call, legacy_call, modern_call
     from subjects import FULL, LOAD_CORE, SUBJECT_CORE, allowing_hook, fast_server, sluice
@@ -155,7 +155,7 @@ def counted(kind: str, counts: Path) -> list[Counted]:
         client = stack.enter_context(httpx.Client(trust_env=False, timeout=60))
         backend = stack.enter_context(fast_server(Path(folder), LOAD_CORE))
         hook = stack.enter_context(allowing_hook(Path(folder), LOAD_CORE)) if kind == "hooked" else ""
-        setup = replace(FULL, search=kind == "found", hook=hook)
+        setup = replace(FULL, search=kind == "found", hook=hook, database=database)
         with sluice(Path(folder), SUBJECT_CORE, backend, [sys.executable, __file__], setup) as subject:
             calls = {"legacy": legacy_call, "modern": modern_call, "found": found_call, "hooked": modern_call}
             count(calls[kind](subject, client), subject.pid, counts)

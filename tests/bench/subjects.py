@@ -3,6 +3,7 @@
 Each runs pinned to a core and is ended with the bench. Knows processes and files; knows no load and no figures.
 """
 
+import base64
 import hashlib
 import json
 import os
@@ -194,7 +195,8 @@ class Setup:
     """What of Sluice is switched on. `rules`: rows of the policy, of which one lets the call pass; none is
     `policy.use: open`. `audit` is its durability, empty where no log is kept. `child`: the server that is called is
     not behind HTTP but started, on the load's core. `search`: tools are found, not listed. `hook` is the URL of one
-    that is asked about each call to the server `fast0`."""
+    that is asked about each call to the server `fast0`. `database`: its URL, where state is in PostgreSQL, as a replica
+    has it."""
 
     name: str
     metrics: bool = False
@@ -203,6 +205,7 @@ class Setup:
     child: bool = False
     search: bool = False
     hook: str = ""
+    database: str = ""
 
 
 # Each step keeps what the one before it had; the last is what the contract's figure is about, with defaults beside it.
@@ -228,6 +231,16 @@ def policy(setup: Setup, folder: Path) -> dict[str, object]:
     return {"files": [str(file)]}
 
 
+def state(setup: Setup, folder: Path) -> dict[str, object]:
+    found: dict[str, object] = {"dir": str(folder / "state")}
+    if not setup.database:
+        return {"state": found}
+    ring, peer = base64.b64encode(secrets.token_bytes(32)).decode(), f"127.0.0.1:{free_port()}"
+    shared = {"url": setup.database, "keys": dict.fromkeys(("seal", "digest", "sign"), ring)}
+    fleet = {"name": "r0", "peer": {"listen": peer, "url": f"http://{peer}"}}
+    return {"state": {**found, **shared}, "fleet": fleet}
+
+
 def config(setup: Setup, folder: Path, url: str, port: int, admin: int, key: str) -> dict[str, object]:
     """As a user would write it; JSON is YAML, too."""
     common = {"concurrency": 256, "tools": {"allow": ["echo*", "say_*"], "deny": ["say_no"]}}
@@ -247,7 +260,7 @@ def config(setup: Setup, folder: Path, url: str, port: int, admin: int, key: str
         **({"hooks": {"allow": {"url": setup.hook, "on": ["call"], "servers": ["fast0"]}}} if setup.hook else {}),
         "audit": audit if setup.audit else {"enabled": False},
         "limits": {"streams": 20_000},
-        "state": {"dir": str(folder / "state")},
+        **state(setup, folder),
         "telemetry": {"metrics": setup.metrics},
         "log": {"level": "warning"},
         "drain": "1s",
