@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType
@@ -183,6 +183,9 @@ class Asker:
             answer.begin()
             assert answer.status == 200 and answer.read()
 
+    def close(self) -> None:
+        self._connection.close()
+
 
 def count(call: "Call", pid: int, counts: Path) -> None:
     """Has the process count what the call takes; the figures are in `counts` when it has ended."""
@@ -193,12 +196,12 @@ def count(call: "Call", pid: int, counts: Path) -> None:
             time.sleep(0.001)
         counts.unlink()
 
-    asker = Asker(call)
-    asker.ask(WARM_UP)
-    for _ in range(BATCHES):
-        toggle()
-        asker.ask(CALLS)
-        toggle()
+    with closing(Asker(call)) as asker:
+        asker.ask(WARM_UP)
+        for _ in range(BATCHES):
+            toggle()
+            asker.ask(CALLS)
+            toggle()
 
 
 def rows(counts: Path) -> list[Counted]:

@@ -29,6 +29,8 @@ OUTAGE = float(os.environ.get("SLUICE_OUTAGE_SECONDS", "6"))
 IS_SOAK = "SLUICE_OUTAGE_SECONDS" in os.environ
 AT_ONCE = 2
 """Clients of each replica."""
+REFUSED: Json = {"new": "store_unavailable", "spare": "store_unavailable", "round": "outcome_unknown"}
+"""What is asked for, what was approved, and what goes on with a call that its server has begun."""
 
 
 class Load:
@@ -140,13 +142,20 @@ def test_a_database_that_stops_for_a_while_is_missed_by_nobody_but_who_needs_it(
         approved(there, here, "spare")
         again = round_of(here)
         held = pool.submit(stray, there, session, "held")
-        here.until(lambda: len(api(here, "approvals").json()["approvals"]) == 1)
-        (waiting,) = api(there, "approvals").json()["approvals"]
+        waiting: list[Json] = []  # what is approved and unused may be listed, too
+
+        def is_held() -> bool:
+            rows = api(there, "approvals").json()["approvals"]
+            waiting[:] = [row for row in rows if row["arguments"] == {"to": "held"}]
+            return waiting != []
+
+        there.until(is_held)
         load = Load([here, there], Session(here))
-        with load.running():
+        with load.running(), ExitStack() as stack:
             here.until(lambda: len(load.took) >= (1000 if IS_SOAK else 50))
             before, quiet = len(load.took), load.p99()
             own.pause()
+            stack.callback(own.resume)
             began = time.monotonic()
             asks: dict[str, Callable[[], str]] = {
                 "new": lambda: reason(there.call("ann", "bank__wire", to="new")),
@@ -155,13 +164,13 @@ def test_a_database_that_stops_for_a_while_is_missed_by_nobody_but_who_needs_it(
             }
             refused = {name: pool.submit(timed, ask) for name, ask in asks.items()}
             answers = {name: one.result() for name, one in refused.items()}
-            assert {name: why for name, (why, _) in answers.items()} == dict.fromkeys(asks, "store_unavailable")
+            assert {name: why for name, (why, _) in answers.items()} == REFUSED
             time.sleep(max(0.0, OUTAGE - (time.monotonic() - began)))
             during = load.p99(before)
-            own.resume()
+            stack.close()
             back = there.until(lambda: reason(there.call("ann", "bank__wire", to="new")) == "approval_pending")
             assert not held.done(), held.result()
-            there.until(lambda: approve(there, waiting["id"]) == 200)
+            there.until(lambda: approve(there, waiting[0]["id"]) == 200)
             assert "isError" not in held.result(30)["result"]
         slowest = max(took for _, took in answers.values())
         print(f"stopped for {OUTAGE:.0f} s: {len(load.took)} plain calls, {len(load.failed)} failed; p99 "
@@ -190,8 +199,9 @@ def test_a_standby_that_hangs_keeps_from_happening_what_must_happen_once_and_not
         approved(there, here, "spare")
         asked, again = pending(there, "asked"), round_of(here)
         load = Load([here, there], Session(here))
-        with load.running():
+        with load.running(), ExitStack() as stack:
             standby.pause()
+            stack.callback(standby.resume)
             began = time.monotonic()
             asks: dict[str, Callable[[], object]] = {
                 "new": lambda: reason(there.call("ann", "bank__wire", to="new")),
@@ -201,12 +211,10 @@ def test_a_standby_that_hangs_keeps_from_happening_what_must_happen_once_and_not
             }
             refused = {name: pool.submit(timed, ask) for name, ask in asks.items()}
             answers = {name: one.result() for name, one in refused.items()}
-            assert {name: why for name, (why, _) in answers.items()} == {
-                **dict.fromkeys(asks, "store_unavailable"), "approve": 503
-            }
+            assert {name: why for name, (why, _) in answers.items()} == {**REFUSED, "approve": 503}
             time.sleep(max(0.0, OUTAGE - (time.monotonic() - began)))
             assert executed(here, "wire").total() == 0
-            standby.resume()
+            stack.close()
             back = there.until(lambda: reason(there.call("ann", "bank__wire", to="new")) == "approval_pending")
         slowest = max(took for _, took in answers.values())
         print(f"standby stopped for {OUTAGE:.0f} s: {len(load.took)} plain calls, {len(load.failed)} failed; refused "
