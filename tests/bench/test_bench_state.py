@@ -19,8 +19,8 @@ def test_a_plain_call_costs_no_more_where_state_is_in_postgres(
 
     def total(name: str, database: str = "") -> float:
         rows = counted(kind, tmp_path / name, database)
-        ours = (row for row in rows if room(row[0]) not in ("libraries", "store"))
-        return sum(count for _, _, count, entered in ours if entered >= 1)
+        ours = (row for row in rows if room(row.file) not in ("libraries", "store"))
+        return sum(row.codes for row in ours if row.entered >= 1)
 
     with postgres("fsync=off") as engine:
         there = total("postgres", engine.url)
