@@ -9,11 +9,14 @@ ARGS ?=
 # two cores need half the time. A file stays with one worker, since its tests share what they started.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
+# For each of ten parsers, and for whole conversations: an hour.
+SLUICE_FUZZ_SECONDS ?= 327
+
 # What depends on the Python: TLS and sockets, event loops, processes, threads, files, and the command line.
 SHORT := tests/http tests/runtime tests/downstream tests/listen tests/store tests/workers tests/app tests/audit tests/cli \
   tests/config tests/frames tests/e2e/test_clients.py tests/e2e/test_stdio_shared.py
 
-.PHONY: demo test short under-load compat lint docs bench mutants soak accept fleet dist lock clean
+.PHONY: demo test short under-load compat lint docs bench mutants fuzz fuzz-tool soak accept fleet dist lock clean
 
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed (set PYTHON=...)"; exit 1; }
@@ -59,10 +62,18 @@ mutants: $(VENV)/.ready  ## how many mutants of a random sample the tests kill; 
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints requirements.lock --group mutants
 	$(BIN)/python tests/mutants.py $(ARGS)
 
-soak: $(VENV)/.ready  ## the tests that take long: crashes under load, many times, seven days of logins, a database that hangs
-	SLUICE_CRASH_ROUNDS=200 SLUICE_LOGIN_DAYS=7 SLUICE_OUTAGE_SECONDS=30 $(BIN)/python -m pytest \
-	  tests/audit/test_audit_crash.py tests/login/test_renewing.py tests/login/test_seven_days.py \
-	  tests/e2e/test_fleet_outages.py tests/e2e/test_fleet_revoked.py $(ARGS)
+fuzz: fuzz-tool  ## input that breaks a parser, looked for by coverage; ARGS="http1 sse --seconds 600", --short: a minute
+	$(BIN)/python tests/fuzz/fuzz_run.py $(ARGS)
+
+fuzz-tool: $(VENV)/.ready
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints requirements.lock --group fuzz
+
+soak: fuzz-tool  ## what takes long: crashes under load, seven days of logins, a database that hangs, an hour of fuzzing
+	SLUICE_CRASH_ROUNDS=200 SLUICE_LOGIN_DAYS=7 SLUICE_OUTAGE_SECONDS=30 SLUICE_FUZZ_SECONDS=$(SLUICE_FUZZ_SECONDS) \
+	  $(BIN)/python -m pytest tests/audit/test_audit_crash.py tests/login/test_renewing.py \
+	  tests/login/test_seven_days.py tests/e2e/test_fleet_outages.py tests/e2e/test_fleet_revoked.py \
+	  tests/fuzz/test_conversations.py $(ARGS)
+	$(BIN)/python tests/fuzz/fuzz_run.py --seconds $(SLUICE_FUZZ_SECONDS)
 
 accept: $(VENV)/.ready  ## whole first lists beside a load; ARGS="--starts 100 --jobs 2", --load, --delay; --console: the pages; --desktop; --fleet; --hooks; --logins; --packages; --start
 	PYTHONPATH=.:tests:tests/bench $(BIN)/python tests/accept/run.py $(ARGS)

@@ -92,7 +92,8 @@ class EventParser:
         return found
 
     def _count(self) -> None:
-        if self._size + self._rest > self._limit:
+        is_over = self._size + self._rest > self._limit and self._rest >= len("data: ")  # of less it is not clear
+        if is_over and (self._rest > self._limit or not self._is_comment_coming()):
             self._begin_spool("".join(self._lines.buffer))
             self._lines, self._rest, self._is_spooling = httpx_sse._decoders.SSELineDecoder(), 0, True
         size = self._size + self._rest
@@ -109,11 +110,15 @@ class EventParser:
         self._begin()
         self._close(TooMuchUnfinished())
 
+    def _is_comment_coming(self) -> bool:
+        line = "".join(self._lines.buffer[:4])  # a BOM may have come byte by byte
+        return (line.removeprefix(_BOM) if self._is_first else line).startswith(":")
+
     def _begin_spool(self, line: str) -> None:
         """Keeps what there is of a line that is too long. Raises `EventTooLarge`."""
         is_alone = self._spool is None and not self._decoder._data
-        data = line[5:].removeprefix(" ").encode(_BYTES) if is_alone and line.startswith("data:") else b""
-        self._spool = self._keep(data) if data else None
+        data = line[5:].removeprefix(" ").encode(_BYTES) if is_alone and line.startswith("data:") else None
+        self._spool = None if data is None else self._keep(data)
         if self._spool is None:
             raise EventTooLarge
         self._decoder.decode("data:")
@@ -137,6 +142,7 @@ class EventParser:
 
     def _line(self, line: str) -> bytes | Spool | None:
         """The data of the event that this line ends, None if it ends none."""
+        size = len(line)  # a BOM counts, as in pieces
         if self._is_first:
             self._is_first = False
             line = line.removeprefix(_BOM)
@@ -144,8 +150,10 @@ class EventParser:
             self._size = 0
             return self._event(self._decoder.decode(line))
         if line.startswith(":"):
+            if size > self._limit:  # as one that comes in pieces
+                raise EventTooLarge
             return None  # keep-alives belong to no event
-        self._size += len(line) + 1
+        self._size += size + 1
         if self._size > self._limit:
             self._begin_spool(line)
             return None

@@ -148,7 +148,7 @@ class Http1(asyncio.Protocol):
         self._url = b""
         self._host: bytes | None = None  # that of an earlier request, judged
         self._headers: Headers = []
-        self._read = self._unheaded = self._chunks = self._body = 0
+        self._read = self._unheaded = self._blanks = self._chunks = self._body = 0
         self._repeatable: _RepeatedRequest | None = None
 
     # ------------------------------------------------------------ the connection begins and ends
@@ -340,7 +340,7 @@ class Http1(asyncio.Protocol):
         self._receiving = True
         self._incoming = None
         self._extended = False
-        self._unheaded = self._chunks = self._body = 0
+        self._unheaded = self._blanks = self._chunks = self._body = 0
         self._url = b""
         self._headers = []
 
@@ -349,7 +349,9 @@ class Http1(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._incoming is None:  # else a trailer: nobody here may mistake it for a header
-            self._headers.append((name.lower(), value))
+            kept = value.rstrip(b" \t")  # RFC 9112 5: blanks behind a value are no part of it; the parser leaves them
+            self._blanks += len(value) - len(kept)
+            self._headers.append((name.lower(), kept))
             if len(self._headers) > _MAX_LINES:  # the shortest has 4 bytes, and costs as much as a long one
                 raise self._leave(431, "too many headers")
 
@@ -411,7 +413,7 @@ class Http1(asyncio.Protocol):
             raise self._leave(400, "Content-Length must be a plain number")
 
     def _check_size(self) -> None:
-        if sum(len(name) + len(value) + 4 for name, value in self._headers) > self._wire.headers:
+        if self._blanks + sum(len(name) + len(value) + 4 for name, value in self._headers) > self._wire.headers:
             raise self._leave(431, "headers too large")
         if len(self._url) > self._wire.headers:
             raise self._leave(431, "request target too long")

@@ -91,6 +91,8 @@ def _plain_words(words: frozenset[str]) -> frozenset[str]:
 def _plain(keys: list[str]) -> list[str]:
     """Without case, width, separators, accents and what is not seen: as the most careless parser reads them. All at
     once, since there may be 20,000."""
+    if not keys:
+        return []  # else one that is empty
     text = "\n".join(keys)
     if text.count("\n") >= len(keys):
         text = "\n".join(key.replace("\n", "") for key in keys)
