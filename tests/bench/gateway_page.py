@@ -15,6 +15,7 @@ RESULTS: Final = Path(__file__).parent / "results"
 IMAGES: Final = ROOT / "docs" / "images"
 PAGE: Final = ROOT / "docs" / "explanation" / "performance.md"
 _PART: Final = re.compile(r"(?<=<!-- make bench ARGS=--peers -->\n).*?(?=\n<!-- end of the gateways -->)", re.DOTALL)
+_NONE: Final = "no answer in time"
 Json = dict[str, Any]
 
 
@@ -60,9 +61,9 @@ def table(result: Json) -> str:
     ]
     for row in result["rows"]:
         at, middle = row["at"], row["at"]["16"]
-        latencies = [f"{at[c]['p50']:,.0f}, {at[c]['p99']:,.0f}" for c in ("1", "16", "64")]
+        latencies = [f"{at[c]['p50']:,.0f}, {at[c]['p99']:,.0f}" if c in at else _NONE for c in ("1", "16", "64")]
         cpu = f"{middle['cpu']:,.0f}{times_of(middle, ' ({})')}"
-        end = [f"{at['64']['rate']:,.0f}", f"{middle['memory']:.0f}"]
+        end = [f"{at['64']['rate']:,.0f}" if "64" in at else "", f"{middle['memory']:.0f}"]
         lines.append("| " + " | ".join([row["name"], cpu, *latencies, *end]) + " |")
     for name, why in result["missing"].items():
         lines.append(f"| {name} | **not measured**: {why} | | | | | |")

@@ -42,7 +42,7 @@ from subjects import (
 
 from sluicegate import __version__
 
-ROUNDS: Final = 3
+ROUNDS: Final = 5
 KIND: Final = Kind("legacy JSON")
 _CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sluice-bench"
 _TRIES: Final = 100  # tenths of a second that a gateway may take to list its server's tools
@@ -181,7 +181,8 @@ class _Stage:
     missing: dict[str, str]
 
     def add(self, title: str, subject: Subject, seconds: int = 1, may_fail: bool = False) -> None:
-        call, base = make_call(KIND, subject, self.client), self.rows[0] if self.rows else None
+        call = replace(make_call(KIND, subject, self.client), is_numbered=True)
+        base = self.rows[0] if self.rows else None
         self.rows.append(Row(KIND.name, title, subject, call, CONCURRENCIES, base, seconds, may_fail))
 
     def try_to_add(self, title: str, start: Callable[[], Subject], seconds: int = 1) -> None:
@@ -241,7 +242,7 @@ def main(machine: Json, command: list[str], folder: Path, given: Mapping[str, Pa
             own = folder / "fastmcp"
             own.mkdir()
             stage.try_to_add(
-                title, lambda: stack.enter_context(fastmcp(own, SUBJECT_CORE, backend, python)), 2 * FASTMCP_SECONDS
+                title, lambda: stack.enter_context(fastmcp(own, SUBJECT_CORE, backend, python)), FASTMCP_SECONDS
             )
         result = {"machine": {**machine, "sluice": __version__}, **measured(stage, ROUNDS)}
     gateway_page.keep(result)

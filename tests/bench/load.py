@@ -24,6 +24,10 @@ META = {
 HELLO: dict[str, Any] = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
 
 
+class NoAnswer(NotMeasured):
+    """Not one call was answered while the load ran. At fewer calls at once they may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of call: the era of its client, and what its tool's name has after `echo`, which says what is answered."""
@@ -35,12 +39,14 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One tools/call as bytes and headers. `answered` is how many bytes its answer has at least."""
+    """One tools/call as bytes and headers. `answered` is how many bytes its answer has at least. `is_numbered`: each
+    has an id of its own, as some gateways want it of the calls of one session, and the specification of all."""
 
     url: str
     headers: dict[str, str]
     body: str
     answered: int = 0
+    is_numbered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,13 @@ def result_of(answer: httpx.Response) -> dict[str, Any]:
     return dict(json.loads(content).get("result", {}))
 
 
+NUMBERED = """
+local number = 1000000
+request = function()
+  number = number + 1
+  return wrk.format(nil, nil, nil, %s .. number .. "}")
+end
+"""
 LUA = """
 wrk.method = "POST"
 wrk.body = %s
@@ -145,7 +158,8 @@ def run(subject: Subject, call: Call, concurrency: int, seconds: int, folder: Pa
     refusal is no fast call."""
     script = folder / "call.lua"
     lines = [f"wrk.headers[{quoted(name)}] = {quoted(value)}" for name, value in call.headers.items()]
-    script.write_text(LUA % (quoted(call.body), "\n".join(lines)))
+    numbered = NUMBERED % quoted(call.body.removesuffix("7}")) if call.is_numbered else ""
+    script.write_text(LUA % (quoted(call.body), "\n".join(lines)) + numbered)
     options = ["-t1", f"-c{concurrency}", f"-d{seconds}s", "--timeout", "20s", "--latency", "-s", str(script)]
     subject.rest()
     before = subject.cpu()
@@ -156,7 +170,7 @@ def run(subject: Subject, call: Call, concurrency: int, seconds: int, folder: Pa
         raise NotMeasured("wrk failed", f"{output.stdout}{output.stderr}")
     calls, duration, size, errors, p50, p99 = (int(field) for field in result[0].split()[1:])
     if not calls and not errors:
-        raise NotMeasured(f"answered none of {concurrency} calls in {seconds} s", call.url)
+        raise NoAnswer(f"answered none of {concurrency} calls in {seconds} s", call.url)
     if errors:
         raise NotMeasured(f"{errors} of {calls} calls failed", f"{call.url}\n{output.stdout}")
     if size < calls * call.answered:

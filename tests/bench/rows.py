@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from load import Call, Figures, middle, run
+from load import Call, Figures, NoAnswer, middle, run
 from subjects import LOAD_CORE, NotMeasured, Subject
 
 CONCURRENCIES = (1, 16, 64)
@@ -17,7 +17,7 @@ CONCURRENCIES = (1, 16, 64)
 class Row:
     """One kind of call to one subject, `seconds` at each concurrency. `base` is nginx with the same bytes, or what else
     it is compared with; none for what nothing is compared with. One that `may_fail` is left out from then on, and
-    `stopped` says why."""
+    `stopped` says why; where it answers nothing at more than 16 at once, that concurrency alone is."""
 
     kind: str
     name: str
@@ -48,7 +48,10 @@ class Row:
         except NotMeasured as why:
             if not self.may_fail:
                 raise
-            self.stopped = why.why
+            if isinstance(why, NoAnswer) and concurrency > 16:
+                self.concurrencies = tuple(one for one in self.concurrencies if one != concurrency)
+            else:
+                self.stopped = why.why
             return None
 
 

@@ -46,6 +46,14 @@ def test_the_table_has_each_row_and_says_what_was_not_measured() -> None:
     assert gateway_page.name_of(RESULT) == "peers-a-b-cpu-2-cores"
 
 
+def test_one_that_answers_nothing_at_64_is_told_so_there_alone() -> None:
+    few = {name: figures for name, figures in at(100, 5.0).items() if name != "64"}
+    result = {**RESULT, "rows": [{"kind": "legacy JSON", "name": "few", "to": "nginx", "at": few}]}
+    row = "| few | 100 (5.0x) | 1,000, 3,000 | 1,000, 3,000 | no answer in time |  | 11 |"
+    assert row in gateway_page.table(result)
+    ElementTree.fromstring(gateway_page.chart(result))
+
+
 def test_the_chart_is_a_picture_of_each_row_that_is_read_on_light_and_dark_pages() -> None:
     picture = gateway_page.chart(RESULT)
     root = ElementTree.fromstring(picture)

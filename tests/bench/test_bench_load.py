@@ -1,14 +1,18 @@
 """The benchmark counts right answers only."""
 
+import json
+import os
 import shutil
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import pytest
-from load import Kind, make_call, run
+from load import Call, Kind, make_call, message, run
 from subjects import LOAD_CORE, Subject, fast_server
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pins cores")
@@ -48,3 +52,27 @@ def test_answers_that_are_too_short_end_it(server: Subject, client: httpx.Client
     assert run(server, call, 4, 1, tmp_path, LOAD_CORE).rate > 0
     with pytest.raises(SystemExit, match="each were expected"):
         run(server, replace(call, answered=call.answered * 2), 4, 1, tmp_path, LOAD_CORE)
+
+
+@pytest.mark.skipif(shutil.which("wrk") is None, reason="needs wrk")
+def test_each_call_has_an_id_of_its_own_where_that_is_wanted(tmp_path: Path) -> None:
+    ids: list[int] = []
+
+    class Recorder(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            ids.append(json.loads(self.rfile.read(int(self.headers["content-length"])))["id"])
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *about: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Recorder) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/mcp"
+        call = Call(url, {}, json.dumps(message("tools/call", {}, 7), separators=(",", ":")), is_numbered=True)
+        run(Subject(os.getpid(), url), call, 2, 1, tmp_path, LOAD_CORE)
+        server.shutdown()
+    assert len(ids) > 1 and len(set(ids)) == len(ids)
