@@ -68,12 +68,14 @@ fuzz: fuzz-tool  ## input that breaks a parser, looked for by coverage; ARGS="ht
 fuzz-tool: $(VENV)/.ready
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints requirements.lock --group fuzz
 
-soak: fuzz-tool  ## what takes long: crashes under load, seven days of logins, a database that hangs, an hour of fuzzing
+soak: fuzz-tool  ## what takes long: crashes under load, seven days of logins, a database that hangs, an hour of fuzzing, and eight of everything in one (SLUICE_SOAK_MINUTES=60)
+	$(BIN)/python tests/peers/install.py
 	SLUICE_CRASH_ROUNDS=200 SLUICE_LOGIN_DAYS=7 SLUICE_OUTAGE_SECONDS=30 SLUICE_FUZZ_SECONDS=$(SLUICE_FUZZ_SECONDS) \
 	  $(BIN)/python -m pytest tests/audit/test_audit_crash.py tests/login/test_renewing.py \
 	  tests/login/test_seven_days.py tests/e2e/test_fleet_outages.py tests/e2e/test_fleet_revoked.py \
 	  tests/fuzz/test_conversations.py $(ARGS)
 	$(BIN)/python tests/fuzz/fuzz_run.py --seconds $(SLUICE_FUZZ_SECONDS)
+	PYTHONPATH=tests $(BIN)/python tests/soak/run.py
 
 accept: $(VENV)/.ready  ## whole first lists beside a load; ARGS="--starts 100 --jobs 2", --load, --delay; --console: the pages; --desktop; --fleet; --hooks; --logins; --packages; --start
 	PYTHONPATH=.:tests:tests/bench $(BIN)/python tests/accept/run.py $(ARGS)

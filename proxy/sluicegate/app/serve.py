@@ -1,5 +1,6 @@
 """Serving over HTTP: the port for clients, the admin port beside it, and the life from greeting to drain."""
 
+import asyncio
 import gc
 import signal
 import socket
@@ -296,6 +297,7 @@ def _tls(files: PeerTls | None) -> Tls | None:
 def _open(listener: Listener) -> Iterator[Sample]:
     yield "sluice_sessions", (), listener.open_sessions
     yield "sluice_streams_open", (), listener.open_streams
+    yield "sluice_event_loop_tasks", (), len(asyncio.all_tasks())
 
 
 async def _take(inner: Core, told: InForce) -> None:

@@ -158,6 +158,10 @@ TABLE: Final[Mapping[str, Asked]] = {
     "sluice_sessions": _gauge(
         "Open sessions of legacy clients. One that only rises is a client that never ends its sessions."
     ),
+    "sluice_event_loop_tasks": _gauge(
+        "Tasks of the event loop: some for each server, session, stream and open call. Where they rise and those do "
+        "not, it is a bug: report it."
+    ),
     "sluice_fleet_replicas": _gauge(
         "Replicas of the fleet that live, as this one sees them. Fewer than were started: look which one is not ready."
     ),
