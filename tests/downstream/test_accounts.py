@@ -4,6 +4,7 @@ import anyio
 import pytest
 
 from sluicegate.downstream.accounts import AccountServers, inherit
+from sluicegate.downstream.failures import LoginRequired, as_lost
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.protocol.jsonrpc import Notification
@@ -98,3 +99,13 @@ async def test_a_replaced_server_begins_anew_for_each_account() -> None:
     before.servers.retire("its configuration was changed")
     assert after.servers.of(ANN) is not before.servers.of(ANN)
     assert before.servers.status == "down" and after.servers.status == "starting"
+
+
+def test_the_word_that_a_login_is_needed_holds_none_of_the_calls_that_it_ends() -> None:
+    """It is kept as long as nobody logs in, and who raises an error adds frames to it."""
+    kept = LoginRequired("Log in first.", ["write"])
+    for _ in range(3):
+        with pytest.raises(LoginRequired, match="Log in first") as raised:
+            raise as_lost(kept, "it cannot be reached")
+        assert raised.value.scopes == ("write",)
+    assert kept.__traceback__ is None

@@ -68,9 +68,10 @@ def too_late() -> Withheld:
 
 
 def as_lost(error: Exception, otherwise: str = "") -> Lost:
-    """Turns an error that came before anything was sent into a `Lost`."""
+    """Turns an error that came before anything was sent into a `Lost`. It is another object in any case: an error that
+    is kept would gather the frames, and the calls, of all who raise it."""
     if isinstance(error, LoginRequired):
-        return error
+        return LoginRequired(error.text, error.scopes)
     if isinstance(error, Lost):
         return Lost(error.text or otherwise, sent=False, detail=error.detail)
     return Lost(str(error) or otherwise or type(error).__name__, sent=False)
