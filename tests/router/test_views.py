@@ -1,5 +1,6 @@
 """A list is judged once for all clients of equal rights, and again as soon as anything it goes by is another."""
 
+import gc
 
 from scripted_server import Front, Scripted, tools
 
@@ -9,6 +10,8 @@ from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist
 from sluicegate.protocol import legacy_client, modern_client
 from sluicegate.protocol.jsonrpc import decode, dump, encode, to_value
 from sluicegate.protocol.model import Call, Client, Result, Target
+from sluicegate.router.combined_lists import MAX_SHARED
+from sluicegate.router.visible_lists import VisibleList
 from tests.policy.policies import policy_of
 
 ROWS = "p, role:dev, git, tool:get_*, *, allow"
@@ -67,6 +70,20 @@ async def test_another_law_an_error_and_accepted_definitions_are_judged_anew() -
         assert await made.names(ANN) == []
         made.judge.problem = ""
         assert await made.names(ANN) == ["git__put_a"]
+
+
+async def test_what_was_seen_before_a_change_of_the_policy_is_not_kept() -> None:
+    """It would be found by nobody, and hold the list of its server."""
+
+    def kept() -> int:
+        return sum(isinstance(one, VisibleList) for one in gc.get_objects())
+
+    made, before = Counting(), kept()
+    async with made.front:
+        for _ in range(4 * MAX_SHARED):
+            made.judge.renew()
+            await made.names(ANN)
+        assert kept() - before <= MAX_SHARED + 1, "pages that are the same for many hold theirs, and they are few"
 
 
 async def test_a_list_that_changed_is_judged_anew() -> None:

@@ -93,12 +93,12 @@ class PolicyEngine:
         """Notes that decisions may differ from now on."""
         self._changes += 1
 
-    def permission_key(self, call: Call) -> Hashable | None:
+    def permission_key(self, call: Call) -> tuple[Hashable, Hashable] | None:
         """What decisions for this client go by: as long as it is equal, so are they, on the same definition. None where
-        that cannot be said. Clients that differ in nothing that counts have the same."""
+        that cannot be said. Clients that differ in nothing that counts have the same. The first part is one for all."""
         is_judged_alone = self.problem or self._blocks.has_principal(call.client.principal)
         held = None if is_judged_alone else self._held_by(call.client)
-        return None if held is None else (self._changes, self.errors, held, call.client.toolset)
+        return None if held is None else ((self._changes, self.errors), (held, call.client.toolset))
 
     def _held_by(self, client: Client) -> frozenset[str] | None:
         try:

@@ -17,8 +17,9 @@ from sluicegate.policy.memo import Memo
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Client, McpServer, Target
 
-PermissionKey = Callable[[Call], Hashable | None]
-"""What decisions for this client go by, as a whole; None where nothing may be remembered."""
+PermissionKey = Callable[[Call], tuple[Hashable, Hashable] | None]
+"""What decisions go by: what is another for all clients after each change of the policy, and the rights of this one;
+None where nothing may be remembered."""
 
 MAX_VIEWS: Final = 5_000
 _PINNED: Final = " pinned"
@@ -44,6 +45,7 @@ class VisibleLists:
         self._may_list, self._is_pinned = may_list, is_pinned
         self._permission_key = permission_key
         self._views: Memo[tuple[Hashable, str, str], VisibleList] = Memo(MAX_VIEWS)
+        self._changes: Hashable = None  # of the policy, up to these views
 
     async def view(
         self, call: Call, key: str, snapshot: Snapshot, method: str, breathe: Callable[[], Awaitable[None]],
@@ -67,6 +69,9 @@ class VisibleLists:
         size = sum(entries[index].size for index in shown)
         view = VisibleList(snapshot, tuple(shown), number(entries[index] for index in shown), size)
         if permission_key is not None and permission_key == self._permission_key(call):  # equal after the others' turn
+            if permission_key[0] != self._changes:  # nobody asks for what was seen before, and it holds its snapshots
+                self._views.clear()
+                self._changes = permission_key[0]
             self._views.keep((permission_key, key, place), view)
         return view
 
