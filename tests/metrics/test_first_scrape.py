@@ -29,6 +29,7 @@ def test_the_first_scrape_has_every_configured_server_client_and_profile(tmp_pat
             'sluice_audit_records_total{result="refused",sink="file"} 0.0',
         ):
             assert line in page, page
+        assert "\nsluice_event_loop_tasks " in page and "\nsluice_event_loop_tasks 0" not in page
         changed = json.loads(process.config.read_text())
         changed["clients"]["keys"]["new"] = key("new")
         process.config.write_text(json.dumps(changed))

@@ -19,7 +19,7 @@ from sluicegate.admin import approvals as approvals_api  # noqa: E402
 from sluicegate.approval import grants, repository  # noqa: E402
 from sluicegate.audit import log as audit_log  # noqa: E402
 from sluicegate.console import sessions as console_sessions  # noqa: E402
-from sluicegate.downstream import pool  # noqa: E402
+from sluicegate.downstream import pool, selector  # noqa: E402
 from sluicegate.guards import approval_tasks  # noqa: E402
 from sluicegate.hooks import asker  # noqa: E402
 from sluicegate.listen import settings as listening  # noqa: E402
@@ -45,6 +45,7 @@ asker.MAX_AGE *= EIGHTH
 issuers.FRESH *= EIGHTH
 
 repository.MAX_FINISHED //= 8
+selector._MAX_REMEMBERED //= 8
 asker.MAX_CACHED //= 8
 
 entry.main()
