@@ -16,7 +16,7 @@ SLUICE_FUZZ_SECONDS ?= 327
 SHORT := tests/http tests/runtime tests/downstream tests/listen tests/store tests/workers tests/app tests/audit tests/cli \
   tests/config tests/frames tests/e2e/test_clients.py tests/e2e/test_stdio_shared.py
 
-.PHONY: demo test short under-load compat lint docs bench mutants fuzz fuzz-tool soak accept fleet dist lock clean
+.PHONY: demo test short under-load compat lint docs bench mutants fuzz fuzz-tool soak accept chaos fleet dist lock clean
 
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed (set PYTHON=...)"; exit 1; }
@@ -79,6 +79,9 @@ soak: fuzz-tool  ## what takes long: crashes under load, seven days of logins, a
 
 accept: $(VENV)/.ready  ## whole first lists beside a load; ARGS="--starts 100 --jobs 2", --load, --delay; --console: the pages; --desktop; --fleet; --hooks; --logins; --packages; --start
 	PYTHONPATH=.:tests:tests/bench $(BIN)/python tests/accept/run.py $(ARGS)
+
+chaos: $(VENV)/.ready  ## faults in real processes under load, one at a time, in 12 minutes; ARGS="slow disk-full", --list, --table
+	PYTHONPATH=tests $(BIN)/python tests/chaos/run.py $(ARGS)
 
 fleet: $(VENV)/.ready  ## three replicas behind nginx on PostgreSQL, to look at; Ctrl-C stops them
 	PYTHONPATH=tests $(BIN)/python tests/fleet_stage.py

@@ -19,7 +19,12 @@ _SIGNS_CERTIFICATES = x509.KeyUsage(
 )  # fmt: skip
 
 
-def issue(*names: str, identified: bool = True) -> tuple[bytes, bytes, bytes]:
+_DAY = datetime.timedelta(days=1)
+
+
+def issue(
+    *names: str, identified: bool = True, lasts: datetime.timedelta = _DAY
+) -> tuple[bytes, bytes, bytes]:
     """The authority, a certificate for these host names and addresses, and its key; PEM. The certificate does not say
     whose key signed it where `identified` is False."""
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
@@ -33,7 +38,7 @@ def issue(*names: str, identified: bool = True) -> tuple[bytes, bytes, bytes]:
     )
     alternatives = x509.SubjectAlternativeName([_alternative(name) for name in names])
     unsigned = (
-        _builder(_named(names[0]), authority, key, authority_key if identified else None)
+        _builder(_named(names[0]), authority, key, authority_key if identified else None, lasts)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(alternatives, critical=False)
     )
@@ -59,8 +64,9 @@ def context_for(*names: str, identified: bool = True) -> tuple[ssl.SSLContext, s
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, signer: ec.EllipticCurvePrivateKey | None
-) -> x509.CertificateBuilder:
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, signer: ec.EllipticCurvePrivateKey | None,
+    lasts: datetime.timedelta = _DAY,
+) -> x509.CertificateBuilder:  # fmt: skip
     now = datetime.datetime.now(datetime.UTC)
     builder = (
         x509.CertificateBuilder()
@@ -68,8 +74,8 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now - _DAY)
+        .not_valid_after(now + lasts)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
     if signer is None:

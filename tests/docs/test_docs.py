@@ -12,7 +12,8 @@ README = ROOT / "README.md"
 READMES = [README, *(ROOT / room / "README.md" for room in ("deploy", "grafana", "policies"))]
 PAGES = [*READMES, ROOT / "SECURITY.md", *sorted(DOCS.rglob("*.md"))]
 MAX_WORDS = 25
-BLOCK = re.compile(r"^( *)```.*?^\1```$|<!-- (?:generated|make bench).*?<!-- end.*?-->", re.DOTALL | re.MULTILINE)
+_MADE = r"<!-- (?:generated|make (?:bench|chaos)).*?<!-- end.*?-->"
+BLOCK = re.compile(rf"^( *)```.*?^\1```$|{_MADE}", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 

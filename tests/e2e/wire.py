@@ -90,7 +90,7 @@ class Client:
         for _ in range(self._size):
             self._free.put_nowait(None)
         if not self.modern:
-            await self._shake_hands()
+            await self.shake_hands()
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -98,7 +98,8 @@ class Client:
             if connection := self._free.get_nowait():
                 connection.close()
 
-    async def _shake_hands(self) -> None:
+    async def shake_hands(self) -> None:
+        self._headers = {}
         hello = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
         answer = await self.request("initialize", hello)
         assert answer.result()["protocolVersion"] == LEGACY
@@ -128,11 +129,14 @@ class Client:
             **headers,
         }
         head = f"POST {self._path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in every.items())
-        connection = await self._free.get() or await Connection.open(self._netloc)  # unused ones are not kept open
+        connection = await self._free.get()  # unused ones are not kept open
         try:
+            connection = connection or await Connection.open(self._netloc)
             answer = await connection.send(head, json.dumps(message).encode())
         except BaseException:
-            connection.close()
+            if connection is not None:
+                connection.close()
+            self._free.put_nowait(None)
             raise
         self._free.put_nowait(connection)
         return answer

@@ -1,0 +1,56 @@
+"""Many clients that call a tool with a large result and read the answer slowly, until stdin ends.
+
+    python tests/chaos/slow_readers.py URL KEYS COUNT TOOL
+
+Each has a connection of its own, a small window, and reads 64 bytes ten times a second. Prints how many are there.
+"""
+
+import asyncio
+import json
+import socket
+import sys
+from urllib.parse import urlsplit
+
+from e2e.wire import META, MODERN
+from policy_bed import bearer
+
+
+async def one(url: str, key: str, tool: str) -> None:
+    where = urlsplit(url)
+    params = {"name": tool, "arguments": {"n": "0"}, "_meta": META}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+    head = {
+        "Host": where.netloc, "Accept": "application/json, text/event-stream", "Content-Type": "application/json",
+        "MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": tool, "Content-Length": str(len(body)),
+        **bearer(key),
+    }  # fmt: skip
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # before it connects, so that the window is small
+    connection.setblocking(False)
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.sock_connect(connection, (where.hostname, where.port))
+        lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
+        await loop.sock_sendall(connection, f"POST {where.path} HTTP/1.1\r\n{lines}\r\n".encode() + body)
+        while await loop.sock_recv(connection, 64):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    except OSError:
+        pass  # it was hung up on, as it may be
+    finally:
+        connection.close()
+
+
+async def main(url: str, keys: list[str], count: int, tool: str) -> None:
+    tasks = []
+    for number in range(count):
+        tasks.append(asyncio.create_task(one(url, keys[number % len(keys)], tool)))
+        await asyncio.sleep(0.002)
+    print(count, flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    for task in tasks:
+        task.cancel()
+
+
+if __name__ == "__main__":
+    url, keys, count, tool = sys.argv[1:]
+    asyncio.run(main(url, keys.split(","), int(count), tool))
