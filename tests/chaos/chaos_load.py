@@ -60,6 +60,7 @@ class Load:
         self.aims: dict[str, list[asyncio.Task[None]]] = {}
         self._file = file.open("w", buffering=1)
         self._numbers = itertools.count(1)
+        self._beginning: set[Client] = set()
 
     async def call(self, client: Client, who: str, tool: str, due: float) -> None:
         number = next(self._numbers)
@@ -68,19 +69,25 @@ class Load:
                 answer = await client.call(tool, {"n": str(number)})
             word = word_of(answer)
             if answer.status == 404 and not client.modern:
-                await self._begin(client)
+                await self._begin(client, who)
         except TimeoutError:
             word = f"no answer within {PATIENCE:.0f} s"
         except (OSError, EOFError, ValueError) as error:
             word = f"connection {type(error).__name__}"
         print(Spent(due, time.monotonic() - due, tool, who, number, word), file=self._file)
 
-    async def _begin(self, client: Client) -> None:
+    async def _begin(self, client: Client, who: str) -> None:
+        """Another session, as a client does whose old one is not found."""
+        if client in self._beginning:
+            return
+        self._beginning.add(client)
         try:
-            async with asyncio.timeout(PATIENCE):
-                await client.shake_hands()
+            async with asyncio.timeout(PATIENCE), Client(self.url, False, 1, bearer(who)) as other:
+                client.adopt(other)
         except (OSError, EOFError, ValueError, AssertionError):
-            return  # the next call finds out
+            pass  # the next call finds out
+        finally:
+            self._beginning.discard(client)
 
     async def at_rate(self, clients: list[tuple[Client, str]], rate: float) -> None:
         began, turns = time.monotonic(), itertools.cycle(clients)

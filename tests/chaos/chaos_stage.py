@@ -36,7 +36,7 @@ from peers.fleet import free_port, running, stop, wait_for_port
 from peers.postgres import postgres
 from policy_bed import client_keys
 from waiting import until
-from workers.workers_kit import owner
+from workers.workers_kit import names
 
 Json = dict[str, Any]
 HERE: Final = Path(__file__).parent
@@ -50,7 +50,7 @@ APPROVED: Final = "p2, *, b, tool:*, *, quick\n"
 RINGS: Final = {
     name: b64encode(name.encode().ljust(32, b".")).decode() for name in ("seal", "digest", "sign", "login")
 }  # fmt: skip
-HEALTHY: Final = ("k0", "k1", "k2", "k3")
+HEALTHY: Final = tuple(names(2, 2))  # keys of two workers, in turns
 FAULTY: Final = ("f0", "f1")
 CROWD: Final = tuple(f"s{number}" for number in range(10))
 
@@ -262,7 +262,7 @@ class Stage:
 
     async def _start_load(self) -> None:
         (self.folder / "calls").touch()
-        healthy = self.keys_of_workers() if self.plan.workers else list(HEALTHY[:2])
+        healthy = self.keys_of_workers() or HEALTHY[:2]
         command = [sys.executable, str(HERE / "chaos_load.py"), self.process.url, str(self.folder / "calls"),
                    str(RATE), ",".join(healthy), ",".join(FAULTY), "2" if self.plan.files else "8"]  # fmt: skip
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -279,9 +279,7 @@ class Stage:
             self.load.communicate()
 
     def keys_of_workers(self) -> list[str]:
-        """Two of each worker's."""
-        count = self.plan.workers
-        return [key for number in range(count) for key in HEALTHY if owner(key, count) == number]
+        return list(HEALTHY) if self.plan.workers else []
 
     # ------------------------------------------------------------ what faults do
 

@@ -689,6 +689,28 @@ async def test_a_server_that_keeps_failing_is_left_alone_and_then_tried_once() -
         assert rig.server.describe()["circuit"] == "closed"
 
 
+async def test_a_server_that_listens_again_is_called_at_once_however_often_it_refused() -> None:
+    """Sluice has looked itself, and says that it is up."""
+
+    async def script(asked: Asked) -> None:
+        if not await modern_start(asked):
+            await asked.result(COMPLETE)
+
+    async def refuse(origin: object) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    async with endpoint(script) as (url, _), running(url=url) as rig:
+        client: Any = rig.server._http
+        client._take, client._dial = (lambda origin: None), refuse
+        for _ in range(6):
+            assert await rig.reason("t", MODERN) == "server_unavailable"
+        assert rig.server.numbers()["circuit"] == "open"
+        del client._take, client._dial
+        await until(lambda: rig.server.status == "up")
+        assert rig.server.numbers()["circuit"] == "closed"
+        assert await rig.tool("t", client=MODERN) == "done"
+
+
 async def test_no_more_calls_run_at_once_than_may() -> None:
     running_now, most = 0, 0
     let_go = anyio.Event()

@@ -90,7 +90,7 @@ class Client:
         for _ in range(self._size):
             self._free.put_nowait(None)
         if not self.modern:
-            await self.shake_hands()
+            await self._shake_hands()
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -98,13 +98,16 @@ class Client:
             if connection := self._free.get_nowait():
                 connection.close()
 
-    async def shake_hands(self) -> None:
-        self._headers = {}
+    async def _shake_hands(self) -> None:
         hello = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
         answer = await self.request("initialize", hello)
         assert answer.result()["protocolVersion"] == LEGACY
         self._headers = {"MCP-Protocol-Version": LEGACY, "Mcp-Session-Id": answer.headers["mcp-session-id"]}
         await self.notify("notifications/initialized", {})
+
+    def adopt(self, other: "Client") -> None:
+        """Goes on in the session of that one."""
+        self._headers = other._headers
 
     async def call(self, name: str, arguments: Json) -> Answer:
         headers = {"Mcp-Name": name} if self.modern else {}

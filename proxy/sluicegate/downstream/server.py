@@ -552,6 +552,7 @@ class DownstreamServer:
         try:
             for connection in self._pool.live()[:1]:
                 await connection.check()
+                self._breaker.succeeded()  # it opened because nothing listened there, which is over
             self._is_suspect = False
         except (Lost, TimeoutError) as error:
             self._health.failed(error, "no answer")

@@ -8,10 +8,17 @@ if sys.platform != "win32":
 
 _WANTED: Final = 65_536
 _WINDOWS: Final = 8_192
+_OWN: Final = 32
+"""Log, state, pipes, and connections to servers: where few files are allowed, connections of clients took all."""
 
 
 def raise_limit() -> int:
-    """Takes as many as the system lets us take, 65,536 at most; the number that is allowed then."""
+    """Takes as many as the system lets us take, 65,536 at most; how many of them connections to our ports may share."""
+    allowed = _raise_limit()
+    return max(allowed - _OWN, allowed // 2)
+
+
+def _raise_limit() -> int:
     if sys.platform == "win32":
         return _WINDOWS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
