@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from base64 import b64encode
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
@@ -30,12 +31,11 @@ import pytest
 from accept.hooks import ALLOWING
 from authority import issue
 from bad_wire import Names, Relay, Wire
-from chaos_load import Spent
+from chaos_load import PATIENCE, Spent
 from e2e.sluice_process import COMMAND, ROOT, Sluice, clean_environment, settings_for, write_config
 from peers.fleet import free_port, running, stop, wait_for_port
 from peers.postgres import postgres
 from policy_bed import client_keys
-from waiting import until
 from workers.workers_kit import names
 
 Json = dict[str, Any]
@@ -85,7 +85,8 @@ class Stage:
         self.before_audit: Callable[[], None] = lambda: None
         self._aims = Counter[str]()
         self._control: mmap.mmap | None = None
-        self._read, self._spent = 0, []  # type: ignore[var-annotated]
+        self._read = 0
+        self._spent: list[Spent] = []
 
     # ------------------------------------------------------------ starting
 
@@ -319,8 +320,8 @@ class Stage:
 
     # ------------------------------------------------------------ what is known afterwards
 
-    def calls(self) -> list[Spent]:
-        """All that have ended."""
+    def calls(self, since: float = 0.0) -> list[Spent]:
+        """All that have ended, after that time, in that order."""
         with (self.folder / "calls").open() as file:
             file.seek(self._read)
             text = file.read()
@@ -328,7 +329,8 @@ class Stage:
         if whole:
             self._read += len(whole) + 1
             self._spent += [Spent.read(line) for line in whole.split("\n")]
-        return list(self._spent)
+        first = bisect_left(self._spent, since, key=lambda one: one.due + one.took)
+        return self._spent[first:]
 
     async def until_steady(
         self, tool: str, since: float, seconds: float = 60, whose: tuple[str, ...] = (), good: str = "ok"
@@ -338,7 +340,7 @@ class Stage:
 
         def is_steady() -> bool:
             found.clear()
-            sent = [one for one in self.calls() if one.tool == tool and one.due > since]
+            sent = [one for one in self.calls(since) if one.tool == tool and one.due > since]
             for one in sorted(sent, key=lambda one: one.due):
                 if whose and one.who not in whose:
                     continue
@@ -349,9 +351,20 @@ class Stage:
             return len(found) >= 5
 
         with suppress(TimeoutError):
-            await until(is_steady, seconds)
+            await seldom(is_steady, seconds)
             return found[0]
         return float("inf")
+
+    async def until_ended(self, since: float, until_: float) -> int:
+        """How many healthy calls that were due in that time have not ended long after it."""
+        due = int((until_ - since) * RATE) - 1
+
+        def ended() -> int:
+            return sum(one.tool == "a__note" and since <= one.due <= until_ for one in self.calls(since))
+
+        with suppress(TimeoutError):
+            await seldom(lambda: ended() >= due, PATIENCE + 5)
+        return max(0, due - ended())
 
     def audited(self) -> "Audited":
         """After the end of Sluice: what the verifier says of the log, and what is missing in it."""
@@ -386,6 +399,13 @@ class Audited:
     reached: set[int]
     without_intent: set[int] = field(default_factory=set)
     without_outcome: set[int] = field(default_factory=set)
+
+
+async def seldom(is_so: Callable[[], bool], seconds: float) -> None:
+    """Looks ten times a second, so that looking is no load."""
+    async with asyncio.timeout(seconds):
+        while not is_so():  # noqa: ASYNC110 - another process brings it about
+            await asyncio.sleep(0.1)
 
 
 # ---------------------------------------------------------------- what needs the kernel

@@ -135,9 +135,11 @@ async def recover(
     await asyncio.sleep(0.5)
     row.recovery.append(round(back - since, 2))
     stage.aim("b__note" if fault.tool == "a__note" else fault.tool, stop=True)
-    calls = [one for one in stage.calls() if one.due >= calm]
     is_beside = fault.tool != "a__note" and fault.bar == "beside"  # then the next faults have begun meanwhile
     until = ended + 0.3 if is_beside else max(ended, min(back, ended + limit))
+    if (unanswered := await stage.until_ended(calm, until)) > 0:
+        row.problems.append(f"healthy calls without an answer: {unanswered}")
+    calls = [one for one in stage.calls() if one.due >= calm]
     judge(fault, row, calls, whose, (calm, began, ended, until))
     felt = [one for one in calls if one.tool == fault.tool and one.due < ended and one.due + one.took > began]
     if not met and all(one.word == fault.good and one.took < 0.5 for one in felt):
