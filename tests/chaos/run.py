@@ -202,15 +202,15 @@ def audit(rows: list[Row], audited: Audited, calls: list[Spent]) -> None:
         "were refused and reached a server": refused & audited.reached,
         "were answered and reached no server": answered - audited.reached,
     }
+    known: set[int] = set()
     for row in rows:
         row.problems += [] if audited.is_verified or row.impossible else [f"audit verify: {audited.said[-300:]}"]
         numbers = {one.number for one in calls if row.span[0] <= one.due < row.span[1]}
         found = {what: len(some & numbers) for what, some in wrong.items() if some & numbers}
         row.problems += [f"calls that {what}: {count}" for what, count in found.items()]
-    known = {one.number for one in calls}
+        known |= numbers
     strays = {what: len(some - known) for what, some in wrong.items() if some - known}
-    if strays:
-        rows[-1].problems.append(f"calls that nobody was told of: {strays}")
+    rows[-1].problems += [f"calls in nobody's time that {what}: {count}" for what, count in strays.items()]
 
 
 async def staged(faults: list[Fault], seconds: float) -> list[Row]:
