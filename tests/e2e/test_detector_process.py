@@ -8,6 +8,7 @@ import json
 import os
 import random
 import subprocess
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from e2e.sluice_process import COMMAND, ROOT, clean_environment
 from peers.fleet import free_port, running
 from policy_bed import Bed, Json, bed, client_keys, reason, recorder
 from waiting import until_so
+
+from sluicegate.detector.secrets import Scanner
 
 ROWS = "p, role:user, *, *, *, allow\n"
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
@@ -167,6 +170,23 @@ def test_what_takes_too_long_to_search_does_not_pass(detector: Any) -> None:
     long = f"aws_secret_access_key = {AWS_KEY}\n" * 100_000
     assert post(detector[0], question("call", arguments={"long": long})).json()["verdict"] == "deny"
     assert post(detector[0], question()).json() == {"verdict": "allow"}
+
+
+def test_a_long_name_takes_memory_once_and_not_for_each_item_of_its_list() -> None:
+    scanner, name = Scanner(), "n" * 1_000_000
+    question = {name: ["a"] * 2_000, "b": {name: [["a"] * 500, GITHUB]}, "name/of the\nlist": [GITHUB] * 2}
+    tracemalloc.start()
+    try:
+        found = scanner.places(question, 100, 512)
+        assert tracemalloc.get_traced_memory()[1] < 20 * len(name), "the question has two such names"
+        assert (found.kinds, found.pointers) == (("github-pat",), None), "one is longer than a pointer may be"
+    finally:
+        tracemalloc.stop()
+    for most, longest, pointers in ((2, 11, ["/a~1b/0/c~0", "/a~1b/1"]), (1, 11, None), (2, 10, None)):
+        named = scanner.places({"a/b": [{"c~": GITHUB}, GITHUB]}, most, longest).pointers
+        assert (named and sorted(named)) == pointers
+    for hidden in ({f"{'n' * 500}_aws_secret_access_key": [AWS_ID, AWS_KEY]}, {f"{GITHUB} {'n' * 500}": ["a"]}):
+        assert scanner.places(hidden, 100, 1_000).kinds
 
 
 def test_a_wrong_signature_has_no_verdict(tmp_path: Path, detector: Any) -> None:

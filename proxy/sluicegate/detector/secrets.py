@@ -10,10 +10,12 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 WITHIN: Final = 1.5
 """Seconds for one text. The library looks at its clock between its steps."""
+_REPEATED: Final = 64
+"""Characters of a list's name that stand before each of its items. All of it is in the text once."""
 # The library reads its word lists at the first candidate. This one is made up, and found.
 _FIRST: Final = b"aws_secret_access_key = " + b"wJ4lrXUtnF2MIaK7" + b"MDENGkbPxRf1CYzQLMPLqKEY"
 
@@ -33,11 +35,19 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class FoundSecrets:
-    """`pointers` name the strings that hold a secret (RFC 6901); `is_in_name`: a name of a member is one."""
+    """`pointers` name the strings that hold a secret (RFC 6901). None: they cannot be named within the bounds, or a
+    name of a member is a secret."""
 
     kinds: tuple[str, ...]
-    pointers: tuple[str, ...]
-    is_in_name: bool
+    pointers: tuple[str, ...] | None
+
+
+class _Step(NamedTuple):
+    """The last step on the way to a value. Ways share their beginnings: as texts they would be as long as all names
+    times all values."""
+
+    before: _Step | None
+    key: str | int
 
 
 class Scanner:
@@ -61,34 +71,46 @@ class Scanner:
             for hit in hits
         ]
 
-    def places(self, value: Any) -> FoundSecrets:
-        """Where there are secrets in a JSON value. Raises `TimeoutError`."""
-        text, starts, pointers = bytearray(), list[int](), list[str | None]()
-        for pointer, part in _strings(value, "", ""):
+    def places(self, value: Any, most: int, longest: int) -> FoundSecrets:
+        """Where there are secrets in a JSON value: at most so many pointers of so many characters. Raises
+        `TimeoutError`."""
+        text, starts, ways = bytearray(), list[int](), list[_Step | None]()
+        for way, part in _strings(value, None, ""):
             starts.append(len(text))
-            pointers.append(pointer)
+            ways.append(way)
             text += part.encode("utf-8", "replace")
-        kinds, held = dict[str, None](), dict[str | None, None]()
+        kinds, held = dict[str, None](), dict[int, None]()
         for secret in self.found(bytes(text), WITHIN):
             kinds[secret.kind] = None
             first, last = bisect_right(starts, secret.start) - 1, bisect_right(starts, secret.end - 1)
             # What begins in a value may go on over the name of the next one, as a key in PEM by lines does.
-            held |= dict.fromkeys(one for one in pointers[first:last] if one is not None or pointers[first] is None)
-        return FoundSecrets(tuple(kinds), tuple(one for one in held if one is not None), None in held)
+            held |= dict.fromkeys(at for at in range(first, last) if ways[at] is not None or ways[first] is None)
+        pointers = [_pointer(ways[at], longest) for at in held] if len(held) <= most else [None]
+        named = tuple(one for one in pointers if one is not None)
+        return FoundSecrets(tuple(kinds), named if named and len(named) == len(pointers) else None)
 
 
-def _strings(value: Any, pointer: str, name: str) -> Iterator[tuple[str | None, str]]:
-    """Parts of the text: each string with its pointer, and without one what stands between them."""
+def _pointer(way: _Step | None, longest: int) -> str | None:
+    """None where there is none, or it is longer."""
+    pointer = ""
+    while way is not None and len(pointer) <= longest:
+        pointer = f"/{str(way.key).replace('~', '~0').replace('/', '~1')}{pointer}"
+        way = way.before
+    return pointer if 0 < len(pointer) <= longest else None
+
+
+def _strings(value: Any, way: _Step | None, name: str) -> Iterator[tuple[_Step | None, str]]:
+    """Parts of the text: each string with the way to it, and without one what stands between them."""
     if isinstance(value, str):
         # A text of several lines begins on a line of its own: some rules look at beginnings of lines.
         yield None, f"{name} =\n" if "\n" in value else f"{name} = "
-        yield pointer, value
+        yield way, value
         yield None, "\n"
     elif isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(inner, str):
                 yield None, f"{key}\n"
-            yield from _strings(inner, f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}", key)
+            yield from _strings(inner, _Step(way, key), key)
     elif isinstance(value, list):
         for at, inner in enumerate(value):
-            yield from _strings(inner, f"{pointer}/{at}", name)
+            yield from _strings(inner, _Step(way, at), name[-_REPEATED:])

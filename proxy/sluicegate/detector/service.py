@@ -61,13 +61,12 @@ class DetectorService:
         if asked.get("masked") is not False or asked.get("cut") is not False:
             return {"verdict": refusal, "reason": "the detector must see values whole: set sees: whole at this hook"}
         try:
-            places = self._scanner.places(asked[_HELD[on]])
+            places = self._scanner.places(asked[_HELD[on]], MAX_POINTERS, MAX_POINTER)
         except TimeoutError:
             return {"verdict": refusal, "reason": "the search for secrets took too long"}
         if not places.kinds:
             return {"verdict": "allow"}
         reason = f"there is a secret in the {_HELD[on]}: {', '.join(places.kinds)}"[:MAX_REASON]
-        can_redact = not places.is_in_name and len(places.pointers) <= MAX_POINTERS
-        if on == "call" or self._withholds or not can_redact or max(map(len, places.pointers)) > MAX_POINTER:
+        if on == "call" or self._withholds or places.pointers is None:
             return {"verdict": refusal, "reason": reason}
         return {"verdict": "redact", "reason": reason, "redact": list(places.pointers)}
