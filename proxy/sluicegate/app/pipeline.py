@@ -33,6 +33,7 @@ from sluicegate.protocol.input_requests_client import opens_pages
 from sluicegate.protocol.model import Call, Client, Guard, Handler, Outcome, Target
 from sluicegate.router import Cursors, Router
 from sluicegate.router.large_results import LargeResultBounds
+from sluicegate.router.tasks import ShownTask, shown_whole
 from sluicegate.router.tool_search import SearchDeps
 
 UntilFree = Callable[[str], float]
@@ -50,12 +51,13 @@ def _renewed_as_it_is(renew: Renew) -> Renew:
 @dataclass(frozen=True, slots=True)
 class HookGuards:
     """Those of the config's hooks. `renewed` makes of a decision one that keeps what hooks have said of the call, and
-    `again` has them asked once more before an approval is used."""
+    `again` has them asked once more before an approval is used. `shown_task` is what they leave of a task's state."""
 
     call: Guard | None = None
     result: Guard | None = None
     renewed: Callable[[Decide], Decide] = _as_it_is
     again: Callable[[Renew], Renew] = _renewed_as_it_is
+    shown_task: ShownTask = shown_whole
 
 
 NO_HOOKS: Final = HookGuards()
@@ -86,7 +88,7 @@ def pipeline(
                     mark="" if replicas is None else replicas.mark,
                     searching=SearchDeps(judge.search_of, judge.is_pinned, search.TOOLS),
                     large=LargeResultBounds(config.limits.paged_results, config.limits.paged_for),
-                    clock=services.clock)  # fmt: skip
+                    clock=services.clock, shown_task=hooks.shown_task)  # fmt: skip
     behind.tasking.router.set(router.tasks)
     behind.tasking.large_results.set(router.large_results)
     services.metrics.watch(partial(metric_sources.limits, windows))

@@ -171,6 +171,11 @@ async def _task(call: Call, target: Target, due: Sequence[HookSettings], hooks: 
     return Result(shown)
 
 
+def shown_task(hooks: Hooks) -> Callable[[Client, Target, Json], Json]:
+    """What is left of a task's state that comes without an answer about it: as much as `tasks/get` shows."""
+    return lambda client, target, task: _state(task) if hooks.due("result", client, target) else task
+
+
 def _state(task: Json) -> Json:
     return {key: part for key, part in task.items() if key in TASK_STATE}
 

@@ -36,7 +36,7 @@ from sluicegate.router.large_results import DEFAULT_BOUNDS, LargeResultBounds, L
 from sluicegate.router.subscription_stream import Decide, MaySee, SubscriptionStreams
 from sluicegate.router.task_registry import MAX_TASKS, TaskRegistry
 from sluicegate.router.task_subscriptions import TaskSubscriptions
-from sluicegate.router.tasks import InspectState, TaskRouter, uninspected
+from sluicegate.router.tasks import InspectState, ShownTask, TaskRouter, shown_whole, uninspected
 from sluicegate.router.tool_search import WITHOUT, SearchDeps, ToolSearch
 from sluicegate.router.visible_lists import PermissionKey, VisibleLists, no_permission_key
 from sluicegate.store import Store
@@ -59,7 +59,7 @@ class Router:
         permission_key: PermissionKey = no_permission_key, about_task: Handler | None = None,
         inspected: InspectState = uninspected, current: Callable[[Client], Client | None] = lambda client: client,
         mark: str = "", searching: SearchDeps = WITHOUT, large: LargeResultBounds = DEFAULT_BOUNDS,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.time, shown_task: ShownTask = shown_whole,
     ) -> None:  # fmt: skip
         self._servers, self._current = servers, current
         self._lists = lists
@@ -68,12 +68,13 @@ class Router:
         self.search = ToolSearch(servers, lists, views, searching, permission_key)
         pages = CombinedLists(servers, lists, resolver, cursors, may_list, views, self.search, searching.tools)
         self._book = TaskRegistry(servers, store, clock, mark=mark)
-        self.tasks = TaskRouter(servers, lists, self._book, may_list, may_see, cursors, inspected)
+        self.tasks = TaskRouter(servers, lists, self._book, may_list, may_see, cursors, inspected, shown_task)
         self.large_results = LargeResults(servers, store, large, clock)
         self.task_subscriptions = TaskSubscriptions(self.tasks, about_task)
         self._listener = SubscriptionStreams(
-            servers, lists, resolver, hub, views, may_see, decide, self.task_subscriptions, inspected, current
-        )
+            servers, lists, resolver, hub, views, may_see, decide, self.task_subscriptions, inspected, current,
+            shown_task,
+        )  # fmt: skip
         self._handlers: Mapping[str, Handler] = {
             **dict.fromkeys(JUDGED_BY_NAME, self._relay),
             "server/discover": self._discover,

@@ -25,6 +25,7 @@ from sluicegate.catalog import discover_merge
 from sluicegate.catalog.uris import is_clean
 from sluicegate.catalog_cache import RECONFIGURED, CatalogCache, Resolver
 from sluicegate.hub import Event, Hub, Subscription
+from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
 from sluicegate.protocol.methods import LISTS, OF_A_SESSION
 from sluicegate.protocol.model import (
@@ -44,7 +45,7 @@ from sluicegate.protocol.model import (
     session_scope,
 )
 from sluicegate.router.task_subscriptions import MAX_FOLLOWED, FollowedTasks, TaskSubscriptions
-from sluicegate.router.tasks import InspectState
+from sluicegate.router.tasks import InspectState, ShownTask
 from sluicegate.router.visible_lists import ListVersions, VisibleLists
 
 Decide = Callable[[Call, Target], Decision]
@@ -275,7 +276,7 @@ class SubscriptionStreams:
     def __init__(
         self, servers: Mapping[str, McpServer], lists: CatalogCache, resolver: Resolver, hub: Hub, views: VisibleLists,
         may_see: MaySee, decide: Decide, task_subscriptions: TaskSubscriptions, inspected: InspectState,
-        current: Callable[[Client], Client | None],
+        current: Callable[[Client], Client | None], shown_task: ShownTask,
     ) -> None:  # fmt: skip
         self._servers = servers
         self._lists = lists
@@ -284,6 +285,7 @@ class SubscriptionStreams:
         self._versions = ListVersions(servers, lists, views, may_see)
         self._subscribing = Subscribing(servers, lists, resolver, decide, inspected, current)
         self._task_subscriptions = task_subscriptions
+        self._shown_task = shown_task
         self._changeable: dict[str, _Stream] = {}
         self._numbers = count(1)
 
@@ -361,8 +363,8 @@ class SubscriptionStreams:
             if method == RECONFIGURED:
                 self._pursue(stream, event.server)
             elif method in OF_A_SESSION:
-                if self._may_tell(call, event.notification):
-                    await call.emit(replace(event.notification, source=event.server))
+                if (told := self._told(call, event.notification)) is not None:
+                    await call.emit(replace(told, source=event.server))
             elif method == UPDATED:
                 for shown in stream.subscriptions.shown(event.server, event.notification.params["uri"]):
                     await call.emit(replace(shown, source=event.server))
@@ -384,14 +386,16 @@ class SubscriptionStreams:
             return False
         return event.scope is None or event.scope == self._servers[event.server].scope(call.client)
 
-    def _may_tell(self, call: Call, notification: Notification) -> bool:
-        """Whether `tasks/get` would say it."""
+    def _told(self, call: Call, notification: Notification) -> Notification | None:
+        """What `tasks/get` would say of it; None where that would say nothing."""
         if not isinstance(notification, TaskNotification):
-            return True
+            return notification
         asked, target = self._subscribing.now(replace(call, method="tasks/get", params={})), notification.target
-        if asked is None or target is None:
-            return False
-        return self._subscribing.decide(asked, target).verdict is Verdict.ALLOW
+        if asked is None or target is None or self._subscribing.decide(asked, target).verdict is not Verdict.ALLOW:
+            return None
+        if notification.method != tasks.STATUS:
+            return notification  # progress, which hooks do not judge
+        return replace(notification, params=self._shown_task(asked.client, target, notification.params))
 
     def _may_promise(self, call: Call, key: str) -> bool:
         if not self._lists.settings.transparent:

@@ -18,6 +18,7 @@ from sluicegate.protocol import input_requests_server, tasks
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
 from sluicegate.protocol.model import (
     Call,
+    Client,
     Failure,
     Handler,
     McpServer,
@@ -46,10 +47,18 @@ def uninspected(server: str, task: Json) -> Json:
     return task
 
 
+ShownTask = Callable[[Client, Target, Json], Json]
+"""(client, tool, task) -> what hooks leave of it."""
+
+
+def shown_whole(client: Client, target: Target, task: Json) -> Json:
+    return task
+
+
 class TaskRouter:
     def __init__(
         self, servers: Mapping[str, McpServer], lists: CatalogCache, book: TaskRegistry, may_list: MayList,
-        may_see: MaySee, cursors: Cursors, inspected: InspectState,
+        may_see: MaySee, cursors: Cursors, inspected: InspectState, shown_task: ShownTask = shown_whole,
     ) -> None:  # fmt: skip
         self.book = book
         self._servers = servers
@@ -58,6 +67,7 @@ class TaskRouter:
         self._may_see = may_see
         self._cursors = cursors
         self._inspected = inspected
+        self._shown_task = shown_task
 
     # ------------------------------------------------------------ what is offered
 
@@ -278,7 +288,8 @@ class TaskRouter:
                     record.looked = now
                     group.start_soon(self._look, call, record, limit)
         next_: Json = {"nextCursor": self._cursors.close(call, Position(_PLACE, None, found[-1].order))} if more else {}
-        return Result({"tasks": [self._shown(record) for record in found], **next_})
+        shown = [self._shown_task(call.client, record.target, self._shown(record)) for record in found]
+        return Result({"tasks": shown, **next_})
 
     def _shown(self, record: TaskRecord) -> Json:
         return self._inspected(record.target.server, _lost_task(record) if record.is_lost else record.shown())
