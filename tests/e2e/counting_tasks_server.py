@@ -1,12 +1,14 @@
 """A stdio server of 2026-07-28 that makes a task of each call, and counts them: each process begins with `task-1`.
 
-A task ends at once with the text that was given; with `ask` it first asks for a name. Bare JSON lines, no SDK: no real
-one gives such ids. The file named by the one argument gets a line with the process id for each start.
+A task ends at once with the text that was given; with `ask` it first asks for a name, with `ask: roots` for roots
+without end. Bare JSON lines, no SDK: no real one gives such ids. The file named by the one argument gets a line with
+the process id for each start.
 """
 
 import json
 import os
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("open", 
 FORM: Json = {"type": "object", "properties": {"name": {"type": "string"}}}
 ASK: Json = {"q": {"method": "elicitation/create", "params": {"message": "Who?", "requestedSchema": FORM}}}
 tasks: dict[str, Json] = {}
+numbers = count()
 
 
 def say(id: Any, **message: Any) -> None:
@@ -38,13 +41,15 @@ def answered(method: str, params: Json) -> Json | None:
     if method == "tools/call":
         given = params.get("arguments") or {}
         status = "input_required" if given.get("ask") else "completed"
-        task = {"id": f"task-{len(tasks) + 1}", "status": status, "text": f"{params['name']} for {given.get('for')}"}
+        ask = {} if given.get("ask") == "roots" else ASK
+        task = {"id": f"task-{len(tasks) + 1}", "status": status, "ask": ask,
+                "text": f"{params['name']} for {given.get('for')}"}  # fmt: skip
         tasks[task["id"]] = task
         return {"resultType": "task", **shown(task)}
     task = tasks.get(params.get("taskId", ""), {})
     if not task:
         return None
-    if method == "tasks/update":
+    if method == "tasks/update" and task["ask"] == ASK:
         task["status"] = "completed"
     if method == "tasks/cancel":
         task["status"] = "cancelled"
@@ -52,7 +57,8 @@ def answered(method: str, params: Json) -> Json | None:
     if method == "tasks/get" and task["status"] == "completed":
         more = {"result": {"content": [{"type": "text", "text": task["text"]}]}}
     if method == "tasks/get" and task["status"] == "input_required":
-        more = {"inputRequests": ASK}
+        task["ask"] = task["ask"] if task["ask"] == ASK else {f"r{next(numbers)}": {"method": "roots/list"}}
+        more = {"inputRequests": task["ask"]}
     return {"resultType": "complete", **(shown(task) if method == "tasks/get" else {}), **more}
 
 

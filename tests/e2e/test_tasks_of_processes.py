@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from e2e.counting_tasks_server import EXTENSION
-from policy_bed import Bed, bed, client_keys
+from policy_bed import Bed, bearer, bed, client_keys
 
 Json = dict[str, Any]
 SERVER = str(Path(__file__).with_name("counting_tasks_server.py"))
@@ -88,3 +89,42 @@ def test_a_question_of_a_task_is_answered(town: Bed) -> None:
     answers = {key: {"action": "accept", "content": {"name": "x"}} for key in asked["inputRequests"]}
     done = ask(town, "ann", "tools/call", ASKS, **call, requestState=asked["requestState"], inputResponses=answers)
     assert done["result"]["content"][0]["text"] == "open for ann"
+
+
+MORE_THAN_TEN = "asked for input more than 10 times"
+
+
+def test_a_task_that_asks_without_end_ends_by_the_number_of_its_rounds(town: Bed) -> None:
+    call: Json = {"name": "count__open", "arguments": {"for": "ann", "ask": "roots"}}
+    answer, rounds = ask(town, "ann", "tools/call", {"roots": {}}, **call), 0
+    while "result" in answer and rounds < 20:
+        asked, rounds = answer["result"], rounds + 1
+        answers = {key: {"roots": []} for key in asked["inputRequests"]}
+        retry = {**call, "requestState": asked["requestState"], "inputResponses": answers}
+        answer = ask(town, "ann", "tools/call", {"roots": {}}, **retry)
+    assert rounds == 10 and MORE_THAN_TEN in answer["error"]["message"]
+
+
+def test_and_so_it_does_for_a_client_with_a_session(town: Bed) -> None:
+    accept = {"Accept": "application/json, text/event-stream"}
+    with httpx.Client(headers=accept | bearer("ann"), timeout=20, trust_env=False) as http:
+
+        def body(**message: Any) -> Json:
+            return {"json": {"jsonrpc": "2.0", **message}}
+
+        who = {"name": "a", "version": "1"}
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {"roots": {}}, "clientInfo": who}
+        agreed = http.post(town.process.url, **body(id=1, method="initialize", params=hello))
+        http.headers["Mcp-Session-Id"] = agreed.headers["mcp-session-id"]
+        http.post(town.process.url, **body(method="notifications/initialized"))
+        call = body(id=2, method="tools/call", params={"name": "count__open", "arguments": {"ask": "roots"}})
+        rounds, message = 0, dict[str, Any]()
+        with http.stream("POST", town.process.url, **call) as stream:
+            for line in stream.iter_lines():
+                message = json.loads(line[5:]) if line.startswith("data: {") else {}
+                if message.get("method") == "roots/list" and rounds < 20:
+                    rounds += 1
+                    http.post(town.process.url, **body(id=message["id"], result={"roots": []}))
+                elif message:
+                    break
+    assert (rounds, MORE_THAN_TEN in json.dumps(message)) == (10, True), message

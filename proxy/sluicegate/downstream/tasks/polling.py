@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
+from time import time
 from typing import Any, Final
 
 import anyio
@@ -199,14 +201,16 @@ class LegacyTask:
 class PolledTask:
     """What travels with the questions that a task of a stateless server asks: which task, and the keys that were
     answered. They are not used again in its life (SEP-2663, Task Update Requests), but may be shown once more. `mark`
-    is that of the connection which knows the task."""
+    is that of the connection which knows the task. `ends` is when the whole call does, all its rounds together, by the
+    clock of the wall: another process may go on with it."""
 
     id: str
     answered: frozenset[str] = field(default_factory=frozenset)
     mark: str = task_ids.FREE
+    ends: float | None = None
 
     def pack(self) -> OwnState:
-        return OwnState(_STATE + dump([self.mark, self.id, *sorted(self.answered)]).decode())
+        return OwnState(_STATE + dump([self.mark, self.id, self.ends, *sorted(self.answered)]).decode())
 
 
 def resumed_task(call: Call) -> PolledTask | None:
@@ -214,8 +218,8 @@ def resumed_task(call: Call) -> PolledTask | None:
     state = call.params.get("requestState")
     if not isinstance(state, OwnState) or not state.startswith(_STATE):
         return None
-    mark, id, *answered = decode_fast(state.removeprefix(_STATE).encode())
-    return PolledTask(id, frozenset(answered), mark)
+    mark, id, ends, *answered = decode_fast(state.removeprefix(_STATE).encode())
+    return PolledTask(id, frozenset(answered), mark, ends)
 
 
 def may_retry(call: Call, response: Response, settings: ServerSettings) -> bool:
@@ -235,14 +239,15 @@ class ModernTask:
         settings: ServerSettings,
     ) -> None:  # fmt: skip
         self._call = call
-        self._task = task
+        self._ends = min(time() + settings.max_time, inf if task.ends is None else task.ends)
+        self._task = replace(task, ends=self._ends)
         self._request = request
         self._later = later
         self._settings = settings
 
     async def run(self) -> Outcome:
         try:
-            with anyio.fail_after(self._settings.max_time):
+            with anyio.fail_after(self._ends - time()):
                 await self._answer()
                 return await self._watch()
         except (TimeoutError, anyio.get_cancelled_exc_class()):
@@ -299,7 +304,7 @@ class ModernTask:
         if not (unasked := {key: ask for key, ask in entries if key not in self._task.answered}):
             return None
         shown = replace(self._task, answered=self._task.answered | unasked.keys())
-        return InputRequired(unasked, shown.pack(), is_held=True)
+        return InputRequired(unasked, shown.pack(), remaining_seconds=max(0.0, self._ends - time()))
 
     async def _report(self, note: Notification | None) -> None:
         if note is not None and "progressToken" in self._call.meta:
