@@ -51,6 +51,7 @@ from soak.receiver import SoakReceiver
 from soak.town import SoakTown
 
 Json = dict[str, Any]
+EVERY: Final = Path(__file__).parents[2] / "build" / "soak"
 RESULT: Final = Path(__file__).with_name("latest.json")
 WHOLE: Final = 60.0  # minutes of a run whose figures are kept
 GAUGES: Final = {
@@ -251,9 +252,9 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="sluice-soak-"))
     print(f"{minutes:g} minutes in {folder}", flush=True)
     found, about = asyncio.run(soak(minutes, folder))
-    (folder / "result.json").write_text(json.dumps(about, indent=1))
-    if minutes >= WHOLE:
-        RESULT.write_text(json.dumps(about, indent=1) + "\n")
+    EVERY.mkdir(parents=True, exist_ok=True)
+    for file in [EVERY / f"{minutes:g}-minutes.json", *([RESULT] if minutes >= WHOLE else [])]:
+        file.write_text(json.dumps(about, indent=1) + "\n")
     for name in ("calls a second", "cpu of one core"):
         print(f"{name}: {about[name]}")
     for one in found:
