@@ -7,7 +7,7 @@ import pytest
 
 from sluicegate.app import replicas
 from sluicegate.app.audit_heads import HEADS
-from sluicegate.app.replicas import Replicas
+from sluicegate.app.replicas import SEEN, Replicas, agree
 from sluicegate.audit.checkpoint import Checkpoint
 from sluicegate.protocol.jsonrpc import dump
 from sluicegate.store.keys import KeyRing
@@ -118,6 +118,27 @@ def test_what_others_have_to_read_is_sealed_with_the_newest_key_that_all_of_them
     assert here.foreign == ["seal"] and ring.newest_id == newer.newest_id
     here.take({"b": dump({**there.row(), "keys": {"seal": 7}}), "c": dump({**third.row(), "keys": []})})
     assert here.foreign == [] and ring.newest_id == newer.newest_id
+
+
+async def test_what_is_sealed_can_be_read_by_who_is_cut_off_and_comes_back() -> None:
+    """It has no lease any more, and serves until it is stale."""
+    old, new = (KeyRing([bytes([number]) * 32]) for number in range(2))
+    ours = KeyRing([old.newest, new.newest])
+    here = Replicas("a", None, rings={"seal": ours})
+    there = Replicas("b", None, rings={"seal": KeyRing([old.newest])})
+    gone = Replicas("c", None, rings={"seal": KeyRing([bytes(32)[:31] + b"x"])})
+    store = MemoryStore()
+    await store.put(f"{SEEN}{there.mark}", dump(there.row()))
+    await here.look_back(store)
+    here.take(rows(here))
+    assert ours.newest_id == old.newest_id and here.foreign == []
+    beside = KeyRing([old.newest, new.newest])
+    assert (await agree(store, "seal", beside)).newest_id == old.newest_id, "so does a command beside them"
+    await store.delete(f"{SEEN}{there.mark}")
+    await store.put(f"{SEEN}{gone.mark}", dump(gone.row()))
+    await here.look_back(store)
+    here.take(rows(here))
+    assert ours.newest_id == new.newest_id and here.foreign == [], "one that is gone keeps nobody from starting"
 
 
 def test_how_long_the_store_was_silent_is_told(pair: tuple[Replicas, Replicas]) -> None:

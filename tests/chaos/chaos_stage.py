@@ -28,7 +28,6 @@ from typing import Any, Final
 
 import httpx
 import pytest
-from accept.hooks import ALLOWING
 from authority import issue
 from bad_wire import Names, Relay, Wire
 from chaos_load import PATIENCE, Spent
@@ -221,7 +220,7 @@ class Stage:
 
     async def start_hook(self) -> None:
         log = self.folder / "hook.log"
-        command = [sys.executable, "-c", ALLOWING, str(self.hook_port)]
+        command = [sys.executable, str(ROOT / "tests/bench/allowing_hook.py"), str(self.hook_port)]
         self.children["hook"] = self._stack.enter_context(running(command, log))
         await asyncio.to_thread(wait_for_port, self.hook_port, self.children["hook"], log)
 

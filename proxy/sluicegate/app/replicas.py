@@ -68,6 +68,7 @@ class Replicas:
         """Told the marks of the others that live, again and again."""
         self._heard = self._taken = self._patient = time.monotonic()
         self._found: dict[str, dict[str, Any]] = {}
+        self._seen: list[dict[str, Any]] = []
         self.mark = f"{name}.{self.start}."
         self._urls: dict[str, str] = {}
         self._logs: list[str] = [log]
@@ -96,6 +97,8 @@ class Replicas:
             self._agreed = time.monotonic()
         self.count, self.place = len(found) + 1, sum(mark < self.mark for mark in found)
         self.foreign = [name for name, ring in self._rings.items() if not ring.agree(_keys(name, found.values()))]
+        for name, ring in self._rings.items():  # one that cannot reach the store serves on, and comes back with its keys
+            ring.agree(_keys(name, [*found.values(), *self._seen]))
         self.shares.see(found)
         for tell in self.on_change:
             tell(self._urls.keys())
@@ -123,9 +126,14 @@ class Replicas:
         after = time.monotonic()
         if after - before < _PROMPT or not self._is_timed:  # one that waited for a connection says little of the time
             self._ahead, self._is_timed = there - (before + after) / 2, True
+        await self.look_back(store)
         heads = audit_heads.read((await store.scan(audit_heads.HEADS)).values())
         unknown = "" in self._logs  # one of an older version does not say which log it writes
         self._silent = [] if unknown else sorted({head.writer for head in heads}.difference(self._logs))
+
+    async def look_back(self, store: Store) -> None:
+        """At those that may still serve, although their leases are over. Raises `StoreFailed`."""
+        self._seen = _read((await store.scan(SEEN)).values())
 
     def now(self) -> float:
         """The store's time, as Unix time: what replicas agree on, whatever the clocks of their machines say."""
@@ -187,6 +195,13 @@ def _read(values: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             row = json.loads(value)
             if isinstance(row, dict) and {"name", "start", "url"} <= row.keys():
                 yield row
+
+
+async def agree(store: Store, name: str, ring: KeyRing) -> KeyRing:
+    """That ring, for a command beside replicas: it makes with the newest key that all of them have."""
+    rows = [*(await store.scan(REPLICA)).values(), *(await store.scan(SEEN)).values()]
+    ring.agree(_keys(name, _read(rows)))
+    return ring
 
 
 def _keys(ring: str, rows: Iterable[Mapping[str, Any]]) -> list[list[str]]:
@@ -292,6 +307,7 @@ class _Lease:
         replicas = await self._store.scan(REPLICA)
         if self._ours is not None:
             found = await self._store.get(LEASE)
+            await self._ours.look_back(self._store)
             self._ours.take(replicas)
             await self._tell()
         else:

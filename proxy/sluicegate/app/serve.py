@@ -398,4 +398,5 @@ def calm_collector() -> None:
     mixed calls a second the youngest are walked every 17 s, the oldest every half hour."""
     gc.collect()
     gc.freeze()
+    gc.collect()  # of nothing: else the oldest are walked only once as many again as were frozen are there
     gc.set_threshold(20_000, 10, 10)

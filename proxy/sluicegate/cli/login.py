@@ -15,7 +15,7 @@ import anyio
 import typer
 
 from sluicegate import config
-from sluicegate.app import login_service, state
+from sluicegate.app import login_service, replicas, state
 from sluicegate.app import logins as app_logins
 from sluicegate.app.browser import open_link
 from sluicegate.app.login_callback import CallbackPort
@@ -175,7 +175,9 @@ def _run(loaded: Config, use: Callable[[Logins], Awaitable[T]]) -> T:
 
 async def _with_logins(loaded: Config, use: Callable[[Logins], Awaitable[T]]) -> T:
     async with open_audit(loaded, "http") as audit, state.open_store(loaded) as store:
-        opened = login_service.open_logins(loaded, store, open_egress(loaded, audit), audit)
+        ring = state.ring(loaded, "login") if state.is_given(loaded, "login") else None
+        ring = ring and await replicas.agree(store, "login", ring)
+        opened = login_service.open_logins(loaded, store, open_egress(loaded, audit), audit, ring=ring)
         try:
             return await use(opened)
         finally:
