@@ -1,5 +1,6 @@
 """Which connection serves whom, with connections that do nothing and a clock that is told the time."""
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from sluicegate.downstream.pool import (
     SPARE,
     ConnectionKey,
     ConnectionPool,
+    PooledConnection,
     key_for,
 )
 from sluicegate.downstream.session.connection import Receive, ServerConnection
@@ -194,6 +196,27 @@ async def test_a_failed_dial_is_told_to_all_who_wait_and_forgotten() -> None:
         bench.error = None
         assert await pool.get(A) is pool.find(A)
         assert bench.ended == []
+
+
+async def test_a_failed_dial_leaves_nothing_for_the_collector() -> None:
+    async with pooled() as (pool, bench, _):
+        gc.collect()
+        gc.disable()
+        try:
+            before = slots()
+            for _ in range(3):
+                bench.error = Lost("no", sent=False)
+                with pytest.raises(Lost, match="no"):
+                    await pool.get(A)
+                await until(lambda: len(pool) == 0)
+            bench.error = None
+            assert slots() - before <= 1, "the frames of the last one may still be there"
+        finally:
+            gc.enable()
+
+
+def slots() -> int:
+    return sum(isinstance(one, PooledConnection) for one in gc.get_objects())
 
 
 async def test_a_session_that_ends_while_it_is_dialled_leaves_nothing() -> None:

@@ -221,7 +221,11 @@ class ConnectionPool:
             slot = self._dial(key)
         await slot.arrived.wait()
         if slot.connection is None or slot.error is not None:
-            raise slot.error or Lost("dialling failed", sent=False)
+            error = slot.error or Lost("dialling failed", sent=False)
+            try:
+                raise error
+            finally:
+                del slot, error  # or it has this frame, which has it: only the collector would end that circle
         return slot.connection
 
     async def _spare_for(self, key: ConnectionKey) -> ServerConnection | None:
@@ -310,7 +314,7 @@ class ConnectionPool:
                         connection.retire("not needed any more")
                     self.first = self._nobodys  # the first client has its connection, or has none of its own
                 except (OSError, TimeoutError) as error:
-                    slot.error = error
+                    slot.error = error.with_traceback(None)  # whose frames have the slot
                 finally:
                     slot.arrived.set()
                 if connection is not None:
