@@ -17,7 +17,7 @@ from test_listen_stdio import connected, request, tool
 from test_listen_stdio import modern as modern_line
 
 from sluicegate.listen import large_requests, stdio
-from sluicegate.listen.http_request import HttpRequest
+from sluicegate.listen.http_request import UNASKED, HttpRequest
 from sluicegate.listen.large_requests import LargeRequests
 from sluicegate.listen.line_streams import TURN
 from sluicegate.listen.settings import ListenSettings
@@ -153,6 +153,31 @@ async def test_a_large_body_is_one_piece_when_its_turn_comes_and_gone_when_it_is
         for raw in raws:
             assert (await raw.head())[0] == 200
         await until(lambda: not large(here)._held)
+
+
+async def test_a_body_that_nobody_has_asked_for_is_not_read_when_its_client_has_rested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for its refusal: its client has as much in flight as it may."""
+    fed: list[HttpRequest] = []
+    feed = HttpRequest.feed
+    monkeypatch.setattr(HttpRequest, "feed", lambda request, data: (fed.append(request), feed(request, data))[1])
+    async with site() as here:
+        requests = large(here)
+        budget = requests.budget_of("key:a")
+        requests._held["key:a"] = requests._limits.in_flight
+        async with budget.turn:
+            budget.spent(1.0)
+            headers, body = modern("tools/call", name="slow", arguments={"text": "x" * 2**21})
+            data = post(body, *(f"{name}: {value}" for name, value in headers.items()))
+            raw = await here.raw(data[:4096])
+            await until(lambda: bool(fed) and fed[0].budget is not None)
+            raw.writer.write(data[4096:])
+            await until(lambda: fed[0]._resting is not None and fed[0]._resting.done())
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert fed[0]._size <= UNASKED + 2**18
+        del requests._held["key:a"]
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])

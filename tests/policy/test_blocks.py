@@ -134,6 +134,7 @@ def test_who_is_blocked_has_no_role_to_approve_with() -> None:
     assert "role:lead" in judge.roles_of(lea)
     judge.block(Blocks([Block(id="blk_1", principal="key:lea")]), now=0.0)
     assert judge.roles_of(lea) == frozenset()
+    assert "role:lead" in judge.roles_by_policy(lea), "what judges calls of that role judges on"
 
 
 def test_nothing_is_allowed_before_the_blocks_are_read() -> None:

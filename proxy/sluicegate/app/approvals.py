@@ -93,7 +93,7 @@ def _is_told(judges: PolicyService, who: Client, approval: Approval) -> bool | N
     if not keys:
         return None
     theirs = (one for one in settings.hooks(judges.config) if one.name in keys)
-    return any(settings.told_of(one, judges.client_of, judges.judge.roles_of, approval) for one in theirs)
+    return any(settings.told_of(one, judges.client_of, judges.judge.roles_by_policy, approval) for one in theirs)
 
 
 def redactor(config: Config) -> Redactor:

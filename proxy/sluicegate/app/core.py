@@ -185,7 +185,8 @@ def _tasks(made: Core) -> Iterator[tuple[str, Callable[[], Awaitable[object]]]]:
     judges = services.judging
 
     def receivers() -> tuple[Receiver, ...]:
-        return settings.receivers(judges.config, judges.reload.transport, judges.client_of, judges.judge.roles_of)
+        roles_of = judges.judge.roles_by_policy
+        return settings.receivers(judges.config, judges.reload.transport, judges.client_of, roles_of)
 
     yield "webhooks", Webhooks(made.queue, receivers).run
     yield "pins", behind.pins.watch

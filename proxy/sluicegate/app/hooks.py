@@ -70,7 +70,7 @@ async def open_hooks(services: Services) -> AsyncIterator[HookGuards]:
     hooks = Hooks(
         named, redactor, judging.judge.classify,
         lambda: policy_loading.profiles(judging.config), tally.add,
-        judging.judge.roles_of, judging.judge.revision,
+        judging.judge.roles_by_policy, judging.judge.revision,
     )  # fmt: skip
     try:
         yield HookGuards(

@@ -97,7 +97,7 @@ class Replicas:
             self._agreed = time.monotonic()
         self.count, self.place = len(found) + 1, sum(mark < self.mark for mark in found)
         self.foreign = [name for name, ring in self._rings.items() if not ring.agree(_keys(name, found.values()))]
-        for name, ring in self._rings.items():  # one that cannot reach the store serves on, and comes back with its keys
+        for name, ring in self._rings.items():  # one that cannot reach the store serves on, and comes back as it was
             ring.agree(_keys(name, [*found.values(), *self._seen]))
         self.shares.see(found)
         for tell in self.on_change:
@@ -133,7 +133,7 @@ class Replicas:
 
     async def look_back(self, store: Store) -> None:
         """At those that may still serve, although their leases are over. Raises `StoreFailed`."""
-        self._seen = _read((await store.scan(SEEN)).values())
+        self._seen = [*_read((await store.scan(SEEN)).values())]
 
     def now(self) -> float:
         """The store's time, as Unix time: what replicas agree on, whatever the clocks of their machines say."""

@@ -175,8 +175,8 @@ def _run(loaded: Config, use: Callable[[Logins], Awaitable[T]]) -> T:
 
 async def _with_logins(loaded: Config, use: Callable[[Logins], Awaitable[T]]) -> T:
     async with open_audit(loaded, "http") as audit, state.open_store(loaded) as store:
-        ring = state.ring(loaded, "login") if state.is_given(loaded, "login") else None
-        ring = ring and await replicas.agree(store, "login", ring)
+        own = state.ring(loaded, "login") if state.is_given(loaded, "login") else None
+        ring = await replicas.agree(store, "login", own) if own else None
         opened = login_service.open_logins(loaded, store, open_egress(loaded, audit), audit, ring=ring)
         try:
             return await use(opened)

@@ -13,6 +13,7 @@ from typing import Final
 import anyio.to_thread
 
 from sluicegate.guards import settled
+from sluicegate.guards.approve import CHANGED
 from sluicegate.guards.enforce import Decide
 from sluicegate.guards.inspect import TASK_STATE
 from sluicegate.hooks import messages
@@ -76,6 +77,8 @@ async def _ask(
     ruling = combine(call.trail.decisions[-1], verdicts, hooks.profiles)
     call.trail.add(ruling)
     if ruling.verdict is Verdict.DENY:
+        if call.trail.has_begun:
+            return refuse(call.method, "approval_denied", CHANGED)
         return refuse(call.method, "denied", f"NOT EXECUTED: {ruling.reason}.")
     return await inner(call)
 

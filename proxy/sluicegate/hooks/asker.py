@@ -236,7 +236,9 @@ class Hooks:
         if head is None:
             if len(self._heads) >= _MAX_DUE:
                 self._heads.clear()
-            head = self._heads[key] = dump(self._about(on, call, target, class_, name))[:-1]
+            head = dump(self._about(on, call, target, class_, name))[:-1]
+            if target.kind != "res":  # of which there may be any number, and long ones
+                self._heads[key] = head
         return head
 
     def _about(self, on: On, call: Call, target: Target, class_: str, name: str) -> Json:

@@ -104,6 +104,13 @@ class EventParser:
         else:
             self._unfinished.release(self)
 
+    def end(self) -> None:
+        """Nothing more comes. An error may hold its stream in a circle until the collector comes to it."""
+        if self._is_counted:
+            self._unfinished.release(self)
+            self._is_counted = False
+            self._begin()
+
     def give_up(self) -> None:
         """Another stream asked for more: this one has the most that is unfinished. The reader learns of it by
         `close`, or by its next piece."""

@@ -294,7 +294,10 @@ class Http1(asyncio.Protocol):
             self._deadline = self.loop.call_later(rest, self._too_late)
         elif self._incoming is None and not self._unheaded:
             # Nothing was asked: an answer would be taken for that to what is asked next. The last may be on its way.
-            (self._close if self.transport.get_write_buffer_size() else self.abort)()
+            if not self.transport.get_write_buffer_size():
+                return self.abort()
+            self._close()
+            self._deadline = self.loop.call_later(self._wire.linger, self.abort)
         else:
             self._refuse(408, "the request took too long")
 

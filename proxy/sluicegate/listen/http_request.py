@@ -216,7 +216,7 @@ class HttpRequest:
     async def _rest(self, budget: LoopBudget) -> None:
         """Its client has used up its part: the rest of the body waits in the peer's buffers."""
         await budget.rest_to_read()
-        if not self.is_whole or self.is_answered:
+        if self.is_answered or (not self.is_whole and self._size <= self._room):
             self._connection.resume_reading()
 
     def fill(self, body: bytes) -> None:

@@ -211,8 +211,10 @@ class PolicyEngine:
 
     def roles_of(self, client: Client) -> frozenset[str]:
         """Returns all roles of a client; none where the policy fails, or where it is blocked."""
-        if self._is_barred(client):
-            return frozenset()
+        return frozenset() if self._is_barred(client) else self.roles_by_policy(client)
+
+    def roles_by_policy(self, client: Client) -> frozenset[str]:
+        """The same, blocked or not: what is judged of a client is judged on, whatever is blocked meanwhile."""
         try:
             return self.in_force.rulebook.policy.roles_of(client)
         except ValueError:  # a principal that is none

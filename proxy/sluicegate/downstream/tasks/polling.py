@@ -218,8 +218,9 @@ def resumed_task(call: Call) -> PolledTask | None:
     state = call.params.get("requestState")
     if not isinstance(state, OwnState) or not state.startswith(_STATE):
         return None
-    mark, id, ends, *answered = decode_fast(state.removeprefix(_STATE).encode())
-    return PolledTask(id, frozenset(answered), mark, ends)
+    mark, id, *rest = decode_fast(state.removeprefix(_STATE).encode())
+    ends = next((one for one in rest if isinstance(one, int | float)), None)  # a state of an older version has none
+    return PolledTask(id, frozenset(one for one in rest if isinstance(one, str)), mark, ends)
 
 
 def may_retry(call: Call, response: Response, settings: ServerSettings) -> bool:

@@ -293,6 +293,7 @@ async def kept_body(reply: Reply, settings: ServerSettings, budget: LoopBudget) 
                 continue
             body.data += chunk
             if len(body.data) > limit:
+                unfinished.release(body)
                 spool, body = _kept(body.data, settings.keep), _ComingBody(reply)
             elif len(body.data) > SMALL:
                 unfinished.hold(body, len(body.data))
@@ -301,6 +302,8 @@ async def kept_body(reply: Reply, settings: ServerSettings, budget: LoopBudget) 
         raise AnswerTooLarge from None
     except TooMuchUnfinished:
         raise AnswerUnfinished from None
+    finally:
+        unfinished.release(body)
     return bytes(body.data) if spool is None else spool
 
 

@@ -260,6 +260,8 @@ class StreamableHttpTransport(HttpTransport):
         except BaseException:
             response.close()
             raise
+        finally:
+            events.end()
         response.close()
 
     async def _hand_on(self, events: EventParser, chunk: bytes, exchange: PendingRequest) -> None:
@@ -324,11 +326,10 @@ class StreamableHttpTransport(HttpTransport):
     async def _listen(self, response: Reply, position: StreamPosition) -> bool:
         """Reads the GET stream; returns whether anything came."""
         was_useful, settings = False, self._settings
+        events = EventParser(position, settings.max_result, unfinished=settings.unfinished, close=response.close)
         try:
             if response.status == 200 and is_event_stream(response):
                 self._heard.set()
-                unfinished = settings.unfinished
-                events = EventParser(position, settings.max_result, unfinished=unfinished, close=response.close)
                 async for chunk in response:
                     for start in range(0, len(chunk), PIECE):
                         since = self._budget.now()
@@ -344,6 +345,7 @@ class StreamableHttpTransport(HttpTransport):
                 self._has_told = True  # once for each session: the server may do so again and again
                 log.warning("stream closed: the server sent %s", error, extra={"server": settings.key})
         finally:
+            events.end()
             response.close()
         return was_useful
 

@@ -192,6 +192,7 @@ class HttpSseTransport(HttpTransport):
             except TooMuchUnfinished as error:
                 why = f"the server sent {error}"
             finally:
+                events.end()
                 response.close()
         self.is_ending = True
         self._arrived.set()
