@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from load import Call
 
 BATCHES, CALLS, WARM_UP = 15, 10, 100
+PATIENCE = 60.0  # seconds for the process to begin or end a count
 FILE = "SLUICE_BENCH_BYTECODES"
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "explanation" / "performance.md"
@@ -192,7 +193,9 @@ def count(call: "Call", pid: int, counts: Path) -> None:
 
     def toggle() -> None:
         os.kill(pid, signal.SIGUSR1)
+        until = time.monotonic() + PATIENCE
         while not counts.exists():
+            assert time.monotonic() < until, "the process that counts has ended"
             time.sleep(0.001)
         counts.unlink()
 

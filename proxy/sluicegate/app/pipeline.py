@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from sluicegate.app import metric_sources
 from sluicegate.app.approvals import PageLink, approve_deps
@@ -13,7 +13,7 @@ from sluicegate.app.services import Services, towards_clients, towards_servers
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.catalog_cache import Resolver
 from sluicegate.guards import RESUMED, TASK_NOTIFICATIONS, chain, search
-from sluicegate.guards.approve import approve
+from sluicegate.guards.approve import Renew, approve
 from sluicegate.guards.commit import commit
 from sluicegate.guards.cut_off import cut_off
 from sluicegate.guards.enforce import Decide, enforce
@@ -30,22 +30,18 @@ from sluicegate.metrics import Metrics, client_label
 from sluicegate.policy.outputs import Outputs
 from sluicegate.policy.rates import Windows
 from sluicegate.protocol.input_requests_client import opens_pages
-from sluicegate.protocol.model import Call, Client, Guard, Handler, Outcome, Target
+from sluicegate.protocol.model import Call, Client, Guard, Handler, Outcome
 from sluicegate.router import Cursors, Router
 from sluicegate.router.large_results import LargeResultBounds
 from sluicegate.router.tasks import ShownTask, shown_whole
 from sluicegate.router.tool_search import SearchDeps
 
+T = TypeVar("T")
 UntilFree = Callable[[str], float]
-Renew = Callable[[Call, Target], Awaitable[Target | None]]
 
 
-def _as_it_is(decide: Decide) -> Decide:
-    return decide
-
-
-def _renewed_as_it_is(renew: Renew) -> Renew:
-    return renew
+def _as_it_is(given: T) -> T:
+    return given
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,7 @@ class HookGuards:
     call: Guard | None = None
     result: Guard | None = None
     renewed: Callable[[Decide], Decide] = _as_it_is
-    again: Callable[[Renew], Renew] = _renewed_as_it_is
+    again: Callable[[Renew], Renew] = _as_it_is
     shown_task: ShownTask = shown_whole
 
 

@@ -258,6 +258,6 @@ def from_json(naming: ServerNaming, value: Any) -> Snapshot | None:
 
 def _stored(naming: ServerNaming, method: str, value: Any) -> ListSection:
     match value:
-        case {"items": list() as items, "ttlMs": int() as ttl_ms}:
-            return listing(naming, method, items, time_to_live(ttl_ms))
+        case {"items": list() as items, "ttlMs": int()}:
+            return listing(naming, method, items, time_to_live(value))
     return ListSection(method)

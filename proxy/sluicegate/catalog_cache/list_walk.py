@@ -108,7 +108,7 @@ async def _pages(server: McpServer, client: Client, method: str, bounds: Bounds)
         entries = page_of(outcome, method)
         if entries is None or not isinstance(outcome, Result):
             return None
-        ttls.append(ttl_of(outcome.value))
+        ttls.append(time_to_live(outcome.value))
         cursor = next_cursor(outcome.value)
         taken, cut = intake.take(entries, cursor)
         items += taken
@@ -127,8 +127,3 @@ def next_cursor(value: Json) -> str | None:
     """A missing cursor is the end, the empty one is a cursor (2026-07-28 server/utilities/pagination)."""
     cursor = value.get("nextCursor")
     return cursor if isinstance(cursor, str) else None
-
-
-def ttl_of(value: Json) -> int:
-    """Absent or negative is 0 (2026-07-28 server/utilities/caching)."""
-    return time_to_live(value.get("ttlMs"))

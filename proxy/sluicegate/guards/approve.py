@@ -56,6 +56,10 @@ _USED: Final = "The approval {} was used: this call has been executed, or may ha
 CHANGED: Final = "NOT EXECUTED any further: what the policy asks for has changed since this call began. Call again."
 
 
+Renew = Callable[[Call, Target], Awaitable[Target | None]]
+"""(call, target) -> that target as it is by now; None where it is not there, or is refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApproveDeps:
     """What the guard asks others: `decide`, `check_arguments` and `renew` before an approval is used, `current` for a
@@ -65,7 +69,7 @@ class ApproveDeps:
 
     decide: Callable[[Call, Target], Decision]
     check_arguments: CheckArguments
-    renew: Callable[[Call, Target], Awaitable[Target | None]]
+    renew: Renew
     current: Callable[[Client], Client | None]
     classify: Callable[[Target], str]
     review: Callable[[Target], str]

@@ -13,7 +13,7 @@ from typing import Final
 import anyio.to_thread
 
 from sluicegate.guards import settled
-from sluicegate.guards.approve import CHANGED
+from sluicegate.guards.approve import CHANGED, Renew
 from sluicegate.guards.enforce import Decide
 from sluicegate.guards.inspect import TASK_STATE
 from sluicegate.hooks import messages
@@ -39,7 +39,6 @@ from sluicegate.protocol.model import (
     refuse,
 )
 
-Renew = Callable[[Call, Target], Awaitable[Target | None]]
 _WITHHELD: Final = "This was executed, but its answer is withheld: {}."
 _NOTHING: Final = Result({"completion": {"values": [], "hasMore": False}})
 _SHORT: Final = 64 * 1024  # bytes of a result that is redacted in the event loop

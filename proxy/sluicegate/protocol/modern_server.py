@@ -163,20 +163,15 @@ def complete(method: str, value: Json) -> Json:
     return made
 
 
-MAX_TTL: Final = 24 * 3600 * 1000
-
-
 def caching(value: Mapping[str, Any]) -> Json:
     """2026-07-28 server/utilities/caching: absent or negative is 0; what is not said to be public is private."""
-    return {
-        "ttlMs": time_to_live(value.get("ttlMs")),
-        "cacheScope": "public" if value.get("cacheScope") == "public" else "private",
-    }
+    scope = "public" if value.get("cacheScope") == "public" else "private"
+    return {"ttlMs": time_to_live(value), "cacheScope": scope}
 
 
-def time_to_live(said: Any) -> int:
-    """Milliseconds, at most a day's: a number of hundreds of digits is no time that one can reckon with."""
-    return min(max(0, said), MAX_TTL) if isinstance(said, int) and not isinstance(said, bool) else 0
+def time_to_live(value: Mapping[str, Any]) -> int:
+    """Milliseconds that a list counts as new, at most a day's: one of hundreds of digits cannot be added to a time."""
+    return tasks.bounded(value.get("ttlMs"), 0, tasks.MAX_TTL, 0)
 
 
 def failure(call: Call, error: Json) -> Failure:

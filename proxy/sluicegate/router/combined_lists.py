@@ -19,11 +19,12 @@ from sluicegate.catalog import uri_fields
 from sluicegate.catalog.cursor import Generations, Position, Seal, Unseal, open_cursor, seal_cursor
 from sluicegate.catalog.snapshot import KINDS, Snapshot
 from sluicegate.catalog_cache import CatalogCache, MayList, Resolver, ServerSnapshots
-from sluicegate.catalog_cache.list_walk import ask, next_cursor, page_of, ttl_of
+from sluicegate.catalog_cache.list_walk import ask, next_cursor, page_of
 from sluicegate.policy.memo import Memo
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Malformed, SharedList, decode_fast, dump
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Failure, McpServer, Outcome, Result, Target
+from sluicegate.protocol.modern_server import time_to_live
 from sluicegate.router.tool_search import LIST, ToolSearch
 from sluicegate.router.visible_lists import VisibleList, VisibleLists
 
@@ -259,7 +260,7 @@ class CombinedLists:
             items = page_of(outcome, call.method)
             if items is None or not isinstance(outcome, Result):
                 return _STALE if trace is given and _is_refused(outcome, trace) else None
-            list_page.ttls.append(ttl_of(outcome.value))
+            list_page.ttls.append(time_to_live(outcome.value))
             index = await self._take(call, key, items, offset, list_page)
             if index is not None:
                 return Position(key, trace.pack(), index)
