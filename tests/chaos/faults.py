@@ -274,8 +274,10 @@ async def fill(stage: Stage) -> AsyncIterator[None]:
     with suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * 4096)
-    yield
-    filler.unlink()
+    try:
+        yield
+    finally:
+        filler.unlink()
 
 
 @asynccontextmanager
@@ -284,8 +286,10 @@ async def forbid_writing(stage: Stage) -> AsyncIterator[None]:
     audit = str(stage.folder / "audit")
     for words in (("--bind", audit, audit), ("-o", "remount,ro,bind", audit)):
         subprocess.run(["mount", *words], check=True)  # noqa: ASYNC221
-    yield
-    subprocess.run(["umount", "-l", audit], check=True)  # noqa: ASYNC221
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", audit], check=True)  # noqa: ASYNC221
 
 
 # ---------------------------------------------------------------- the database
@@ -301,8 +305,10 @@ async def kill_database(stage: Stage) -> AsyncIterator[None]:
 @asynccontextmanager
 async def hold_database(stage: Stage) -> AsyncIterator[None]:
     stage.cluster.pause()
-    yield
-    stage.cluster.resume()
+    try:
+        yield
+    finally:  # also at Ctrl-C: what stands still does not end
+        stage.cluster.resume()
 
 
 @asynccontextmanager
@@ -343,8 +349,10 @@ def database(name: str, about: str, make: Make) -> "Fault":
 async def stand_still(stage: Stage) -> AsyncIterator[None]:
     os.kill(stage.process.process.pid, signal.SIGSTOP)
     stage.met = 1
-    yield
-    os.kill(stage.process.process.pid, signal.SIGCONT)
+    try:
+        yield
+    finally:
+        os.kill(stage.process.process.pid, signal.SIGCONT)
 
 
 def end(received: signal.Signals) -> Make:

@@ -31,7 +31,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,16 @@ GAUGES: Final = {
     "sluice_event_loop_tasks": "tasks", "sluice_sessions": "sessions", "sluice_streams_open": "streams",
     "sluice_inflight": "inflight", "process_cpu_seconds_total": "cpu",
 }  # fmt: skip
+WORKED: Final = (
+    "tools/call: ok", "tools/call: result_withheld", "prompts/get: ok", "resources/read: ok", "held: ok",
+    "made again: ok", "by a grant: ok", "questions answered: ok", "tasks: completed", "logins", "parts that were read", "reloads",
+    "answers over HTTP+SSE", "heard list_changed", "changes that the console heard of", "received at /hook/gate",
+    "received at /hook/told", "received at /notify", "received at /audit", "received at /checkpoints",
+    "received at /v1/traces", "definitions accepted: HTTP 200", "sluice approve: exit 0", "sluice deny: exit 0",
+)  # fmt: skip
+"""What has to be in the tally: else a Sluice that refuses everything would hold all other bars."""
+SERVED: Final = 0.7
+"""Of all calls of tools: servers die and go away, limits are reached, and some calls may not take place."""
 BUGS: Final = ("sluice_task_crashes_total", "sluice_decision_errors_total", "sluice_audit_lost_total")
 
 
@@ -195,6 +205,15 @@ def verified(*words: str) -> tuple[list[str], int]:
     return wrong + ([] if found["ok"] or wrong else [done.stderr[-500:]]), records
 
 
+def not_worked(tally: Counter[str], series: Collection[str]) -> list[str]:
+    """What nobody has seen to work, and what was not measured."""
+    calls = {name: count for name, count in tally.items() if name.startswith("tools/call: ")}
+    served = tally["tools/call: ok"] / max(1, sum(calls.values()))
+    wrong = [f"{served:.0%} of all calls of tools were served"] if served < SERVED else []
+    wrong += [f"never: {name}" for name in WORKED if not tally[name]]
+    return wrong + [f"no metric {name}" for name in (*GAUGES, *BUGS) if name not in series]
+
+
 def bars(
     town: SoakTown, ledger: RecordLedger, series: dict[str, float], code: int, samples: list[dict[str, float]]
 ) -> list[SoakBar]:
@@ -213,6 +232,8 @@ def bars(
         bar("no task crashed, no internal error",
             [f"{name} {series[name]:g}" for name in BUGS if series.get(name)] + list(failures(folder / "sluice.log")),
             "no crashed task, no failed decision, no lost record; nothing in the log"),
+        bar("everything was used, and worked", not_worked(town.tally, series),
+            f"{len(WORKED)} kinds of answers and deliveries came, and at least {SERVED:.0%} of all calls were served"),
         bar("every call is recorded", unmatched,
             f"{calls:,} calls that servers wrote down have one intent each; {ledger.types['intent']:,} intents have an "
             f"outcome"),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from soak.figures import FLAT, flatness, of_process
 from soak.ledger import RecordLedger
-from soak.run import failures
+from soak.run import BUGS, GAUGES, WORKED, failures, not_worked
 
 Json = dict[str, Any]
 
@@ -78,6 +78,16 @@ def test_a_process_that_leaks_is_found(leak: str, found: list[str]) -> None:
             process.stdout.readline()
             samples.append(of_process(process.pid))
     assert missed(samples, ("rss", "pss", "descriptors", "threads")) == found
+
+
+def test_a_sluice_that_refuses_everything_is_found() -> None:
+    series = {*GAUGES, *BUGS}
+    tally = Counter(dict.fromkeys(WORKED, 1)) | Counter({"tools/call: ok": 70, "tools/call: denied": 28})
+    assert not_worked(tally, series) == []
+    assert not_worked(tally | Counter({"tools/call: server_unavailable": 30}), series) != []
+    assert not_worked(tally - Counter(["held: ok"]), series) == ["never: held: ok"]
+    assert not_worked(tally, series - {"sluice_sessions"}) == ["no metric sluice_sessions"]
+    assert len(not_worked(Counter(), ())) == 1 + len(WORKED) + len(GAUGES) + len(BUGS)
 
 
 # ---------------------------------------------------------------- the audit log
