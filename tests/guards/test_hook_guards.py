@@ -77,6 +77,15 @@ async def test_the_same_of_a_task_that_begins(hook: HookService) -> None:
     assert isinstance(made, TaskStarted) and made.task == {"taskId": "t", "status": "working"}
 
 
+async def test_no_member_of_an_answer_keeps_the_mark_of_a_redaction_away(hook: HookService) -> None:
+    """An error that hooks look at is wrapped under that name, and has no place for marks."""
+    hook.answers = lambda asked: {"verdict": "redact", "redact": ["/contents/0/text"]}
+    given = {"contents": [{"uri": "a:b", "text": "secret"}], "error": 1}
+    made = await judged(hook, "resources/read", Result(given))
+    assert isinstance(made, Result) and "secret" not in str(made.value)
+    assert made.value["_meta"]["dev.sluice/redacted"] == {"dlp": ["/contents/0/text"]}
+
+
 async def test_a_redacted_result_stays_a_result(hook: HookService) -> None:
     value = {"content": [*SECRET, {"type": "image", "data": "AAAA", "mimeType": "image/png"}],
              "structuredContent": {"type": "x", "items": [1]}}  # fmt: skip

@@ -60,7 +60,8 @@ GAUGES: Final = {
 }  # fmt: skip
 WORKED: Final = (
     "tools/call: ok", "tools/call: result_withheld", "prompts/get: ok", "resources/read: ok", "held: ok",
-    "made again: ok", "by a grant: ok", "questions answered: ok", "tasks: completed", "logins", "parts that were read", "reloads",
+    "made again: ok", "by a grant: ok", "questions answered: ok", "tasks: completed", "logins",
+    "parts that were read", "reloads",
     "answers over HTTP+SSE", "heard list_changed", "changes that the console heard of", "received at /hook/gate",
     "received at /hook/told", "received at /notify", "received at /audit", "received at /checkpoints",
     "received at /v1/traces", "definitions accepted: HTTP 200", "sluice approve: exit 0", "sluice deny: exit 0",

@@ -217,7 +217,7 @@ async def _result(
         return refuse(call.method, "result_withheld", _WITHHELD.format(refusing))
     if not marks:
         return value
-    if "error" in value and "content" not in value:
+    if value.keys() == {"error"}:  # as `_error` wraps one
         return left
     left = union_members.result("tools/call" if call.method in ABOUT_A_TASK else call.method, left)
     meta = left.get("_meta")
