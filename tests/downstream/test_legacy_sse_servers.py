@@ -506,3 +506,25 @@ async def test_a_post_whose_caller_has_left_ends_as_well(monkeypatch: pytest.Mon
     async with older(server, transport="sse", timeout=0.3) as (rig, _):
         assert await rig.reason("t") == "timeout"
         await until(lambda: server.open == 0)
+
+
+async def test_a_server_that_listens_again_is_called_at_once_although_its_stream_had_ended() -> None:
+    """No connection is left that could be looked at: a new one says that the server is there."""
+    server = Older()
+
+    async def refuse(origin: object) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    async with endpoint(server) as (url, _), running(url=url) as rig:
+        assert await rig.tool("t") == "done"
+        client: Any = rig.server._http
+        client._take, client._dial = (lambda origin: None), refuse
+        server.streams[-1].writer.close()
+        await until(lambda: not rig.server._pool.live())
+        for _ in range(6):
+            assert await rig.reason("t") == "server_unavailable"
+        assert rig.server.numbers()["circuit"] == "open"
+        del client._take, client._dial
+        await until(lambda: rig.server.status == "up")
+        assert rig.server.numbers()["circuit"] == "closed"
+        assert await rig.tool("t") == "done"

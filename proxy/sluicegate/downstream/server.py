@@ -339,8 +339,7 @@ class DownstreamServer:
             return await self._relay(call, is_again=True)
         self._breaker.succeeded()
         if self._is_suspect:
-            self._is_suspect = False
-            self._mark_up()
+            self._mark_up(is_heard=True)
         return outcome
 
     def _connect(self, call: Call) -> Awaitable[ServerConnection]:
@@ -418,7 +417,7 @@ class DownstreamServer:
             raise
         if is_start:
             self._health.note("connected", f"{connection.era}, {self._connector.transport}")
-        self._mark_up()
+        self._mark_up(is_heard=True)
         return connection
 
     def _ended(self, lived: float, why: str) -> None:
@@ -552,8 +551,7 @@ class DownstreamServer:
         try:
             for connection in self._pool.live()[:1]:
                 await connection.check()
-                self._breaker.succeeded()  # it opened because nothing listened there, which is over
-            self._is_suspect = False
+                self._mark_up(is_heard=True)
         except (Lost, TimeoutError) as error:
             self._health.failed(error, "no answer")
             self._backoff.failed()
@@ -564,7 +562,11 @@ class DownstreamServer:
     def _heard(self, scope: str | None, notification: Notification) -> None:
         self._publish(self.key, "" if scope is None and self.settings.sharing == "shared" else scope, notification)
 
-    def _mark_up(self) -> None:
+    def _mark_up(self, is_heard: bool = False) -> None:
+        """`is_heard`: it was, just now, so that the breaker which opened because nothing listened there is closed."""
+        if is_heard and self._is_suspect:
+            self._is_suspect = False
+            self._breaker.succeeded()
         if self._status != "up" and not self._is_suspect:
             self._status = "up"
             self._health.note("up")
