@@ -14,8 +14,8 @@ from config.test_os_keyring import desktop as desktop
 from peers.fleet import peers as peers
 from policy_bed import bed, recorder
 
-from sluicegate.app import login_key
-from sluicegate.app.login_key import NAMED, RING, load_key, opener
+from sluicegate.app import login_service
+from sluicegate.app.login_service import NAMED, RING, load_key, opener
 from sluicegate.cli.output import Code
 from sluicegate.config import os_keyring
 from sluicegate.config.os_keyring import NoKeyring
@@ -24,7 +24,7 @@ from sluicegate.store.keys import KeyRing, KeyUnavailable
 TOLD = """
 import json, sys
 from pathlib import Path
-from sluicegate.app.login_key import load_key
+from sluicegate.app.login_service import load_key
 from sluicegate.store.keys import KeyUnavailable
 try:
     ring = load_key(Path(sys.argv[1]), sys.argv[2])
@@ -116,7 +116,7 @@ async def test_a_keyring_that_fails_is_not_asked_again_at_once(tmp_path: Path, m
         with pytest.raises(KeyUnavailable, match="is it locked"):
             await opened()
     assert asked == [1]
-    now[0] = login_key.AGAIN
+    now[0] = login_service.AGAIN
     monkeypatch.setattr(os_keyring, "put", lambda name, secret: None)
     monkeypatch.setattr(os_keyring, "get", lambda name: "A" * 43 + "=")
     assert await opened() is await opened()

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 from approval_kit import ANN, LEA, Town
 
-from sluicegate.app.preview import MAX_OPEN, MAX_PER_PRINCIPAL, Previews
+from sluicegate.app.admin_app import MAX_OPEN, MAX_PER_PRINCIPAL, Previews
 from sluicegate.guards.approve import approve
 from sluicegate.protocol.model import Call, Client, Outcome, Result, Target
 

@@ -14,8 +14,7 @@ from approval_kit import ANN, LEA, TOOL, Town, bind
 from loop_steps import Steps
 
 from sluicegate.admin import approval_page, approvals
-from sluicegate.admin.approvals import MAX_STREAMS, ApprovalsApi, ApprovalsApiDeps
-from sluicegate.admin.events import FULL
+from sluicegate.admin.approvals import FULL, MAX_STREAMS, ApprovalsApi, ApprovalsApiDeps
 from sluicegate.admin.paging import MAX_PAGE_BYTES, MAX_ROWS, PageRequest, merge_pages
 from sluicegate.approval import presentation
 from sluicegate.approval.record import Approval, Vote

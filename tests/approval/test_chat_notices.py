@@ -27,9 +27,8 @@ from standardwebhooks import Webhook
 from waiting import until, until_so
 
 from sluicegate.app import settings
-from sluicegate.approval import chat_messages, webhook
-from sluicegate.approval.chat_messages import Notice
-from sluicegate.approval.webhook import Receiver, Webhooks
+from sluicegate.approval import webhook
+from sluicegate.approval.webhook import Notice, Receiver, Webhooks
 from sluicegate.config import Config
 
 __all__ = ["peers"]
@@ -81,7 +80,7 @@ CARD = closed(
     {
         "type": {"const": "AdaptiveCard"}, "version": {"const": "1.4"}, "$schema": {"type": "string"},
         "body": {"type": "array", "items": {"oneOf": [
-            closed({"type": {"const": "TextBlock"}, "text": {"const": chat_messages.TITLE}},
+            closed({"type": {"const": "TextBlock"}, "text": {"const": webhook.TITLE}},
                    size={"enum": ["Medium"]}, weight={"enum": ["Bolder"]}, wrap={"type": "boolean"}),
             closed({"type": {"const": "RichTextBlock"}, "inlines": {"type": "array", "items": closed(
                 {"type": {"const": "TextRun"}, "text": {"type": "string"}})}}),
@@ -225,7 +224,7 @@ def test_slack_is_told_in_blocks_in_which_no_peer_writes_markup(told: Told) -> N
     body = requests[0].said
     fits(SLACK, body)
     header, asks, waits, arguments, how = (block["text"] for block in body["blocks"])
-    assert header["text"] == chat_messages.TITLE and body["text"] == asks["text"]
+    assert header["text"] == webhook.TITLE and body["text"] == asks["text"]
     for text in (asks["text"], waits["text"], arguments["text"]):
         assert not re.search("[<>]|&(?!(?:amp|lt|gt);)", text), "Slack reads no `<...>` of a peer's"
     check_words(told, *(unescape(text["text"]) for text in (asks, waits, arguments)))
@@ -250,7 +249,7 @@ def test_ntfy_is_told_at_the_root_of_its_server_with_a_title_that_is_ours(told: 
     assert len(requests) == 2 and not told.chat.of("/ntfy-topic")
     body = requests[0].said
     fits(NTFY, body)
-    assert body["topic"] == "ntfy-topic-of-ours" and body["title"] == chat_messages.TITLE
+    assert body["topic"] == "ntfy-topic-of-ours" and body["title"] == webhook.TITLE
     *said, command = body["message"].split("\n")
     check_words(told, *said)
     assert command == f"Command: sluice approve {told.id}"
@@ -322,7 +321,7 @@ def test_a_link_is_given_where_people_are_sure_to_reach_the_console(more: Json, 
 def test_a_message_without_a_link_says_the_command() -> None:
     said = Notice("a", "b", "c", "sluice approve apr_1", "")
     slack, teams, ntfy = (
-        json.loads(chat_messages.request(form, "https://x.test/topic", said)[1]) for form in ("slack", "teams", "ntfy")
+        json.loads(webhook.request(form, "https://x.test/topic", said)[1]) for form in ("slack", "teams", "ntfy")
     )
     for schema, body in ((SLACK, slack), (TEAMS, teams), (NTFY, ntfy)):
         fits(schema, body)
@@ -331,12 +330,12 @@ def test_a_message_without_a_link_says_the_command() -> None:
 
 @pytest.mark.parametrize("letter", ["x", "<", "&", "é", "a.a", "@a", "\U0001f600", '"', "\\"])
 def test_however_long_and_strange_the_arguments_are_the_limits_hold(letter: str) -> None:
-    long = chat_messages.inert(letter * 5000)
+    long = webhook.inert(letter * 5000)
     said = Notice(long[:600], "b", f"Arguments: {long}", "sluice approve apr_1", "https://x.test/console/approvals/1")
-    fits(SLACK, chat_messages.slack(said))
-    fits(TEAMS, chat_messages.teams(said))
-    assert len(json.dumps(chat_messages.teams(said))) < 28_000
-    body = chat_messages.ntfy(said, "topic")
+    fits(SLACK, webhook.slack(said))
+    fits(TEAMS, webhook.teams(said))
+    assert len(json.dumps(webhook.teams(said))) < 28_000
+    body = webhook.ntfy(said, "topic")
     fits(NTFY, json.loads(body))
     assert len(body.encode()) <= 4096
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from small_authorization_server import AuthorizationServer, ProtectedServer
 
-from sluicegate.app.login_key import opener
+from sluicegate.app.login_service import opener
 from sluicegate.http.egress import Egress
 from sluicegate.http.fetch import Fetcher
 from sluicegate.login import Bearer, LoginEvent, LoginInfo, Logins, LoginSettings

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from login_bench import Clock
 
-from sluicegate.app.login_key import opener
+from sluicegate.app.login_service import opener
 from sluicegate.http.egress import Egress
 from sluicegate.http.fetch import Fetcher
 from sluicegate.login import LoginNeeded, Logins, LoginSettings, LoginUnavailable

@@ -8,7 +8,7 @@ import pytest
 from login_bench import Bench
 from small_authorization_server import Seen, reply
 
-from sluicegate.login import LoginFailed, LoginUnavailable, device
+from sluicegate.login import LoginFailed, LoginUnavailable, logins
 from sluicegate.oauth.clients import DEVICE_CODE
 
 CODE = {"device_code": "d-secret", "user_code": "WDJB-MJHT", "expires_in": 600, "interval": 0.01}
@@ -17,7 +17,7 @@ PENDING = reply({"error": "authorization_pending"}, 400)
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "LEAST", 0.01)
+    monkeypatch.setattr(logins, "LEAST", 0.01)
 
 
 def offers(bench: Bench, *answers: Any, **more: Any) -> None:
@@ -89,7 +89,7 @@ async def test_what_fails_for_now_and_who_asks_for_patience_end_nothing(
         waits.append(seconds)
         await sleep(0)
 
-    monkeypatch.setattr(device.anyio, "sleep", counted)
+    monkeypatch.setattr(logins.anyio, "sleep", counted)
     offers(bench, reply({"error": "slow_down"}, 400), reply({}, 503), PENDING, "good", interval=1)
     await bench.logins.finish_device(await bench.logins.begin_device("srv", "local"))
     assert waits == [1.0, 6.0, 12.0, 12.0]  # 3.5: five seconds more, then twice as many

@@ -14,7 +14,7 @@ from login_bench import BACK, Clock
 from peers.login import faults
 from peers.login.misbehaving import Misbehaving, misbehaving
 
-from sluicegate.app.login_key import opener
+from sluicegate.app.login_service import opener
 from sluicegate.http.egress import Egress
 from sluicegate.http.fetch import Fetcher
 from sluicegate.login import Bearer, LoginFailed, LoginNeeded, Logins, LoginSettings, LoginUnavailable, network

@@ -14,7 +14,7 @@ from peers.fleet import peers as peers
 from peers.login.authorities import Authority, Guarded, guarded_server, oidc_provider
 from peers.login.browser import Browser
 
-from sluicegate.app.login_key import opener
+from sluicegate.app.login_service import opener
 from sluicegate.http.egress import Egress
 from sluicegate.http.fetch import Fetcher
 from sluicegate.login import Bearer, LoginEvent, LoginInfo, LoginNeeded, Logins, LoginSettings

@@ -20,7 +20,7 @@ from login_bench import BACK, Bench
 from small_authorization_server import reply
 from waiting import until
 
-from sluicegate.login import Bearer, LoginNeeded, Logins, LoginUnavailable, lease, renewal
+from sluicegate.login import Bearer, LoginNeeded, Logins, LoginUnavailable, renewal
 from sluicegate.login.records import Records
 from sluicegate.store import StoreFailed
 
@@ -84,7 +84,7 @@ async def test_four_processes_renew_once(bench: Bench, how: str) -> None:
 async def test_three_processes_live_a_week_with_nights_without_a_new_login(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "_POLL", 0.01)
+    monkeypatch.setattr(renewal, "_POLL", 0.01)
     await bench.log_in()
     processes = [bench.logins, bench.make(), bench.make()]
     while bench.clock.added < 7 * 24 * HOUR:

@@ -17,12 +17,11 @@ from sluicegate.policy.display import MAX_PATH, WIDTH, diff, each_line, hidden, 
 from sluicegate.policy.explain import Explanation, explain
 from sluicegate.policy.explain import render as render_explanation
 from sluicegate.policy.facts import Candidate, Facts, GrantFact
-from sluicegate.policy.files import PolicyError, PolicySources, bundled_model, load
+from sluicegate.policy.files import PolicyError, PolicySources, bundled_model, load, read_cases, run
 from sluicegate.policy.globs import matches_folded
 from sluicegate.policy.hidden_text import bare_text, flags, is_plain
 from sluicegate.policy.judge import PolicyEngine, PolicyInForce
 from sluicegate.policy.outputs import Outputs
-from sluicegate.policy.policy_tests import read_cases, run
 from sluicegate.policy.profiles import ApprovalProfile, strictest
 from sluicegate.policy.rulebook import Rulebook
 from sluicegate.policy.rules import Ruling

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from sluicegate.catalog.snapshot import Entry, ServerNaming, listing
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.router import tool_index
-from sluicegate.router.tool_index import ToolIndex, words
+from sluicegate.router import tool_search
+from sluicegate.router.tool_search import ToolIndex, words
 
 WITH_BRANCH: Json = {"properties": {"branch": 1}}
 GIT: list[Json] = [
@@ -103,13 +103,13 @@ def test_only_what_differs_is_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_step_is_of_few_words_however_long_the_definitions_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, stem = [0], tool_index._stem
+    steps, stem = [0], tool_search._stem
 
     def counted(word: str) -> str:
         steps[-1] += 1
         return stem(word)
 
-    monkeypatch.setattr(tool_index, "_stem", counted)
+    monkeypatch.setattr(tool_search, "_stem", counted)
     long = [
         {"name": f"t{number}", "description": " ".join(f"word{number}x{one}" for one in range(900)),
          "inputSchema": {"properties": {f"a{number}_{one}_b": {} for one in range(200)}}}
@@ -117,20 +117,20 @@ def test_a_step_is_of_few_words_however_long_the_definitions_are(monkeypatch: py
     ]  # fmt: skip
     for _ in ToolIndex().update(entries(long)):
         steps.append(0)
-    assert max(steps) <= tool_index.STRIDE and sum(steps) > 900
+    assert max(steps) <= tool_search.WORD_STRIDE and sum(steps) > 900
     steps[:] = [0]
     made([]).find(" ".join(f"unseen{one}" for one in range(5_000)), 5)
-    assert steps == [tool_index.MAX_QUERY]
+    assert steps == [tool_search.MAX_QUERY]
 
 
 def test_a_query_for_a_word_that_all_have_looks_at_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_index, "MAX_WORK", 12)
+    monkeypatch.setattr(tool_search, "MAX_WORK", 12)
     index = made(entries([{"name": f"tool_{number}"} for number in range(40)]))
     assert index.find("tool", 20)[1] == 12
 
 
 def test_words_that_most_tools_have_are_left_out_where_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_index, "MAX_WORK", 12)
+    monkeypatch.setattr(tool_search, "MAX_WORK", 12)
     common = [{"name": f"tool_{number}", "description": "works with data"} for number in range(10)]
     index = made(entries([*common, {"name": "weather", "description": "data of today"}]))
     assert index.find("data weather today", 20)[1] == 1

@@ -24,7 +24,7 @@ from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.methods import Kind
 from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result
 from sluicegate.protocol.shape import Shape
-from sluicegate.router import tool_index
+from sluicegate.router import tool_search
 from sluicegate.router.tool_search import SearchDeps
 from tests.policy.policies import build, clients, lines
 
@@ -234,8 +234,8 @@ async def test_what_finds_stems_is_loaded_beside_the_event_loop(monkeypatch: pyt
         loaded.append(threading.current_thread() is threading.main_thread())
         return importlib.import_module(name)
 
-    tool_index._stemmer.cache_clear()
-    monkeypatch.setattr(tool_index, "import_module", load)
+    tool_search._stemmer.cache_clear()
+    monkeypatch.setattr(tool_search, "import_module", load)
     house = House(engine_of(OPEN, Toolset("", {}, search=Search("on", 1))))
     async with house.front:
         await house.found(ALICE, "paint")

@@ -6,6 +6,7 @@ decision that is sent twice under one idempotency key is made once, and answered
 
 import asyncio
 import hashlib
+import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import aclosing
@@ -16,7 +17,8 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 
-from sluicegate.admin import events, paging
+from sluicegate.admin import paging
+from sluicegate.admin.paging import MAX_ROWS, PageRequest, page_of
 from sluicegate.approval import presentation
 from sluicegate.approval.eligibility import has_voted, may_see, objection
 from sluicegate.approval.grants import Grant
@@ -28,6 +30,73 @@ from sluicegate.policy.display import lines, visible
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode, decode_fast, dump
 from sluicegate.protocol.model import Client
 from sluicegate.store import Store
+
+MAX_BEHIND: Final = 1_000
+MAX_ALL_STREAMS: Final = 100  # of all principals
+FULL: Final = b"event: full\ndata: {}\n\n"
+LOOK_EVERY: Final = 1.0
+ALIVE_EVERY: Final = 15
+
+
+async def stream(
+    queue: ApprovalQueue, sees: Callable[[Approval], bool], is_allowed: Callable[[], bool]
+) -> AsyncGenerator[bytes, None]:
+    """Server-sent events: first a page of what waits, then whatever becomes of any of it. Where more waits, `more` says
+    how much, and has the cursor for the list. A reader that is too slow loses its stream, and finds everything again in
+    the next one's beginning. `is_allowed` is asked again and again: a stream does not outlive the right to read."""
+    if len(queue.watchers) >= MAX_ALL_STREAMS:
+        yield FULL
+        return
+    into, out = anyio.create_memory_object_stream[Approval](MAX_BEHIND)
+    is_behind = False
+
+    def watch(approval: Approval) -> None:
+        nonlocal is_behind
+        try:
+            into.send_nowait(approval)
+        except anyio.WouldBlock:
+            is_behind = True
+
+    queue.watchers.append(watch)
+    try:
+        yield b": approvals\n\n"
+        waiting = [approval for approval in queue.open_ones() if sees(approval)]
+        page = await page_of(waiting, cursor_of, PageRequest(limit=MAX_ROWS), lambda one: _row(queue, one))
+        for row in page["rows"]:
+            yield _event(row)
+        if "next" in page:
+            more = {"total": page["total"], "next": page["next"]}
+            yield b"event: more\ndata: %b\n\n" % json.dumps(more).encode("ascii")
+        yield b": live\n\n"  # what follows are changes
+        quiet = 0
+        while is_allowed() and not (is_behind or queue.is_closing):
+            changed: Approval | None = None
+            with anyio.move_on_after(LOOK_EVERY):
+                changed = await out.receive()
+            if changed is not None and sees(changed):
+                yield _event(await _row(queue, changed))
+            quiet = 0 if changed is not None else quiet + 1
+            if quiet >= ALIVE_EVERY:
+                quiet = 0
+                yield b": \n\n"
+    finally:
+        queue.watchers.remove(watch)
+        into.close()
+        out.close()
+
+
+def cursor_of(approval: Approval) -> str:
+    """By their age; one of two of the same age comes first for everybody."""
+    return f"{approval.created:017.6f}-{approval.id}"
+
+
+async def _row(queue: ApprovalQueue, approval: Approval) -> Json:
+    return presentation.tell(approval, await queue.book.row(approval.id))
+
+
+def _event(row: Json) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (row["state"].encode("ascii"), json.dumps(row).encode("ascii"))
+
 
 StatusAndBody = tuple[int, Json]
 """A status and the body that goes with it."""
@@ -112,7 +181,7 @@ class ApprovalsApi:
             is_wanted = one.state in wanted and server in ("", one.binding.server)
             if is_wanted and self._may_see(one, who, roles) and is_for(one):
                 mine.append(one)
-        page = await paging.page_of(mine, events.cursor_of, asked, row)
+        page = await paging.page_of(mine, cursor_of, asked, row)
         return 200, {"approvals": page.pop("rows"), **page}
 
     async def _grants(self, query: Mapping[str, Sequence[str]]) -> StatusAndBody:
@@ -153,12 +222,12 @@ class ApprovalsApi:
             client = now()
             return client is not None and self._may_see(approval, client, self._people.roles_of(client))
 
-        return self._counted(who, events.stream(self._queue, sees, lambda: now() is not None))
+        return self._counted(who, stream(self._queue, sees, lambda: now() is not None))
 
     async def _counted(self, who: str, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         """Nobody takes the streams of all others."""
         if self._streams[who] >= MAX_STREAMS:
-            yield events.FULL
+            yield FULL
             return
         self._streams[who] += 1
         try:

@@ -15,10 +15,9 @@ from typing import Any, Final
 import anyio.to_thread
 
 from sluicegate.approval import eligibility, presentation
-from sluicegate.approval.audit_records import ApprovalRecords
 from sluicegate.approval.grants import Grant, Grants, TokenEnd
 from sluicegate.approval.record import Approval, CallBinding, Vote, groups, new_id, session_mark
-from sluicegate.approval.repository import ApprovalRepository, StoredApproval
+from sluicegate.approval.repository import ApprovalRecords, ApprovalRepository, StoredApproval
 from sluicegate.approval.states import State
 from sluicegate.approval.vote_request import ELICITED, MAX_COMMENT, VoteRefused, VoteRequest, no_yes_of, unfit
 from sluicegate.audit.record import trace_of

@@ -1,4 +1,5 @@
-"""Approvals in the store: read, listed, and changed one at a time by compare-and-set. Decides nothing.
+"""Approvals in the store: read, listed, and changed one at a time by compare-and-set; and their audit records. Decides
+nothing.
 
 What is open and what is finished stand apart, so that whoever looks for what waits walks over nothing else. What
 people look at is kept beside an approval and leaves with it: a day after it is finished.
@@ -6,7 +7,7 @@ people look at is kept beside an approval and leaves with it: a day after it is 
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
@@ -14,9 +15,52 @@ from typing import Final
 import anyio
 
 from sluicegate.approval import presentation
-from sluicegate.approval.record import Approval
+from sluicegate.approval.grants import Grant
+from sluicegate.approval.record import Approval, CallBinding
+from sluicegate.approval.states import State
+from sluicegate.approval.vote_request import MAX_COMMENT
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
 from sluicegate.store import Store, Write
+
+
+class ApprovalRecords:
+    """For the audit log. `tell` writes a record, and says whether it is kept; so does each method."""
+
+    def __init__(self, tell: Callable[[Json], Awaitable[bool]]) -> None:
+        self._tell = tell
+
+    async def change(
+        self, new: Approval, by: str = "", comment: str = "", grant: Grant | None = None, channel: str = ""
+    ) -> bool:
+        fields = _fields(new, new.state, by)
+        fields |= {"channel": channel} if channel else {}
+        fields |= {"comment": comment[:MAX_COMMENT]} if comment else {}
+        fields |= {"grant": grant.id, "scope": grant.scope} if grant else {}
+        return await self._put(fields, new.binding)
+
+    async def void(
+        self, approval: Approval, state: State, now: State, by: str = "", grant: Grant | None = None
+    ) -> bool:
+        """Says that the state which was recorded just now did not take effect, and which one did: another process was
+        first. What is recorded before it takes effect cannot be taken back."""
+        fields = _fields(approval, now, by) | {"void": state}
+        fields |= {"grant": grant.id} if grant else {}
+        return await self._put(fields, approval.binding)
+
+    async def reveal(self, approval: Approval, by: str, channel: str) -> bool:
+        fields: Json = {"id": approval.id, "state": "revealed", "digest": approval.binding.digest, "approver": by}
+        return await self._put({**fields, "channel": channel}, approval.binding)
+
+    async def _put(self, fields: Json, binding: CallBinding) -> bool:
+        about = {"principal": binding.principal, "server": binding.server, "own": binding.own}
+        return await self._tell({"approval": fields, **about})
+
+
+def _fields(approval: Approval, state: State, by: str) -> Json:
+    binding = approval.binding
+    fields: Json = {"id": approval.id, "state": state, "digest": binding.digest, "profile": binding.terms.name}
+    return fields | ({"approver": by} if by else {})
+
 
 RETENTION: Final = 24 * 3600.0
 """Seconds that a finished approval, its arguments included, can still be looked at. The audit log has the rest."""

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from sluicegate.config.audit import Audit
 from sluicegate.config.clients import AnonymousClient, Clients, Issuer, Jwt, Key, LocalClient
 from sluicegate.config.explain import explain
+from sluicegate.config.explain import schema as schema
 from sluicegate.config.finding import ConfigError, ConfigFinding, Problem
 from sluicegate.config.finding import Path as TreePath
 from sluicegate.config.models import (
@@ -38,7 +39,6 @@ from sluicegate.config.names import RESERVED, is_key_name, is_server_key
 from sluicegate.config.policy import Approvals, Policy, Profile, Webhook
 from sluicegate.config.rules import broken_rules, named_files, nobody_gets_in
 from sluicegate.config.sandbox import SYSTEM, SandboxSection
-from sluicegate.config.schema import schema as schema
 from sluicegate.config.source import Source, parse, read
 from sluicegate.config.state import State
 from sluicegate.config.units import Address, Rate

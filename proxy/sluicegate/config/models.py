@@ -28,7 +28,6 @@ from pydantic import (
 from sluicegate.config.audit import Audit
 from sluicegate.config.clients import Clients
 from sluicegate.config.fleet import Fleet, ListenTls
-from sluicegate.config.hooks import HookSection
 from sluicegate.config.login import LoginSection, ServerLogin
 from sluicegate.config.names import (
     Argument,
@@ -50,7 +49,7 @@ from sluicegate.config.names import (
     VariableValue,
     is_server_key,
 )
-from sluicegate.config.policy import Approvals, Class, Policy
+from sluicegate.config.policy import Approvals, Class, HookSection, Policy
 from sluicegate.config.sandbox import SandboxSection
 from sluicegate.config.section import Section, written
 from sluicegate.config.state import State

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sluicegate.catalog.snapshot import Entry, ServerNaming, listing
-from sluicegate.router.tool_index import ToolIndex
+from sluicegate.router.tool_search import ToolIndex
 
 Json = dict[str, Any]
 FILE = Path(__file__).with_name("livemcpbench.json")

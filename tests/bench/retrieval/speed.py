@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sluicegate.catalog.snapshot import Entry, ServerNaming, listing
-from sluicegate.router.tool_index import ToolIndex, prepare
+from sluicegate.router.tool_search import ToolIndex, prepare
 
 Json = dict[str, Any]
 TOOLS, CHANGED = 10_000, 1_000
