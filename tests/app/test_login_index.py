@@ -11,7 +11,7 @@ from sluicegate.app import logins as module
 from sluicegate.app.logins import LoginIndex
 from sluicegate.config import Config
 from sluicegate.downstream.failures import LoginRequired, Lost
-from sluicegate.login import Bearer, CachedBearer, LoginInfo
+from sluicegate.login.model import Bearer, CachedBearer, LoginInfo
 from sluicegate.protocol.model import Client
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ from pathlib import Path
 
 SCRIPT = """
 import asyncio, time
-from sluicegate.app import slow_turns
+from sluicegate.cli import run
 
 async def slow():
     await asyncio.sleep(0)
@@ -21,7 +21,7 @@ async def main():
     asyncio.get_running_loop().call_soon(called)
     await asyncio.create_task(slow())
 
-print(slow_turns.watch())
+print(run.watch())
 asyncio.run(main())
 """
 

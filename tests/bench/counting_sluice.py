@@ -13,7 +13,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from sluicegate.app import slow_turns
 from sluicegate.cli import main
 from sluicegate.http.client.connection import HttpClientConnection
 from sluicegate.listen.http1 import Http1
@@ -69,7 +68,7 @@ def count(owner: Any, name: str, kind: str, at: int) -> None:
 
 
 if __name__ == "__main__":
-    os.environ[slow_turns.VARIABLE] = os.devnull  # asyncio's own loop, whose steps can be seen
+    os.environ["SLUICE_SLOW_TURNS"] = os.devnull  # asyncio's own loop, whose steps can be seen
     count_steps(Path(sys.argv.pop(1)))
     count(Http1, "data_received", "read", 1)
     count(HttpClientConnection, "data_received", "read", 1)

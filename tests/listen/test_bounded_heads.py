@@ -8,8 +8,8 @@ from listen_harness import call, site
 from starlette.requests import Request
 
 from sluicegate.app.public_pages import BrowserCookie, only_field
-from sluicegate.console import origin
-from sluicegate.console.origin import Site
+from sluicegate.console import sessions
+from sluicegate.console.sessions import Site
 from sluicegate.listen import http_sse
 from sluicegate.listen.http_exchange import HttpExchange
 from sluicegate.listen.http_request import RequestHead
@@ -101,6 +101,6 @@ def test_a_field_is_found_only_among_a_few() -> None:
 
 
 def test_an_origin_that_is_too_long_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert origin._whole("http://localhost:1") == ("http", "localhost", 1)
-    monkeypatch.setattr(origin, "urlsplit", None)
-    assert origin._whole("http://localhost:1" + "/" * 300) is None
+    assert sessions._whole("http://localhost:1") == ("http", "localhost", 1)
+    monkeypatch.setattr(sessions, "urlsplit", None)
+    assert sessions._whole("http://localhost:1" + "/" * 300) is None

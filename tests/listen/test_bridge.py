@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sluicegate.listen.stdio_bridge import SessionTranscript
+from sluicegate.listen.stdio import SessionTranscript
 from sluicegate.protocol.jsonrpc import Json, Notification, Request, Response, encode
 
 INFO: Json = {"name": "sluice", "version": "0"}

@@ -10,7 +10,7 @@ import pytest
 from login_bench import Bench, Clock
 from small_authorization_server import AuthorizationServer, ProtectedServer, listening
 
-from sluicegate.login import LoginSettings
+from sluicegate.login.model import LoginSettings
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from small_authorization_server import AuthorizationServer, ProtectedServer
 from sluicegate.app.login_service import opener
 from sluicegate.http.egress import Egress
 from sluicegate.http.fetch import Fetcher
-from sluicegate.login import Bearer, LoginEvent, LoginInfo, Logins, LoginSettings
+from sluicegate.login.logins import Logins
+from sluicegate.login.model import Bearer, LoginEvent, LoginInfo, LoginSettings
 from sluicegate.store.sqlite import SqliteStore
 
 BACK = "http://127.0.0.1:7412/callback"

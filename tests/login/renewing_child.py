@@ -16,7 +16,8 @@ from login_bench import Clock
 from sluicegate.app.login_service import opener
 from sluicegate.http.egress import Egress
 from sluicegate.http.fetch import Fetcher
-from sluicegate.login import LoginNeeded, Logins, LoginSettings, LoginUnavailable
+from sluicegate.login.logins import Logins
+from sluicegate.login.model import LoginNeeded, LoginSettings, LoginUnavailable
 from sluicegate.store.sqlite import SqliteStore
 
 

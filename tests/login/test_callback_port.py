@@ -10,7 +10,7 @@ from login_bench import Bench
 from small_authorization_server import PRM, ProtectedServer, listening
 
 from sluicegate.app.login_callback import CallbackPort
-from sluicegate.login import LoginFailed, LoginInfo
+from sluicegate.login.model import LoginFailed, LoginInfo
 
 INFO = LoginInfo("lgn_a", "srv", "local", "https://as.example.test", "sluice", ("a",), None, "ok", 1, True)
 

@@ -8,7 +8,8 @@ import pytest
 from login_bench import Bench
 from small_authorization_server import Seen, reply
 
-from sluicegate.login import LoginFailed, LoginUnavailable, logins
+from sluicegate.login import logins
+from sluicegate.login.model import LoginFailed, LoginUnavailable
 from sluicegate.oauth.clients import DEVICE_CODE
 
 CODE = {"device_code": "d-secret", "user_code": "WDJB-MJHT", "expires_in": 600, "interval": 0.01}

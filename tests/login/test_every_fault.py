@@ -17,7 +17,9 @@ from peers.login.misbehaving import Misbehaving, misbehaving
 from sluicegate.app.login_service import opener
 from sluicegate.http.egress import Egress
 from sluicegate.http.fetch import Fetcher
-from sluicegate.login import Bearer, LoginFailed, LoginNeeded, Logins, LoginSettings, LoginUnavailable, network
+from sluicegate.login import network
+from sluicegate.login.logins import Logins
+from sluicegate.login.model import Bearer, LoginFailed, LoginNeeded, LoginSettings, LoginUnavailable
 from sluicegate.store.memory import MemoryStore
 
 FETCHER = Fetcher(Egress(["127.0.0.1"]))  # making a TLS context takes longer than a login

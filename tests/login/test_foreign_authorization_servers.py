@@ -17,7 +17,8 @@ from peers.login.browser import Browser
 from sluicegate.app.login_service import opener
 from sluicegate.http.egress import Egress
 from sluicegate.http.fetch import Fetcher
-from sluicegate.login import Bearer, LoginEvent, LoginInfo, LoginNeeded, Logins, LoginSettings
+from sluicegate.login.logins import Logins
+from sluicegate.login.model import Bearer, LoginEvent, LoginInfo, LoginNeeded, LoginSettings
 from sluicegate.store.memory import MemoryStore
 
 

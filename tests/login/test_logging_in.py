@@ -10,7 +10,7 @@ import pytest
 from login_bench import BACK, Bench
 from small_authorization_server import METADATA, PRM, AuthorizationServer, ProtectedServer, listening, reply
 
-from sluicegate.login import LoginFailed, LoginNeeded, LoginUnavailable
+from sluicegate.login.model import LoginFailed, LoginNeeded, LoginUnavailable
 
 
 def asked(url: str) -> dict[str, str]:

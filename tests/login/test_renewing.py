@@ -20,7 +20,9 @@ from login_bench import BACK, Bench
 from small_authorization_server import reply
 from waiting import until
 
-from sluicegate.login import Bearer, LoginNeeded, Logins, LoginUnavailable, renewal
+from sluicegate.login import renewal
+from sluicegate.login.logins import Logins
+from sluicegate.login.model import Bearer, LoginNeeded, LoginUnavailable
 from sluicegate.login.records import Records
 from sluicegate.store import StoreFailed
 

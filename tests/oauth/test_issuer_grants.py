@@ -6,7 +6,7 @@ from pathlib import Path
 
 import anyio
 
-from sluicegate.issuer import ClientGrants, GrantEnded, IssuedTokens, Subject
+from sluicegate.issuer.grants import ClientGrants, GrantEnded, IssuedTokens, Subject
 from sluicegate.oauth.authorization import challenge_of
 from sluicegate.oauth.issuing import AuthorizationRequest
 from sluicegate.store import Write

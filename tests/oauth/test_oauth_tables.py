@@ -16,7 +16,6 @@ from sluicegate.oauth import (
     authorization,
     challenges,
     clients,
-    device,
     metadata,
     read_json,
     scopes,
@@ -401,5 +400,5 @@ def test_what_a_peer_wrote_is_shown_plainly() -> None:
 @pytest.mark.parametrize(("seconds", "life"), [("1" * 400, 600.0), ("1e999", 600.0), ("NaN", 600.0), ("60", 60.0)])
 def test_a_life_of_a_device_code_that_is_no_number_is_the_usual_one(seconds: str, life: float) -> None:
     told = '{"device_code": "d", "user_code": "ABCD", "verification_uri": "https://a.example/", "expires_in": %s}'
-    answer = device.read(200, (told % seconds).encode())
-    assert isinstance(answer, device.DeviceAnswer) and answer.life == life
+    answer = tokens.read_device(200, (told % seconds).encode())
+    assert isinstance(answer, tokens.DeviceAnswer) and answer.life == life

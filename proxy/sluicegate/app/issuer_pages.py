@@ -38,10 +38,11 @@ from sluicegate.app.public_pages import (
 )
 from sluicegate.config import Config
 from sluicegate.http.forwarded_headers import ForwardedHeaders
-from sluicegate.issuer import ClientDirectory, ClientGrants, GrantEnded, IssuedTokens, NotOurs, Subject
+from sluicegate.issuer.clients import ClientDirectory
+from sluicegate.issuer.grants import ClientGrants, GrantEnded, IssuedTokens, NotOurs, Subject
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.http_request import HttpRequest
-from sluicegate.login import LoginFailed, LoginUnavailable
+from sluicegate.login.model import LoginFailed, LoginUnavailable
 from sluicegate.oauth import Unfit, issuing
 from sluicegate.oauth.issuing import AuthorizationDenied, AuthorizationRequest, UnfitRedirect
 from sluicegate.policy.rates import Windows

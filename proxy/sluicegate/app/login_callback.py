@@ -17,7 +17,7 @@ from sluicegate.app.public_pages import CLOSE, HEADERS, may, page, text
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.server import AddressServer, CannotListen
 from sluicegate.listen.settings import ConnectionLimits
-from sluicegate.login import LoginFailed, LoginInfo
+from sluicegate.login.model import LoginFailed, LoginInfo
 
 HOST: Final = "127.0.0.1"
 LINGER: Final = 2.0

@@ -9,7 +9,8 @@ from sluicegate.app.login_callback import CallbackPort
 from sluicegate.app.logins import NoLogin
 from sluicegate.guards.login import LoginLink
 from sluicegate.listen.server import CannotListen
-from sluicegate.login import Flow, LoginFailed, Logins, LoginUnavailable
+from sluicegate.login.logins import Logins
+from sluicegate.login.model import Flow, LoginFailed, LoginUnavailable
 from sluicegate.protocol.model import Client
 from sluicegate.store import StoreFailed
 

@@ -39,7 +39,7 @@ from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.auth import CredentialRefused, Identity, Principal
 from sluicegate.listen.http_request import HttpRequest
-from sluicegate.login import Flow, LoginFailed, LoginUnavailable
+from sluicegate.login.model import Flow, LoginFailed, LoginUnavailable
 from sluicegate.oauth import clients, urls
 from sluicegate.policy.judge import PolicyEngine
 from sluicegate.policy.rates import Windows

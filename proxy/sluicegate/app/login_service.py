@@ -25,18 +25,17 @@ from sluicegate.downstream.failures import LoginRequired, Lost
 from sluicegate.downstream.settings import Credentials
 from sluicegate.http.egress import Egress
 from sluicegate.http.fetch import Fetcher
-from sluicegate.login import (
+from sluicegate.login.logins import Logins
+from sluicegate.login.model import (
     Bearer,
     CachedBearer,
     LoginEvent,
     LoginInfo,
     LoginNeeded,
-    Logins,
     LoginSettings,
     LoginUnavailable,
-    MayLogIn,
-    anybody,
 )
+from sluicegate.login.scene import MayLogIn, anybody
 from sluicegate.metrics.scraped import Sample
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.store import Store, StoreFailed, private

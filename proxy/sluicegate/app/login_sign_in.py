@@ -20,8 +20,8 @@ from sluicegate.listen.auth import jws
 from sluicegate.listen.auth.issuers import KeySets, TokenIssuer
 from sluicegate.listen.auth.principal import Principal
 from sluicegate.listen.auth.tokens import Tokens, TokenSettings
-from sluicegate.login import LoginFailed, LoginSettings, LoginUnavailable
 from sluicegate.login.discovery import Discovery
+from sluicegate.login.model import LoginFailed, LoginSettings, LoginUnavailable
 from sluicegate.login.network import LoginNetwork
 from sluicegate.login.scene import plainly
 from sluicegate.oauth import Unfit, authorization, clients, read_json, text_of, tokens, urls

@@ -35,7 +35,8 @@ from sluicegate.downstream.accounts import AnyDownstream
 from sluicegate.http.client.pool import HttpClient
 from sluicegate.http.fetch import Fetcher
 from sluicegate.http.forwarded_headers import ForwardedHeaders
-from sluicegate.issuer import ACCESS, ClientDirectory, ClientGrants
+from sluicegate.issuer.clients import ClientDirectory
+from sluicegate.issuer.grants import ACCESS, ClientGrants
 from sluicegate.listen import settings as listening
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.auth import Principal

@@ -26,7 +26,7 @@ from sluicegate.app.core import ME, Core, core
 from sluicegate.app.instance_lock import InstanceLock
 from sluicegate.config import Config, Limits, load
 from sluicegate.listen import line_streams, stdio
-from sluicegate.listen.stdio_bridge import BridgeStreams, Line, SessionTranscript, pump, relay
+from sluicegate.listen.stdio import BridgeStreams, Line, SessionTranscript, pump, relay
 from sluicegate.protocol.jsonrpc import Json, Response
 from sluicegate.protocol.model import SLUICE, Asker, AskSession, Call, Client, Outcome
 

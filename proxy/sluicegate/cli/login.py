@@ -27,7 +27,8 @@ from sluicegate.cli.options import AsJson, ConfigFile
 from sluicegate.cli.output import Code, give, info, leaves, load, print_out, printable, stop, table
 from sluicegate.config import Config
 from sluicegate.listen.server import CannotListen
-from sluicegate.login import Flow, LoginFailed, LoginInfo, Logins, LoginUnavailable
+from sluicegate.login.logins import Logins
+from sluicegate.login.model import Flow, LoginFailed, LoginInfo, LoginUnavailable
 from sluicegate.protocol.model import Client
 from sluicegate.store import StoreFailed
 

@@ -16,7 +16,7 @@ from sluicegate.cli.admin import GivenKey
 from sluicegate.cli.output import Code, json_object, leaves, printable, stop
 from sluicegate.config.login import LoginSection
 from sluicegate.listen.server import CannotListen
-from sluicegate.login import LoginFailed, LoginInfo
+from sluicegate.login.model import LoginFailed, LoginInfo
 from sluicegate.oauth import Unfit, urls
 
 _WITHIN: Final = 60.0  # a server and its authorization server may be slow

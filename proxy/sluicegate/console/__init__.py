@@ -18,8 +18,19 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sluicegate.console.origin import CHANNEL, SITE, Site, site_of
-from sluicegate.console.sessions import Attempts, Codes, ConsoleSessions, Halves, Session, SessionsFull, Way
+from sluicegate.console.sessions import (
+    CHANNEL,
+    SITE,
+    Attempts,
+    Codes,
+    ConsoleSessions,
+    Halves,
+    Session,
+    SessionsFull,
+    Site,
+    Way,
+    site_of,
+)
 from sluicegate.console.static_files import PREFIX, StaticFiles
 from sluicegate.console.stored_sessions import StoredSessions
 from sluicegate.http.forwarded_headers import ForwardedHeaders

@@ -3,8 +3,3 @@
 Registrations are kept nowhere: a client id is what was registered, sealed. A code and a token are sealed, too; what is
 kept is one record of each grant, so that it can end. Knows no page and no identity provider.
 """
-
-from sluicegate.issuer.clients import ClientDirectory
-from sluicegate.issuer.grants import ACCESS, ClientGrants, GrantEnded, IssuedTokens, NotOurs, Subject
-
-__all__ = ["ACCESS", "ClientDirectory", "ClientGrants", "GrantEnded", "IssuedTokens", "NotOurs", "Subject"]

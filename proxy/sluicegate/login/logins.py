@@ -24,13 +24,21 @@ from sluicegate.login.network import unreached
 from sluicegate.login.records import CLIENTS, LOGINS, Login, OpenSealer, key_of
 from sluicegate.login.renewal import Renewal
 from sluicegate.login.scene import MayLogIn, Scene, anybody, plainly
-from sluicegate.oauth import device, shown
-from sluicegate.oauth.tokens import TokenAnswer, TokenRefusal
+from sluicegate.oauth import shown
+from sluicegate.oauth.tokens import (
+    MAX_INTERVAL,
+    SLOWER,
+    TokenAnswer,
+    TokenRefusal,
+    by_device,
+    device_request,
+    read_device,
+)
 from sluicegate.protocol.model import Client
 from sluicegate.store import Store, Write
 
 LEAST: Final = 1.0
-_GOES_ON: Final = {"authorization_pending": 0.0, "slow_down": device.SLOWER}
+_GOES_ON: Final = {"authorization_pending": 0.0, "slow_down": SLOWER}
 
 
 class DeviceFlows:
@@ -49,12 +57,12 @@ class DeviceFlows:
     async def _begin(self, settings: LoginSettings, whose: str) -> DeviceFlow:
         ready = await self._flows.prepare(settings, whose, "", ())
         at, network = ready.found.at, self._scene.network
-        form = device.request(ready.asked, ready.found.resource)
+        form = device_request(ready.asked, ready.found.resource)
         try:
             answer = await network.form(settings, at.device, at, ready.client, form)
         except Unfetched as error:
             raise unreached(error, at.device) from None
-        told = device.read(answer.status, answer.body)
+        told = read_device(answer.status, answer.body)
         if isinstance(told, TokenRefusal):
             if told.error == "invalid_client" and ready.client.source == "registered":
                 await self._scene.records.store.delete(key_of(CLIENTS, at.issuer, ""))
@@ -86,9 +94,9 @@ class DeviceFlows:
         return made.info(settings, self._scene.clock())
 
     async def _polled(self, settings: LoginSettings, flow: DeviceFlow, login: Login) -> TokenAnswer:
-        wait, form = max(LEAST, flow.interval), device.by_device(flow.code)
+        wait, form = max(LEAST, flow.interval), by_device(flow.code)
         while True:
-            await anyio.sleep(min(wait, device.MAX_INTERVAL))
+            await anyio.sleep(min(wait, MAX_INTERVAL))
             if self._scene.clock() >= flow.expires:
                 raise LoginFailed("nobody agreed in time")
             try:
