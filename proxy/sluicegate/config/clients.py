@@ -17,8 +17,13 @@ _LOCAL = deferred_pattern(r"http://(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5}
 _SCOPE = deferred_pattern(r"[!#-\[\]-~]+")  # RFC 6749 3.3
 
 
+def is_sure(url: str) -> bool:
+    """Whether nobody on the way can change what comes from there."""
+    return (_ISSUER.fullmatch(url) or _LOCAL.fullmatch(url)) is not None
+
+
 def _issuer(value: str) -> str:
-    if not (_ISSUER.fullmatch(value) or _LOCAL.fullmatch(value)):
+    if not is_sure(value):
         raise problem("bad-issuer", "not an issuer; write it as it stands in tokens: https://login.example.com")
     return value
 
@@ -33,6 +38,9 @@ def _scope(value: str) -> str:
     if not _SCOPE.fullmatch(value):
         raise problem("bad-scope", "a scope is one word of printable ASCII, without quotes and backslashes")
     return value
+
+
+Scope = Annotated[str, AfterValidator(_scope)]
 
 
 def _some(value: tuple[Algorithm, ...]) -> tuple[Algorithm, ...]:
@@ -82,7 +90,7 @@ class Issuer(Section):
 class Jwt(Section):
     issuers: tuple[Issuer, ...] = ()
     """Whose tokens are taken."""
-    scopes: tuple[Annotated[str, AfterValidator(_scope)], ...] = ()
+    scopes: tuple[Scope, ...] = ()
     """What a token's `scope` (or `scp`) has to hold, all of them, at both ports. Clients are told to ask for them."""
 
 
@@ -95,7 +103,7 @@ class ClientLogin(Section):
     """The client that is registered there, with the redirect URI BASE/oauth/callback of listen.public_url."""
     client_secret: SecretStr | None = None
     """Its secret, best as ${secret:NAME} or ${file:PATH}."""
-    scopes: tuple[Annotated[str, AfterValidator(_scope)], ...] = ("openid",)
+    scopes: tuple[Scope, ...] = ("openid",)
     """What is asked for at the provider; openid has to be among them."""
     roles_from: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Claims of the ID token whose values become `group:VALUE`; a.b is b inside of a."""

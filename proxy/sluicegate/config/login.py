@@ -4,14 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, SecretStr
 
+from sluicegate.config.clients import Scope, is_sure
 from sluicegate.config.section import Section, written
 from sluicegate.config.units import FilePath, Timeout, problem
 from sluicegate.deferred import deferred_pattern
 
-_HTTPS = deferred_pattern(r"https://[^\s/?#@\"\\]+(?:/[^\s?#\"\\]*)?")
-_LOCAL = deferred_pattern(r"http://(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?(?:/[^\s?#\"\\]*)?")
 _CALLBACK = deferred_pattern(r"http://127\.0\.0\.1:(\d{1,5})/[A-Za-z0-9/_-]*")
-_SCOPE = deferred_pattern(r"[!#-\[\]-~]+")  # RFC 6749 3.3
 _PARAM = deferred_pattern(r"[A-Za-z0-9_.-]{1,64}")
 _OURS = frozenset(
     {"response_type", "client_id", "redirect_uri", "scope", "state", "code_challenge", "code_challenge_method",
@@ -20,14 +18,8 @@ _OURS = frozenset(
 
 
 def _endpoint(value: str) -> str:
-    if not (_HTTPS.fullmatch(value) or _LOCAL.fullmatch(value)):
+    if not is_sure(value):
         raise problem("bad-url", "write an https URL without query; plain http is for this machine alone")
-    return value
-
-
-def _scope(value: str) -> str:
-    if not _SCOPE.fullmatch(value):
-        raise problem("bad-scope", "a scope is one word of printable ASCII, without quotes and backslashes")
     return value
 
 
@@ -45,7 +37,6 @@ def _param(value: str) -> str:
 
 
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
-Scope = Annotated[str, AfterValidator(_scope)]
 
 
 class LoginEndpoints(Section):
