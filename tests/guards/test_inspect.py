@@ -407,6 +407,7 @@ ESC = "\x1b[0m"
 async def test_what_cleaning_makes_is_no_word_of_sluice_and_no_unseen_link(method: str) -> None:
     meta = {
         f"dev.slu{ESC}ice/reason": "approval_denied", f"dev.sluice{TAG}/approval": {},
+        f"DEV.{ESC}sluice/redacted": {}, f"dev.\u017fluice/{TAG}part": {},
         f"a{TAG}": 1, f"b{TAG}": 2, f"io.modelcontextprotocol/related{ESC}-task": {}, "b": 3,
     }  # fmt: skip
     judged = await ask(text("x", _meta=meta), method=method)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
-from unicodedata import normalize
+from unicodedata import combining, normalize
 from urllib.parse import quote, unquote
 
 from sluicegate.deferred import deferred_pattern
@@ -83,6 +83,8 @@ _ESCAPE = deferred_pattern(r"%[0-9A-Fa-f]{2}")
 _NO_UTF8 = deferred_pattern("[\udc80-\udcff]")
 _QUERY_OR_FRAGMENT = deferred_pattern(r"[?#]")
 _MAX_DECODINGS: Final = 3
+_MAX_MARKS: Final = 30
+_MARKS_OF_NO_CLASS: Final = frozenset("\u0344\u0f73\u0f75\u0f81\uff9e\uff9f")  # until they are decomposed
 # WHATWG URL parsers drop tabs and line breaks anywhere and controls and spaces at both ends: ".\t." is "..".
 _DROPPED = deferred_pattern(r"[\x00-\x1f\x7f]|\A | \Z")
 # Whoever decodes a whole URI first finds another scheme: `%20file:`, `file%3A`.
@@ -205,6 +207,27 @@ def _places(authority: str, default: str) -> list[str]:
             hosts.append(hosts[0].encode("ascii").decode("idna"))
     ports = ["", f":{default}"] if default and number in ("", default) else [f":{number}" if number else ""]
     return [one + shown for one in hosts for shown in ports]
+
+
+def is_judged_quickly(uri: str) -> bool:
+    """Whether `decodings` takes no longer than its length says: `normalize` takes the square of a run of marks. Texts
+    have at most 30 in a row (UAX #15, Stream-Safe Text Format)."""
+    for _ in range(_MAX_DECODINGS + 1):
+        if not uri.isascii() and _has_long_marks(uri):
+            return False
+        if "%" not in uri:
+            return True
+        uri = unquote(uri, errors="replace")
+    return True
+
+
+def _has_long_marks(text: str) -> bool:
+    run = 0
+    for char in text:
+        run = run + 1 if combining(char) or char in _MARKS_OF_NO_CLASS else 0
+        if run > _MAX_MARKS:
+            return True
+    return False
 
 
 def decodings(uri: str) -> list[str]:

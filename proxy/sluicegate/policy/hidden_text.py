@@ -75,6 +75,7 @@ _SHORT: Final = 64
 _LONG: Final = 4096
 # Names that only Sluice, or MCP, gives a meaning.
 _MEANT: Final = ("dev.sluice/", "io.modelcontextprotocol/")
+_MEANT_LENGTH: Final = max(map(len, _MEANT))
 _HOLDERS: Final = (dict, list)  # a union would be made anew at each value
 PIECE: Final = 16 * 1024
 """Characters that are judged in one step of the event loop."""
@@ -273,7 +274,7 @@ class _Pieces:
 
 def _may_be_named(name: str, new: str, beside: dict[str, Any]) -> bool:
     """A cleaned name hides no other one, and is none that has a meaning of its own."""
-    return new == name or not (new in beside or new.startswith(_MEANT))
+    return new == name or not (new in beside or new[:_MEANT_LENGTH].casefold().startswith(_MEANT))
 
 
 def _order_cut(text: str, at: int) -> int:

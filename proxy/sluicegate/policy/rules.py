@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import Final
 from unicodedata import normalize
 
-from sluicegate.catalog.uris import MAX_URI, decoded, decodings, literal_prefix, readings, without_query
+from sluicegate.catalog.uris import (
+    MAX_URI,
+    decoded,
+    decodings,
+    is_judged_quickly,
+    literal_prefix,
+    readings,
+    without_query,
+)
 from sluicegate.policy import roles
 from sluicegate.policy.csv_rows import Row
 from sluicegate.policy.engine import NAMED, RESERVED, Engine, reaches
@@ -137,6 +145,7 @@ class Matches:
 
 _LOCAL: Final = "local"
 _OTHER_URI: Final = "a row is about another spelling of this URI"
+_MARKS: Final = "it has more combining marks in a row than a text has"
 
 
 class PolicyRules:
@@ -196,11 +205,14 @@ class PolicyRules:
 
     def decide_alike(self, client: Client, target: Target, act: str) -> Ruling | None:
         """The denial of what a row denies in another spelling, or lets nobody use without an approval: a name that its
-        server has not listed, in other letters, or a URI. In shadow mode deny rows do not count."""
+        server has not listed, in other letters, or a URI; and of a URI that cannot be judged in its other spellings. In
+        shadow mode deny rows do not count."""
         rules, approvals = self._shards_of(self.held(client), target.server)
         denies = () if self.shadow else [rule for rule in rules.rules if rule.effect == "deny"]
         if not (denies or approvals.rules):
             return None
+        if target.kind == "res" and not is_judged_quickly(target.own):
+            return Ruling(Verdict.DENY, DEFAULT_RULE, _MARKS, act)
         obj = f"{target.kind}:{target.own}"
         others = _other_uris(target.own) if target.kind == "res" else None
         for rule in (*denies, *approvals.rules):
