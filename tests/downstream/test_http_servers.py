@@ -13,7 +13,7 @@ import pytest
 from scripted_servers import LEGACY, MODERN, Asked, Script, endpoint, event, legacy_start, modern_start, running, until
 
 from sluicegate.catalog.list_bounds import MAX_IDLE
-from sluicegate.downstream.session import change_streams, legacy
+from sluicegate.downstream.session import change_streams, legacy, modern
 from sluicegate.downstream.session.connection import MAX_BATCH, _glimpse
 from sluicegate.protocol.jsonrpc import Json, Response
 from sluicegate.protocol.model import Call, Client, Failure, InputRequired, Result, Target, Trail
@@ -511,6 +511,21 @@ async def test_a_tool_with_an_invalid_annotation_is_not_listed_and_the_others_ar
     async with endpoint(script) as (url, _), running(url=url) as rig:
         outcome = await rig.request("tools/list", client=MODERN)
         assert isinstance(outcome, Result) and [tool["name"] for tool in outcome.value["tools"]] == ["good"]
+
+
+async def test_of_many_tools_that_are_not_offered_the_log_names_few(caplog: pytest.LogCaptureFixture) -> None:
+    bad = {"inputSchema": {"properties": {"a": {"type": "number", "x-mcp-header": "A"}}}}
+
+    async def script(asked: Asked) -> None:
+        if not await modern_start(asked):
+            tools = [{"name": f"bad{number}", **bad} for number in range(500)]
+            await asked.result({"resultType": "complete", "tools": tools, "ttlMs": 1, "cacheScope": "private"})
+
+    async with endpoint(script) as (url, _), running(url=url, era="modern") as rig:
+        outcome = await rig.request("tools/list", client=MODERN)
+    assert isinstance(outcome, Result) and outcome.value["tools"] == []
+    told = [record for record in caplog.records if "not offered" in record.message]
+    assert len(told) == modern.MAX_TOLD + 1 and vars(told[-1])["count"] == 500 - modern.MAX_TOLD
 
 
 async def test_a_modern_server_is_listened_to_again_when_the_stream_ends() -> None:

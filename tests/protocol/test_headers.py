@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.protocol.mirrored_headers import (
+    MAX_ANNOTATIONS,
     annotations,
     check_mirrored,
     decode_value,
@@ -46,6 +47,19 @@ BAD = {
 def test_annotations_are_found_along_properties_only() -> None:
     assert annotations(GOOD) == {("a",): "Region", ("b", "c"): "Count"}
     assert annotations({}) == annotations(True) == {}
+
+
+def test_a_tool_asks_for_so_many_headers() -> None:
+    most = {f"p{number}": prop("string", f"h{number}") for number in range(MAX_ANNOTATIONS)}
+    deep: Any = {"properties": most}
+    for _ in range(90):
+        deep = {"properties": {"a": deep}}
+    assert annotations(deep).keys() == {("a",) * 90 + (name,) for name in most}
+    with pytest.raises(ValueError, match="more than 64 x-mcp-header"):
+        annotations({"properties": most | {"one": prop("string", "more")}})
+    assert annotations({"properties": {"x-mcp-header": {"properties": {"a": prop("string")}}}}) == {
+        ("x-mcp-header", "a"): "Region"
+    }
 
 
 @pytest.mark.parametrize("schema", BAD.values(), ids=BAD.keys())

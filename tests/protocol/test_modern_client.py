@@ -57,6 +57,7 @@ BAD_META = {
     "token an object": {**ENVELOPE, "progressToken": {}},
     "token true": {**ENVELOPE, "progressToken": True},
     "large capabilities": {**ENVELOPE, CLIENT_CAPABILITIES: {"experimental": {"x": "a" * 16_384}}},
+    "large info": {**ENVELOPE, CLIENT_INFO: {"name": "a" * 16_384}},
 }
 
 

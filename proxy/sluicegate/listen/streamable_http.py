@@ -241,7 +241,7 @@ def serve_modern(
     routing = remembered.routing
     if routing is None:
         routing = remembered.routing = modern_client.routing(exchange.head.headers)
-    parsed = modern_client.parse(request, routing)
+    parsed = modern_client.parse(request, routing, exchange.held > 0)
     if isinstance(parsed, modern_client.Rejection):
         return exchange.json(parsed.status, to_bytes(parsed.response))
     exchange.is_call = True

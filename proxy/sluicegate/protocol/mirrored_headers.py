@@ -7,8 +7,8 @@ Pure text: knows nothing of HTTP libraries or of where a header came from.
 import base64
 import binascii
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from sluicegate.protocol.jsonrpc import Json, inside
 from sluicegate.protocol.model import HEADER_MISMATCH, Failure
@@ -18,6 +18,11 @@ _SENTINEL = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
 _PLAIN = re.compile(r"(?!=\?base64\?.*\?=\Z)(?:[!-~](?:[ -~]*[!-~])?)?")
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _SAFE_INTEGER = 2**53 - 1
+
+_HEADER: Final = "x-mcp-header"
+_HOLDERS: Final = (dict, list)
+MAX_ANNOTATIONS: Final = 64
+"""Of one tool: each is looked for in the arguments of each call."""
 
 Annotations = Mapping[tuple[str, ...], str]
 """Property path -> header name."""
@@ -56,8 +61,8 @@ def annotations(schema: Any) -> dict[tuple[str, ...], str]:
     Raises `ValueError` with the reason where one breaks the constraints of the page above: the tool
     definition as a whole is invalid then.
     """
-    found = dict(_annotated(schema, ()))
-    if _count(schema) != len(found):
+    found, count = _found(schema)
+    if count != len(found):
         raise ValueError("x-mcp-header where no chain of `properties` leads")
     names = [name.lower() for name in found.values()]
     if len(set(names)) != len(names):
@@ -83,14 +88,41 @@ def _valid(schema: Any) -> Annotations | None:
         return None
 
 
-def _annotated(schema: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    properties = inside(schema, "properties")
-    if not isinstance(properties, dict):
-        return
-    for key, value in properties.items():
-        if isinstance(value, dict) and "x-mcp-header" in value:
-            yield (*path, key), _checked(value["x-mcp-header"], value.get("type"))
-        yield from _annotated(value, (*path, key))
+_Path = tuple[Any, str] | None
+"""The path to what holds it, and its own name; None for the whole."""
+
+
+def _found(schema: Any) -> tuple[dict[tuple[str, ...], str], int]:
+    """Those along chains of `properties`, and how many stand anywhere; a *property* of that name is none."""
+    found: dict[tuple[str, ...], str] = {}
+    count = 0
+    # A value, where it stands, whether a chain leads there, and whether its members are properties.
+    todo: list[tuple[Any, _Path, bool, bool]] = [(schema, None, True, False)] if isinstance(schema, _HOLDERS) else []
+    while todo:
+        value, path, is_chained, is_map = todo.pop()
+        if isinstance(value, list):
+            todo += [(inner, None, False, False) for inner in value if inner and isinstance(inner, _HOLDERS)]
+            continue
+        if not is_map and _HEADER in value:
+            count += 1
+            if count > MAX_ANNOTATIONS:
+                raise ValueError(f"more than {MAX_ANNOTATIONS} x-mcp-header")
+            if is_chained and path is not None:
+                found[_whole(path)] = _checked(value[_HEADER], value.get("type"))
+        for key, inner in value.items():
+            if inner and isinstance(inner, _HOLDERS):
+                is_properties = key == "properties" and not is_map
+                place = path if is_properties else (path, key)
+                todo.append((inner, place, is_chained and (is_map or is_properties), is_properties))
+    return found, count
+
+
+def _whole(path: _Path) -> tuple[str, ...]:
+    names: list[str] = []
+    while path is not None:
+        path, name = path
+        names.append(name)
+    return tuple(reversed(names))
 
 
 def _checked(name: Any, kind: Any) -> str:
@@ -99,16 +131,6 @@ def _checked(name: Any, kind: Any) -> str:
     if kind not in ("string", "integer", "boolean"):
         raise ValueError(f"x-mcp-header on a parameter of type {kind}")
     return name
-
-
-def _count(schema: Any, in_properties: bool = False) -> int:
-    """How many annotations stand anywhere; a *property* of that name is none."""
-    if isinstance(schema, list):
-        return sum(_count(value) for value in schema)
-    if not isinstance(schema, dict):
-        return 0
-    own = 0 if in_properties else int("x-mcp-header" in schema)
-    return own + sum(_count(value, key == "properties" and not in_properties) for key, value in schema.items())
 
 
 def check_mirrored(tool: Json, arguments: Json, mirrored: Mapping[str, str]) -> Failure | None:

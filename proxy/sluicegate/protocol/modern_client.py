@@ -103,9 +103,9 @@ def is_modern(message: Request | Notification) -> bool:
     return isinstance(meta, dict) and PROTOCOL_VERSION in meta
 
 
-def parse(request: Request, routing: Routing | None) -> Parsed | Rejection:
+def parse(request: Request, routing: Routing | None, is_large: bool = True) -> Parsed | Rejection:
     """The ladder: `_meta` whole, headers (None where there are none, as in a pipe) equal to the body, revision spoken,
-    method known."""
+    method known. `is_large`: it may have more than `MAX_DESCRIPTION` bytes."""
     # Copied, and what is not the call's taken out: to filter key by key takes three times as long.
     params = request.params.copy()
     envelope = params.pop("_meta", None)
@@ -129,6 +129,8 @@ def parse(request: Request, routing: Routing | None) -> Parsed | Rejection:
     key = capability_key(capabilities)
     if not key:
         return _reject(request, INVALID_PARAMS, f"Invalid params: {CLIENT_CAPABILITIES} {TOO_LARGE}")
+    if is_large and is_longer(info, MAX_DESCRIPTION):
+        return _reject(request, INVALID_PARAMS, f"Invalid params: {CLIENT_INFO} {TOO_LARGE}")
     if (problem := check(request.method, params)) is not None:
         return _reject(request, INVALID_PARAMS, f"Invalid params: {problem}")
     if "inputResponses" in params and not input_requests_server.are_answers(params["inputResponses"]):

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 import anyio
@@ -45,6 +46,7 @@ log = logging.getLogger(__name__)
 
 PROBE_TIME: Final = 10.0
 LISTEN: Final = "subscriptions/listen"
+MAX_TOLD: Final = 20  # tools of a list that are not offered, each with a line in the log
 _CHANGED: Final = "The server has changed this tool since it was listed. List the tools again."
 
 
@@ -209,8 +211,11 @@ class ModernConnection(ServerConnection):
     def _offerable(self, value: Json) -> Json:
         tools = value.get("tools")
         offered, dropped = dialect.offerable(tools if isinstance(tools, list) else [])
-        for name, why in dropped.items():
+        for name, why in islice(dropped.items(), MAX_TOLD):
             log.warning("tool is not offered", extra={"server": self.settings.key, "tool": name, "why": why})
+        if len(dropped) > MAX_TOLD:
+            more = {"server": self.settings.key, "count": len(dropped) - MAX_TOLD}
+            log.warning("further tools are not offered", extra=more)
         return {**value, "tools": offered} if dropped else value
 
     # ------------------------------------------------------------ what the server announces
