@@ -47,6 +47,19 @@ async def test_the_open_questions_of_a_call_are_weighed_together() -> None:
     exchange.settle()
 
 
+async def test_a_question_is_weighed_once_however_many_come_after_it() -> None:
+    exchange = InteractiveExchange(1, call([]), 60.0, lambda exchange: None)
+    first = {"message": LARGE}
+    assert exchange.asked(Request(1, "elicitation/create", first))
+    first["message"] = "\ud800"  # of what JSON cannot say, the weight is over any bound
+    assert exchange.asked(Request(2, "elicitation/create", {"message": "small"}))
+    exchange.answered({"ask1"})
+    assert exchange.asked(Request(3, "elicitation/create", {"message": LARGE}))
+    assert exchange.asked(Request(4, "elicitation/create", {"message": LARGE}))
+    assert not exchange.asked(Request(5, "elicitation/create", {"message": LARGE}))
+    exchange.settle()
+
+
 async def test_what_a_server_says_of_its_own_hop_does_not_go_on() -> None:
     heard: list[Notification] = []
     pending = PendingRequest(1, call(heard))

@@ -35,7 +35,7 @@ class Ears:
 
     def __init__(self, **wants: list[str]) -> None:
         self.board = WatchBoard(SHARED)
-        self.wants = {name: ResourceWatch(set(uris), self._ear(name)) for name, uris in wants.items()}
+        self.wants = {name: ResourceWatch(set(uris), self._ear(name), name) for name, uris in wants.items()}
         self.heard: list[str] = []
         for want in self.wants.values():
             self.board.join(want)
@@ -71,10 +71,25 @@ def test_an_update_is_for_whoever_wants_the_resource_or_what_it_is_a_part_of(uri
 
 
 def test_a_board_is_bounded() -> None:
-    ears = Ears(a=[f"x:{number}" for number in range(MAX_WATCHED)], b=["y:1", "x:1"])
-    assert ears.wants["b"].uris == {"x:1"} and list(ears.wants["b"].refused) == ["y:1"]
+    many = [f"x:{number}" for number in range(MAX_WATCHED)]
+    clients = {f"c{number}": [f"{number}:{one}" for one in many] for number in range(20)}
+    ears = Ears(a=many, b=["y:1"], **clients)
+    assert len(ears.wants["a"].uris) == len(ears.wants["a"].refused) == MAX_WATCHED // 2, "the rest is for others"
+    assert not ears.wants["b"].refused and MAX_WATCHED - 10 < len(ears.board.uris) <= MAX_WATCHED
+    for name in ("a", *clients):
+        ears.board.leave(ears.wants[name])
+    assert ears.board.uris == {"y:1"}
+    again = ResourceWatch(set(many), lambda params: None, "a")
+    ears.board.join(again)
+    assert len(again.uris) == MAX_WATCHED // 2
+
+
+def test_of_a_resource_that_others_still_want_its_first_client_bears_the_cost() -> None:
+    ears = Ears(a=["x:1"], b=["x:1"])
     ears.board.leave(ears.wants["a"])
-    assert ears.board.uris == {"x:1"}
+    assert ears("x:1") == ["b"]
+    ears.board.leave(ears.wants["b"])
+    assert not ears.board.uris and not ears.board._number and not ears.board._first
 
 
 def test_what_is_watched_is_bounded_in_characters() -> None:
@@ -82,10 +97,11 @@ def test_what_is_watched_is_bounded_in_characters() -> None:
     long = [f"x:{number:04}{'a' * 4000}" for number in range(MAX_WATCHED_CHARS // 4000)]
     ears = Ears(a=["y:1"], b=long, c=["y:1", "y:2"])
     refused = len(ears.wants["b"].refused)
-    assert 0 < refused < len(long) // 100 and not ears.wants["a"].refused and not ears.wants["c"].refused
+    assert 0 <= refused - len(long) // 2 < len(long) // 100
+    assert not ears.wants["a"].refused and not ears.wants["c"].refused
     assert sum(map(len, ears.board.uris)) <= MAX_WATCHED_CHARS
     ears.board.leave(ears.wants["b"])
-    again = ResourceWatch(set(long), lambda params: None)
+    again = ResourceWatch(set(long), lambda params: None, "b")
     ears.board.join(again)
     assert len(again.refused) == refused and ears.board.uris == {"y:1", "y:2", *again.uris}
 
@@ -207,7 +223,10 @@ async def test_a_server_without_subscriptions_is_not_asked(era: Any) -> None:
 
 
 class ModernServer:
-    """`change_streams` are those that are open, by what they listen to; with `is_silent` they are not acknowledged."""
+    """`change_streams` are those that are open, by what they listen to; with `is_silent` they are not acknowledged.
+    `promised` is said in place of the resources that are honoured."""
+
+    promised: Any = ...
 
     def __init__(self) -> None:
         self.streams: dict[tuple[str, ...], Asked] = {}
@@ -229,7 +248,7 @@ class ModernServer:
         del self.streams[wanted]
 
     async def acknowledge(self, wanted: tuple[str, ...]) -> None:
-        honoured = [uri for uri in wanted if uri != "x:no"]
+        honoured = [uri for uri in wanted if uri != "x:no"] if self.promised is ... else self.promised
         filter = {"notifications": {"resourceSubscriptions": honoured}}
         await self.say(wanted, "notifications/subscriptions/acknowledged", filter)
 
@@ -240,6 +259,15 @@ class ModernServer:
 
     async def update(self, stream: tuple[str, ...], uri: str) -> None:
         await self.say(stream, UPDATED, {"uri": uri})
+
+
+@pytest.mark.parametrize("promised", [5, True, {"x:1": 1}, None])
+async def test_a_server_that_promises_in_no_form_has_promised_nothing(promised: Any) -> None:
+    script = ModernServer()
+    script.promised = promised
+    async with endpoint(script) as (url, _), running(url=url, era="modern") as rig:
+        _, refused = await subscribe(rig, Heard(), "x:1", client=MODERN)
+        assert list(refused) == ["x:1"]
 
 
 @pytest.mark.parametrize("is_late", [False, True])

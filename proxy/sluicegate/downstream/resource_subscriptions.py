@@ -111,7 +111,8 @@ class OneStream:
             self._close(stream)
             return dict.fromkeys(uris - self._watched, Failure(INTERNAL_ERROR, stream.problem))
         promised = stream.honoured.get("resourceSubscriptions")
-        honoured = uris.intersection(uri for uri in promised or () if isinstance(uri, str))
+        listed = promised if isinstance(promised, list) else ()
+        honoured = uris.intersection(uri for uri in listed if isinstance(uri, str))
         self._replace(stream, honoured)
         return {uri: not_found("resources/read", {"uri": uri}) for uri in uris - honoured}
 
@@ -176,10 +177,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class ResourceWatch:
-    """The resources of which one listener wants updates."""
+    """The resources of which one listener wants updates. `whose` is its principal."""
 
     uris: set[str]
     tell: Updated
+    whose: str = ""
     refused: dict[str, Failure] = field(default_factory=dict)
 
 
@@ -194,6 +196,8 @@ class WatchBoard:
         self.may_have_missed = self.is_maintained = False
         self._wants: dict[str, dict[ResourceWatch, None]] = {}
         self._chars = 0
+        self._first: dict[str, str] = {}  # URI -> the principal that wanted it first
+        self._number, self._length = Counter[str](), Counter[str]()  # of what each principal wanted first
         self._members: dict[ResourceWatch, None] = {}
 
     @property
@@ -202,16 +206,27 @@ class WatchBoard:
 
     def join(self, want: ResourceWatch) -> None:
         self._members[want] = None
+        whose = want.whose
         for uri in tuple(want.uris):
-            is_new = uri not in self._wants
-            if is_new and len(self._wants) >= MAX_WATCHED:
-                self._turn_down(want, uri, _TOO_MANY)
-            elif is_new and self._chars + len(uri) > MAX_WATCHED_CHARS:
-                self._turn_down(want, uri, _TOO_LONG)
-            else:
-                self._chars += len(uri) * is_new
-                self._wants.setdefault(uri, {})[want] = None
-                self._unwatched.pop(uri, None)
+            if uri not in self._wants:
+                # As much as is left for others: half of all, half of the rest, and so on.
+                if self._number[whose] >= MAX_WATCHED - len(self._wants):
+                    self._turn_down(want, uri, _TOO_MANY)
+                    continue
+                if self._length[whose] + len(uri) > MAX_WATCHED_CHARS - self._chars:
+                    self._turn_down(want, uri, _TOO_LONG)
+                    continue
+                self._count(uri, whose, 1)
+                self._first[uri] = whose
+            self._wants.setdefault(uri, {})[want] = None
+            self._unwatched.pop(uri, None)
+
+    def _count(self, uri: str, whose: str, times: int) -> None:
+        self._chars += times * len(uri)
+        self._number[whose] += times
+        self._length[whose] += times * len(uri)
+        if not self._number[whose]:
+            del self._number[whose], self._length[whose]
 
     @property
     def _unwatched(self) -> dict[str, None]:
@@ -239,7 +254,7 @@ class WatchBoard:
         wants = self._wants.get(uri, {})
         wants.pop(want, None)
         if not wants and self._wants.pop(uri, None) is not None:
-            self._chars -= len(uri)
+            self._count(uri, self._first.pop(uri), -1)
             unwatched = self._unwatched
             unwatched[uri] = None
             if len(unwatched) > MAX_UNWATCHED:
@@ -311,7 +326,7 @@ class ResourceWatches:
         if board is None:
             board = self._boards[key] = WatchBoard(key)
             self._pool.require(key, True)
-        want = ResourceWatch(set(uris), tell)
+        want = ResourceWatch(set(uris), tell, client.principal)
         board.join(want)
         try:
             await self._sync(board)

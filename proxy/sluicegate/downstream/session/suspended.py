@@ -45,6 +45,7 @@ class InteractiveExchange(PendingRequest):
         self._reader: anyio.CancelScope | None = None
         self._left = left
         self._count = 0
+        self._sizes: dict[str, int] = {}
         self._is_ripe = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -55,11 +56,14 @@ class InteractiveExchange(PendingRequest):
         self.has_begun = True
         if self.is_over or len(self.asks) >= MAX_ASKS:
             return False
-        sizes = (size_of(one.params) for one in (*self.asks.values(), request))
-        if sum(sizes) > MAX_WAITING_BYTES:
+        # Each is weighed once: a server may ask something small again and again beside megabytes.
+        sizes = {key: self._sizes[key] for key in self.asks}
+        size = size_of(request.params)
+        if sum(sizes.values()) + size > MAX_WAITING_BYTES:
             return False
         self._count += 1
-        self.asks[f"ask{self._count}"] = request
+        key = f"ask{self._count}"
+        self.asks[key], self._sizes = request, sizes | {key: size}
         self._ripen_soon()
         return True
 
