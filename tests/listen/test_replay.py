@@ -1,5 +1,7 @@
 """What streams remember: bounded, and never the response."""
 
+import sys
+
 import pytest
 
 from sluicegate.listen.replay import PushQueue, ReplayBuffer, parse_id, priming
@@ -70,6 +72,24 @@ def test_an_outbox_is_bounded_in_bytes_but_the_newest_stays(is_sent: bool) -> No
     assert box.take() is not None
     box.rewind(0)
     assert box.take() is not None and box.take() is None
+
+
+def test_going_back_in_a_full_outbox_looks_at_few_entries_for_each_that_has_to_go() -> None:
+    box, calls = PushQueue(), 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    for round in ("sent", "due"):
+        for n in range(1000):
+            box.put(Notification("done", {"elicitationId": f"{round} {n}"}), "evil")
+        while round == "sent" and box.take() is not None:
+            pass
+    sys.setprofile(count)
+    box.rewind(0)
+    sys.setprofile(None)
+    assert 1000 < calls < 50_000
 
 
 def test_talk_goes_before_changes_and_first_that_of_whoever_has_most() -> None:

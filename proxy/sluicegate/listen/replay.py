@@ -76,27 +76,36 @@ class _Entries:
     was said goes before what has changed: the oldest of the server that has most. The last one stays, whatever its
     size."""
 
-    __slots__ = ("all", "bytes")
+    __slots__ = ("_groups", "_sizes", "all", "bytes")
 
     def __init__(self) -> None:
         self.all: OrderedDict[_Subject, tuple[int, bytes]] = OrderedDict()
         self.bytes = 0
+        self._groups: dict[tuple[int, str], dict[_Subject, None]] = {}  # by rank and server
+        self._sizes = Counter[tuple[int, str]]()
 
     def put(self, subject: _Subject, number: int, data: bytes) -> None:
-        self.bytes += len(data) - len(self.all.get(subject, (0, b""))[1])
+        group, more = subject[:2], len(data) - len(self.all.get(subject, (0, b""))[1])
         self.all[subject] = (number, data)
+        self._groups.setdefault(group, {})[subject] = None
+        self.bytes += more
+        self._sizes[group] += more
         while len(self.all) > 1 and (len(self.all) > _MAX_SUBJECTS or self.bytes > _MAX_BYTES):
             self.drop(self._first_to_go())
 
     def _first_to_go(self) -> _Subject:
-        rank, sizes = min(subject.rank for subject in self.all), Counter[str]()
-        for subject, (_, data) in self.all.items():
-            sizes[subject.server] += len(data) if subject.rank == rank else 0
-        most = max(sizes, key=lambda server: sizes[server])
-        return next(subject for subject in self.all if (subject.rank, subject.server) == (rank, most))
+        group = min(self._groups, key=lambda group: (group[0], -self._sizes[group]))
+        return next(iter(self._groups[group]))
 
     def drop(self, subject: _Subject) -> None:
-        self.bytes -= len(self.all.pop(subject, (0, b""))[1])
+        if (held := self.all.pop(subject, None)) is None:
+            return
+        group, size = subject[:2], len(held[1])
+        self.bytes -= size
+        self._sizes[group] -= size
+        del self._groups[group][subject]
+        if not self._groups[group]:
+            del self._groups[group], self._sizes[group]
 
 
 class PushQueue:
