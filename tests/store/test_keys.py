@@ -154,6 +154,9 @@ def test_large_payloads_end_with_their_time_and_make_room_for_newer_ones(monkeyp
     monkeypatch.setattr(keys, "KEPT_BYTES", 3 * MAX_BODY)
     tokens = {bound: sealer.seal("p", body, bound) for bound in "cdef"}
     assert [sealer.unseal("p", token, bound) == body for bound, token in tokens.items()] == [False, False, True, True]
+    many = [sealer.seal("p", body, "g") for _ in range(KEPT_EACH)]
+    assert sealer.unseal("p", tokens["f"], "f") == body, "whoever has most takes the place of no other"
+    assert good(many, "g")[-1]
 
 
 # ---------------------------------------------------------------- the operator's token

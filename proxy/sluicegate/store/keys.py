@@ -11,6 +11,7 @@ import hmac
 import os
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
@@ -121,7 +122,8 @@ def _line(key: bytes) -> bytes:
 
 class LargePayloads:
     """Payloads that no token can hold, in memory under random names: a server may give a cursor or a state of
-    megabytes. Each is kept for an hour; where they are too many the oldest go, those of the same `bound` first."""
+    megabytes. Each is kept for an hour; where they are too many the oldest go, those of the same `bound` first, then of
+    whoever has most."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -137,8 +139,16 @@ class LargePayloads:
         self._entries[name] = (self._clock() + KEPT_FOR, owner, body)
         self._size += len(body)
         while self._size > KEPT_BYTES and len(self._entries) > 1:
-            self._drop(next(iter(self._entries)))
+            self._drop(self._first_to_go())
         return name
+
+    def _first_to_go(self) -> str:
+        """So that one client, at a server that gives it large ones, takes those of no other."""
+        sizes = Counter[str]()
+        for _, owner, body in self._entries.values():
+            sizes[owner] += len(body)
+        most = sizes.most_common(1)[0][0]
+        return next(name for name, (_, owner, _) in self._entries.items() if owner == most)
 
     def get(self, owner: str, name: object) -> bytes | None:
         self._sweep()
