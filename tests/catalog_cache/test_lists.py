@@ -305,6 +305,24 @@ async def test_last_good_snapshots_survive_a_restart_and_name_what_is_down() -> 
         assert await target(front, "tools/call", OTHER, name="a__x") is None  # never walked for that principal
 
 
+@pytest.mark.parametrize(("count", "size", "is_apart"), [(3, 30_000, True), (300, 10, True), (3, 10, False)])
+async def test_many_definitions_and_large_ones_are_made_ready_in_a_thread(
+    count: int, size: int, is_apart: bool
+) -> None:  # fmt: skip
+    threads: set[int] = set()
+
+    def note(item: Any) -> str:
+        threads.add(threading.get_ident())
+        return ""
+
+    tools = [{"name": f"t{number}", "description": "d" * size} for number in range(count)]
+    async with Front(Scripted("a", tools=tools)) as front:
+        front.lists.namings["a"] = replace(front.lists.namings["a"], fingerprint=note)
+        snapshot = await front.lists.snapshot("a", CLIENT)
+        assert snapshot is not None and len(snapshot.entries("tools/list")) == count
+    assert threads and (threading.get_ident() not in threads) is is_apart
+
+
 async def test_a_large_stored_list_is_read_and_written_in_threads_item_by_item() -> None:
     store, many = MemoryStore(), [{"name": f"t{number}", "description": "d" * 100} for number in range(1_000)]
     threads: list[int] = []

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from scripted_server import CLIENT, OTHER, Front, Scripted, resources
 
 from sluicegate.catalog_cache import snapshot_store
+from sluicegate.protocol import downgrade
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Notification
 from sluicegate.protocol.model import Call, Failure, Outcome, Result
 from sluicegate.router import combined_lists
-from sluicegate.router.combined_lists import MAX_EMPTY, MAX_PAGES, Trace
+from sluicegate.router.combined_lists import MAX_EMPTY, MAX_PAGES, PAGE_BYTES, Trace
 from sluicegate.store.memory import MemoryStore
 
 METHODS = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
@@ -139,6 +140,35 @@ async def test_every_page_size_gives_every_item_once_in_order(size: int) -> None
         assert await front.names("resources/list") == [f"{key}+f:{n}" for key in "bac" for n in range(7)]
         for method in METHODS[:3]:
             assert all(len(page) == size for page in (await front.pages(method))[:-1])
+
+
+async def test_a_page_has_a_mebibyte_and_one_item_at_least() -> None:
+    """All of it is encoded in one step."""
+    many = [{"name": f"t{n:02}", "description": "d" * 100_000} for n in range(25)]
+    front = Front(Scripted("a", tools=many[:15], per_page=5), Scripted("b", tools=many[15:], per_page=5))
+    async with front:
+        found = await front.pages("tools/list")
+        assert [tool["name"] for page in found for tool in page] == [
+            f"{'a' if n < 15 else 'b'}__t{n:02}" for n in range(25)
+        ]
+        assert [len(page) for page in found] == [10, 10, 5]
+    large = [{"uri": f"x:{n}", "name": "d" * size} for n, size in enumerate([10, PAGE_BYTES, 10, 600_000, 600_000, 10])]
+    server = Scripted("a", per_page=4)
+    server.items["resources/list"] = large
+    async with Front(server) as front:
+        found = await front.pages("resources/list")
+        assert [[item["uri"] for item in page] for page in found] == [
+            ["a+x:0", "a+x:1"], ["a+x:2", "a+x:3", "a+x:4"], ["a+x:5"]
+        ]  # fmt: skip
+
+
+async def test_what_takes_long_of_older_forms_is_made_before_the_answer() -> None:
+    schemas = [{"anyOf": [{"$ref": "#"}], "n": n} for n in range(5)]
+    server = Scripted("a", tools=[{"name": f"t{n}", "outputSchema": schema} for n, schema in enumerate(schemas)])
+    async with Front(server) as front:
+        await front.page("tools/list", replace(CLIENT, revision="2025-06-18"))
+        assert all(downgrade._wrapped[id(schema)][0] is schema for schema in schemas)
+        await front.page("tools/list")  # a modern client has them as they are
 
 
 async def test_pages_are_cut_from_what_the_client_sees() -> None:

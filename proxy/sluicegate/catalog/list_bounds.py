@@ -36,6 +36,11 @@ class Intake:
         self._names: set[str] = set()
         self._cursors: set[str] = set()
 
+    @property
+    def size(self) -> int:
+        """Bytes of all that was looked at."""
+        return self._bytes
+
     def take(self, entries: Sequence[Any], cursor: str | None) -> tuple[Sequence[Any], str]:
         """The items of a page that are taken, and why the walk ends here although the server has more, "" if it does
         not. `cursor` leads to the next page, None where there is none."""

@@ -22,7 +22,7 @@ import anyio
 
 from sluicegate.catalog.list_bounds import DEFAULT_BOUNDS, Bounds
 from sluicegate.catalog.snapshot import KINDS, Entry, ListSection, ServerNaming, Snapshot, assemble, listing
-from sluicegate.catalog_cache import list_waits
+from sluicegate.catalog_cache import list_waits, pin_store
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, instructions_of
 from sluicegate.catalog_cache.lent_lists import LentLists
 from sluicegate.catalog_cache.list_waits import HangingStarts
@@ -42,7 +42,6 @@ MAX_SCOPES: Final = 1000  # snapshots kept per server; clients that share a scop
 DEBOUNCE: Final = 0.05
 RETRY: Final = 1.0
 TOLD: Final = 20  # definitions that are not served, each with a line in the log
-LARGE: Final = 200  # items; making a listing of more takes longer than others should wait
 # To streams inside Sluice alone: another server than before has a key, or none has it any more.
 RECONFIGURED: Final = "dev.sluice/reconfigured"
 # A server may change a list without saying so: behind a list served from an older snapshot, it is looked at again.
@@ -371,20 +370,20 @@ class CatalogCache:
 
     async def _walk_list(self, catalog: ServerCatalog, client: Client, about: Json, method: str) -> bool:
         """A list whose capability is not declared is empty. One that fails midway stays what it was."""
-        landed = ListSection(method)
+        landed, size = ListSection(method), 0
         if LISTS[method].capability in about["capabilities"]:
             walked = await walk(catalog.server, client, method, self.settings.list_timeout, self.settings.bounds)
             if walked is None:
                 return False
             cut = (f"{method}: {walked.cut}",) if walked.cut else ()
             make = partial(listing, self.namings[catalog.server.key], method, walked.items, walked.ttl_ms, cut)
-            landed = make() if len(walked.items) <= LARGE else await asyncio.to_thread(make)
+            size = walked.size
+            landed = await pin_store.apart(len(walked.items), size, make)
         earlier = catalog.whole.listings if catalog.whole else {}
         if method not in earlier or earlier[method].left_out != landed.left_out:
             _tell_left_out(catalog.server.key, method, landed.left_out)
-        is_large = len(landed.entries) > LARGE
-        found = await asyncio.to_thread(_found, landed) if is_large else _found(landed)
-        await self._pins.meet(catalog.server.key, catalog.era, catalog.capabilities, KINDS[method], found)
+        found = await pin_store.apart(len(landed.entries), size, _found, landed)
+        await self._pins.meet(catalog.server.key, catalog.era, catalog.capabilities, KINDS[method], found, size)
         earlier = catalog.whole.listings if catalog.whole else {}
         self._land(catalog, assemble(catalog.server.key, about, {**earlier, method: landed}))
         catalog.recalled.discard(method)

@@ -166,8 +166,11 @@ class DefinitionPins:
 
     # ------------------------------------------------------------ lists arrive
 
-    async def meet(self, server: str, era: Era, capabilities: str, kind: PinKind, found: Mapping[str, Found]) -> None:
-        """A complete list of one kind in one capability set. On return what it says is written down."""
+    async def meet(
+        self, server: str, era: Era, capabilities: str, kind: PinKind, found: Mapping[str, Found], size: int = 0
+    ) -> None:
+        """A complete list of one kind in one capability set, of so many bytes. On return what it says is written down.
+        """
         mode = self._modes.get(server)
         if mode is None:
             return
@@ -175,7 +178,7 @@ class DefinitionPins:
             while True:
                 book, twin = self._both(server, era)
                 work = (book, twin, mode, capabilities, kind, found, self._now())
-                new, changes = await pin_store.apart(len(found), pins.meet, *work)
+                new, changes = await pin_store.apart(len(found), size, pins.meet, *work)
                 if await self._write(server, {era: new}):
                     break
         with anyio.CancelScope(shield=True):  # what is written down is told

@@ -70,11 +70,13 @@ def _is_final(outcome: Outcome | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """`cut` says why the walk ended before the server's list did, "" if it did not."""
+    """`cut` says why the walk ended before the server's list did, "" if it did not. `size` is about how many bytes the
+    items have."""
 
     items: tuple[Any, ...]
     ttl_ms: int
     cut: str = ""
+    size: int = 0
 
 
 async def ask(server: McpServer, call: Call, timeout: float) -> Outcome | None:
@@ -113,7 +115,7 @@ async def _pages(server: McpServer, client: Client, method: str, bounds: Bounds)
         taken, cut = intake.take(entries, cursor)
         items += taken
         if cursor is None or cut:
-            return Walked(tuple(items), min(ttls), cut)
+            return Walked(tuple(items), min(ttls), cut, intake.size)
         params = {"cursor": cursor}
 
 

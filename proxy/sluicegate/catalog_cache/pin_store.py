@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar, TypeVarTuple, Unpack
 import anyio
 
 from sluicegate.policy import pins
-from sluicegate.policy.pins import Key, PinBook
+from sluicegate.policy.pins import Key, Pin, PinBook, Waiting
 from sluicegate.protocol.jsonrpc import Malformed, decode_fast
 from sluicegate.protocol.model import Era
 from sluicegate.store import Store, Write
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 ERAS: Final[tuple[Era, ...]] = ("legacy", "modern")
 LARGE: Final = 100  # definitions; comparing more for the first time takes longer than others should wait
+LARGE_BYTES: Final = 64 * 1024  # of them: 256 KiB of small values take 20 ms
 MAX_FORMER: Final = 8  # identities under one key of which books are kept; of more, the oldest are forgotten
 PINS: Final = "pins/"
 WAITING: Final = "pins-waiting/"
@@ -95,20 +96,25 @@ def _accepted(book: PinBook, key: Key) -> tuple[str, str, str] | None:
 
 
 async def write_pins(book_key: str, book: PinBook) -> Write:
-    return Write(PINS + book_key, await apart(len(book.pins), pins.pins_to_json, book))
+    return Write(PINS + book_key, await apart(len(book.pins), _size(book.pins), pins.pins_to_json, book))
 
 
 async def write_waiting(book_key: str, book: PinBook) -> Write:
-    return Write(WAITING + book_key, await apart(len(book.waiting), pins.waiting_to_json, book))
+    return Write(WAITING + book_key, await apart(len(book.waiting), _size(book.waiting), pins.waiting_to_json, book))
+
+
+def _size(held: Mapping[Key, Pin | Waiting]) -> int:
+    return sum(len(one.text) for one in held.values())
 
 
 def deletes(book_key: str) -> list[Write]:
     return [Write(prefix + book_key) for prefix in (PINS, WAITING)]
 
 
-async def apart(size: int, function: Callable[[Unpack[Args]], T], *args: *Args) -> T:
-    """In a worker thread where it is much, so that others do not wait for it."""
-    return await anyio.to_thread.run_sync(function, *args) if size > LARGE else function(*args)
+async def apart(count: int, size: int, function: Callable[[Unpack[Args]], T], *args: *Args) -> T:
+    """In a worker thread where there are many definitions, or many bytes of them, so that others do not wait for it."""
+    is_much = count > LARGE or size > LARGE_BYTES
+    return await anyio.to_thread.run_sync(function, *args) if is_much else function(*args)
 
 
 def _decoded(data: bytes | None) -> Any:

@@ -95,6 +95,12 @@ def is_wrapped(schema: Any) -> TypeGuard[Json]:
     return isinstance(schema, dict) and schema.get("type") != "object"
 
 
+def prepare(method: str, item: Any, revision: Revision) -> None:
+    """Does what of one item's form takes long, so that `items` does not do it for all of them in one step."""
+    if method == "tools/list" and revision.structured and not revision.any_output_schema:
+        _with_object(item)
+
+
 def _with_object(tool: Any) -> Any:
     schema = inside(tool, "outputSchema")
     return {**tool, "outputSchema": _wrap(schema)} if is_wrapped(schema) else tool

@@ -93,6 +93,9 @@ class SharedList(list[Any]):
         self._forms: dict[str, SharedList] = {}
         self._json: bytes | None = None
 
+    def has_form(self, name: str) -> bool:
+        return name in self._forms
+
     def form(self, name: str, make: Callable[[list[Any]], list[Any]]) -> "SharedList":
         cached = self._forms.get(name)
         if cached is None:

@@ -21,14 +21,18 @@ from sluicegate.catalog.snapshot import KINDS, Snapshot
 from sluicegate.catalog_cache import CatalogCache, MayList, Resolver, ServerSnapshots
 from sluicegate.catalog_cache.list_walk import ask, next_cursor, page_of
 from sluicegate.policy.memo import Memo
-from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Malformed, SharedList, decode_fast, dump
+from sluicegate.protocol import downgrade
+from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Malformed, SharedList, decode_fast, dump, size_of
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Failure, McpServer, Outcome, Result, Target
 from sluicegate.protocol.modern_server import time_to_live
+from sluicegate.protocol.revisions import REVISIONS
 from sluicegate.router.tool_search import LIST, ToolSearch
 from sluicegate.router.visible_lists import VisibleList, VisibleLists
 
 MAX_SHARED: Final = 64  # pages of ours that are the same for many
+PAGE_BYTES: Final = 1024 * 1024
+"""Of one page of ours, which is encoded in one step of the event loop. A larger item is alone."""
 MAX_PAGES: Final = 64  # of one server for one page of ours, once there is something to answer with
 MAX_EMPTY: Final = 64  # in a row, then the server's part is over
 MAX_HIDDEN: Final = 1024  # of which the client may see nothing, for one page of ours
@@ -109,13 +113,14 @@ class _Page:
 
     size: int
     items: list[Json] = field(default_factory=list)
+    bytes: int = 0
     ttls: list[int] = field(default_factory=list)
     uris: set[str] = field(default_factory=set)
     _turn: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
     @property
     def is_full(self) -> bool:
-        return len(self.items) >= self.size
+        return len(self.items) >= self.size or self.bytes >= PAGE_BYTES
 
     async def breathe(self) -> None:
         """Judging a long list for the first time takes a while; others must not wait for it."""
@@ -168,7 +173,7 @@ class CombinedLists:
         if isinstance(start, Failure):
             return start
         list_page, parts, rest = _Page(self._lists.settings.page), list[_Part](), None
-        room = list_page.size
+        room, left = list_page.size, PAGE_BYTES
         snapshots = await self._lists.all(call.client, "list")
         is_searched = call.method == LIST and await self._search.is_in_place_of_list(call, snapshots, list_page.breathe)
         for key, snapshot in self._from(snapshots, start.server):
@@ -177,13 +182,18 @@ class CombinedLists:
                 continue
             view = await self._views.view(call, key, snapshot, call.method, list_page.breathe, is_searched)
             begin = bisect_left(view.shown, start.offset) if key == start.server else 0
-            end = min(begin + room, len(view.shown))
+            end, size = _fitting(view, call.method, begin, min(begin + room, len(view.shown)), left)
             parts.append((view, begin, end))
-            room -= end - begin
+            room, left = room - (end - begin), left - size
             if end < len(view.shown):
                 rest = Position(key, None, view.shown[end])
                 break
-        list_page.items = self._shared(call.method, tuple(parts), is_searched and call.params.get("cursor") is None)
+        has_own = is_searched and call.params.get("cursor") is None
+        list_page.items = shared = self._shared(call.method, tuple(parts), has_own)
+        if not shared.has_form(call.client.revision):
+            for item in shared:
+                downgrade.prepare(call.method, item, REVISIONS[call.client.revision])
+                await list_page.breathe()
         return self._answer(call, list_page, rest)
 
     def _shared(self, method: str, parts: tuple[_Part, ...], has_own: bool) -> SharedList:
@@ -303,6 +313,7 @@ class CombinedLists:
                 return index
             list_page.uris.add(public)
             list_page.items.append(item if public == own else uri_fields.items(call.method, item, uris.public))
+            list_page.bytes += size_of(item)
             if public == own:
                 self._resolver.learn(call, key, own)
         return None
@@ -321,6 +332,18 @@ class CombinedLists:
         more = {} if rest is None else {"nextCursor": self._cursors.close(call, rest)}
         ttl_ms = min(list_page.ttls, default=0)
         return Result({LISTS[call.method].key: list_page.items, **more, "ttlMs": ttl_ms, "cacheScope": "private"})
+
+
+def _fitting(view: VisibleList, method: str, begin: int, end: int, most: int) -> tuple[int, int]:
+    """Where that part of a list ends which has at most so many bytes, and how many it has."""
+    if view.size <= most and end - begin == len(view.shown):
+        return end, view.size
+    entries, size = view.snapshot.entries(method), 0
+    for at in range(begin, end):
+        if size + entries[view.shown[at]].size > most and (size or most < PAGE_BYTES):  # a page has one at least
+            return at, size
+        size += entries[view.shown[at]].size
+    return end, size
 
 
 def _is_refused(outcome: Outcome | None, trace: Trace) -> bool:
