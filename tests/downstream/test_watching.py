@@ -12,6 +12,7 @@ from scripted_servers import LEGACY, MODERN, Asked, Rig, endpoint, event, legacy
 from sluicegate.downstream.pool import SHARED
 from sluicegate.downstream.resource_subscriptions import (
     AT_ONCE_TOLD,
+    MAX_NEWS,
     MAX_UNWATCHED,
     MAX_WATCHED,
     MAX_WATCHED_CHARS,
@@ -68,6 +69,36 @@ class Ears:
 def test_an_update_is_for_whoever_wants_the_resource_or_what_it_is_a_part_of(uri: Any, who: list[str]) -> None:
     ears = Ears(a=["file:///a"], ab=["file:///ab"], d=["file:///d/"], e=["file:///d/e"], x=["memo:x"])
     assert ears(uri) == who
+
+
+async def test_of_many_listeners_few_are_told_in_a_step_and_each_of_what_changed_last() -> None:
+    many = {f"c{number}": [f"x:{number}"] for number in range(3 * AT_ONCE_TOLD)}
+    ears, steps, told = Ears(**many), Steps(), Counter[int]()
+    for want in ears.wants.values():
+        want.tell = lambda params: told.update([steps.now])
+    for number in range(MAX_NEWS + 5):
+        ears.board.heard({"uri": f"other:{number % MAX_NEWS}"})
+    ears.board.leave(ears.wants["c0"])
+    assert not told
+    with anyio.fail_after(60):
+        while ears.board._news:
+            await anyio.lowlevel.checkpoint()
+    steps.stop()
+    assert max(told.values()) <= AT_ONCE_TOLD and told.total() == MAX_NEWS * (3 * AT_ONCE_TOLD - 1)
+    assert ears("x:5") == [] and ears.board.uris, "told at once, by another ear"
+
+
+async def test_that_all_may_have_changed_is_told_to_few_in_a_step() -> None:
+    ears = Ears(**{f"c{number}": ["x:1", "x:2"] for number in range(3 * AT_ONCE_TOLD)})
+    steps, told = Steps(), Counter[int]()
+    for want in ears.wants.values():
+        want.tell = lambda params: told.update([steps.now])
+    ears.board.tell_all()
+    with anyio.fail_after(60):
+        while told.total() < 6 * AT_ONCE_TOLD:
+            await anyio.lowlevel.checkpoint()
+    steps.stop()
+    assert max(told.values()) <= AT_ONCE_TOLD
 
 
 def test_a_board_is_bounded() -> None:

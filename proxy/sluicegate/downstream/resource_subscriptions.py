@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from typing import Final
 
 import anyio
@@ -29,7 +29,7 @@ from sluicegate.telemetry import DEFAULT_BACKOFF
 
 AT_ONCE: Final = 8
 AT_ONCE_TOLD: Final = 100
-"""Resources of which is told in one step of the event loop."""
+"""Resources of which is told, or listeners that are told, in one step of the event loop."""
 MAX_COUNTED: Final = 10_000
 _NOBODY: Final = Client("")
 _NOTHING: Final[Counter[str]] = Counter()
@@ -38,13 +38,13 @@ Ask = Callable[[str, Json], Awaitable[Response]]
 """(method, params) -> the server's answer."""
 
 
-def tell_in_steps(tell: Callable[[Json], None], uris: Iterator[str]) -> None:
-    """Says of resources that they may have changed, with turns for others where they are many."""
-    some = list(islice(uris, AT_ONCE_TOLD))
-    for uri in some:
+def tell_in_steps(news: Iterator[tuple[Updated, str]]) -> None:
+    """Says to each that a resource may have changed, with turns for others where they are many."""
+    some = list(islice(news, AT_ONCE_TOLD))
+    for tell, uri in some:
         tell({"uri": uri})
     if len(some) == AT_ONCE_TOLD:
-        asyncio.get_running_loop().call_soon(tell_in_steps, tell, uris)
+        asyncio.get_running_loop().call_soon(tell_in_steps, news)
 
 
 class OneByOne:
@@ -128,7 +128,7 @@ class OneStream:
         both = self._watched.intersection(stream.wanted["resourceSubscriptions"])
         differing = [uri for uri in both if heard[uri] != successor[uri]]
         self._close(stream)
-        tell_in_steps(self._tell, iter(differing))
+        tell_in_steps(zip(repeat(self._tell), differing))
 
     def _close(self, stream: ChangeStream) -> None:
         stream.close()
@@ -144,7 +144,7 @@ class OneStream:
         heard.clear()
         heard.update(self._reported)
         if is_again:
-            tell_in_steps(self._tell, iter(uris))
+            tell_in_steps(zip(repeat(self._tell), uris))
 
     def _hear(self, heard: Counter[str], notification: Notification) -> None:
         uri = notification.params.get("uri")
@@ -165,6 +165,7 @@ MAX_WATCHED: Final = 10_000
 MAX_WATCHED_CHARS: Final = 4 * 1024 * 1024
 """Of their URIs: a stateless server gets all of them in one request, and says them again."""
 MAX_UNWATCHED: Final = 1_000
+MAX_NEWS: Final = 1_000  # updates that wait for their turn
 MAX_URI: Final = 4096
 _MAX_PARTS: Final = 64
 _BOUNDARY: Final = re.compile(r"[/?#:]")
@@ -199,6 +200,7 @@ class WatchBoard:
         self._first: dict[str, str] = {}  # URI -> the principal that wanted it first
         self._number, self._length = Counter[str](), Counter[str]()  # of what each principal wanted first
         self._members: dict[ResourceWatch, None] = {}
+        self._news: dict[str, tuple[Json, Iterator[ResourceWatch]]] = {}  # updates, with who has not heard of them yet
 
     @property
     def uris(self) -> frozenset[str]:
@@ -263,10 +265,35 @@ class WatchBoard:
     # ------------------------------------------------------------ updates
 
     def heard(self, params: Json) -> None:
+        """Where very many listen, others have their turn between them. Of updates of one resource that wait, the newest
+        counts; where too many wait, the oldest are forgotten."""
         uri = params.get("uri")
-        if isinstance(uri, str) and len(uri) <= MAX_URI:
-            for want in self._concerned(uri):
+        if not isinstance(uri, str) or len(uri) > MAX_URI:
+            return
+        concerned = self._concerned(uri)
+        if not self._news and len(concerned) <= AT_ONCE_TOLD:
+            for want in concerned:
                 want.tell(params)
+            return
+        is_idle = not self._news
+        self._news[uri] = params, iter(tuple(concerned))
+        if len(self._news) > MAX_NEWS:
+            del self._news[next(iter(self._news))]
+        if is_idle:
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        most = AT_ONCE_TOLD
+        while self._news and most > 0:
+            uri, (params, wants) = next(iter(self._news.items()))
+            for want in islice(wants, most):
+                most -= 1
+                if want in self._members:
+                    want.tell(params)
+            if most > 0:
+                del self._news[uri]
+        if self._news:
+            asyncio.get_running_loop().call_soon(self._go_on)
 
     def _concerned(self, uri: str) -> Collection[ResourceWatch]:
         """Whoever wants that resource, or one that it is a part of (<= 2025-11-25 and 2026-07-28 schema: it may be a
@@ -280,11 +307,8 @@ class WatchBoard:
 
     def tell_all(self) -> None:
         """Announces every watched resource: a new connection replays nothing, so each may have changed."""
-        tell_in_steps(self._tell, iter(tuple(self._wants)))
-
-    def _tell(self, params: Json) -> None:
-        for want in self._wants.get(params["uri"], ()):
-            want.tell(params)
+        uris = tuple(self._wants)
+        tell_in_steps((want.tell, uri) for uri in uris for want in tuple(self._wants.get(uri, ())))
 
 
 def _wholes(uri: str) -> Iterator[str]:
