@@ -1,5 +1,7 @@
 """One call goes to one server, discover and listen are made of all of them."""
 
+import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -7,8 +9,10 @@ from functools import partial
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from anyio.streams.memory import MemoryObjectReceiveStream
+from loop_steps import Steps
 from scripted_server import CLIENT, OTHER, Front, Scripted, tools
 
 from sluicegate import router
@@ -31,6 +35,7 @@ from sluicegate.protocol.model import (
 )
 from sluicegate.router import subscription_stream as listening
 from sluicegate.router.subscription_stream import UPDATED
+from sluicegate.runtime.loop_budget import STEP
 
 TOOLS, PROMPTS, RESOURCES = (f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
 LEGACY = replace(CLIENT, revision="2025-11-25", session="s")
@@ -468,6 +473,28 @@ async def test_a_subscription_is_judged_like_a_read_when_it_is_made_and_at_each_
         server.update("x:1")
         tell({"uri": "x:2"})
         assert await stream.next() == updated("a+x:2")
+
+
+async def test_updates_that_take_long_to_judge_are_judged_one_in_a_step() -> None:
+    server, judged, count = Scripted("a", capabilities=SUBSCRIBING), Counter[int](), 20
+
+    def slow(key: str, own: str) -> bool:
+        if own.startswith("x:late"):
+            time.sleep(2 * STEP)
+            judged.update([steps.now])
+        return True  # hidden, so that nothing is sent, which would end the step
+
+    async with Front(server, hide=lambda key, own: own != "*" and own != "x:1" and slow(key, own)) as front:
+        async with listen(front, single("a+x:1")) as stream:
+            await acknowledged(stream)
+            steps = Steps()
+            for number in range(count):
+                server.told[0][1]({"uri": f"x:late{number}"})
+            with anyio.fail_after(60):
+                while judged.total() < count:
+                    await anyio.lowlevel.checkpoint()
+            steps.stop()
+    assert max(judged.values()) == 1
 
 
 async def test_what_a_server_refuses_is_said_in_the_acknowledgement_with_its_reason() -> None:

@@ -84,6 +84,7 @@ _NO_UTF8 = deferred_pattern("[\udc80-\udcff]")
 _QUERY_OR_FRAGMENT = deferred_pattern(r"[?#]")
 _MAX_DECODINGS: Final = 3
 _MAX_MARKS: Final = 30
+_MAX_ODD: Final = 64
 _MARKS_OF_NO_CLASS: Final = frozenset("\u0344\u0f73\u0f75\u0f81\uff9e\uff9f")  # until they are decomposed
 # WHATWG URL parsers drop tabs and line breaks anywhere and controls and spaces at both ends: ".\t." is "..".
 _DROPPED = deferred_pattern(r"[\x00-\x1f\x7f]|\A | \Z")
@@ -210,14 +211,17 @@ def _places(authority: str, default: str) -> list[str]:
 
 
 def is_judged_quickly(uri: str) -> bool:
-    """Whether `decodings` takes no longer than its length says: `normalize` takes the square of a run of marks. Texts
-    have at most 30 in a row (UAX #15, Stream-Safe Text Format)."""
-    for _ in range(_MAX_DECODINGS + 1):
-        if not uri.isascii() and _has_long_marks(uri):
+    """Whether `decodings` takes about as long as its length says. `normalize` takes the square of a run of marks: texts
+    have at most 30 in a row (UAX #15, Stream-Safe Text Format). Bytes that are no UTF-8, and what is encoded twice,
+    make several texts of one."""
+    for times in range(_MAX_DECODINGS + 1):
+        if not uri.isascii() and (_has_long_marks(uri) or len(_NO_UTF8.findall(uri)) > _MAX_ODD):
+            return False
+        if times and uri.count("%") > _MAX_ODD:
             return False
         if "%" not in uri:
             return True
-        uri = unquote(uri, errors="replace")
+        uri = unquote(uri, errors="surrogateescape")
     return True
 
 

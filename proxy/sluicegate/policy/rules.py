@@ -8,6 +8,7 @@ says which row gave it; where the two differ nobody gets through.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from unicodedata import normalize
 
@@ -95,9 +96,11 @@ def shard(rules: Iterable[Rule], held: frozenset[str], server: str) -> RuleIndex
     return RuleIndex(rule for rule in rules if rule.sub in held and reaches(server, rule.srv, rule.effect))
 
 
+@lru_cache(16)  # a URI is judged for many listeners at about the same time
 def _other_uris(uri: str) -> list[str]:
     """What else a server may take the URI for: it decodes, and then reads what it has got."""
-    read = (*decodings(uri), *decodings(without_query(uri)))  # what is behind the path may be no text
+    bare = without_query(uri)
+    read = (*decodings(uri), *(decodings(bare) if bare != uri else ()))  # what is behind the path may be no text
     found = dict.fromkeys(other for one in dict.fromkeys(read) for other in (one, *readings(one)))
     return [f"res:{other}" for other in found if other != uri]
 
@@ -145,7 +148,7 @@ class Matches:
 
 _LOCAL: Final = "local"
 _OTHER_URI: Final = "a row is about another spelling of this URI"
-_MARKS: Final = "it has more combining marks in a row than a text has"
+_MARKS: Final = "it has more marks in a row, odd bytes or double encoding than can be judged"
 
 
 class PolicyRules:

@@ -47,6 +47,7 @@ from sluicegate.protocol.model import (
 from sluicegate.router.task_subscriptions import MAX_FOLLOWED, FollowedTasks, TaskSubscriptions
 from sluicegate.router.tasks import InspectState, ShownTask
 from sluicegate.router.visible_lists import ListVersions, VisibleLists
+from sluicegate.runtime.loop_budget import STEP, budget_of
 
 Decide = Callable[[Call, Target], Decision]
 
@@ -357,6 +358,7 @@ class SubscriptionStreams:
         await call.emit(acknowledgement)
         for id in stream.followed.ids:
             group.start_soon(stream.followed.follow, id)
+        took = 0.0
         async for event in events:
             method = event.notification.method
             self._reach_also(stream, event.server)
@@ -366,8 +368,14 @@ class SubscriptionStreams:
                 if (told := self._told(call, event.notification)) is not None:
                     await call.emit(replace(told, source=event.server))
             elif method == UPDATED:
-                for shown in stream.subscriptions.shown(event.server, event.notification.params["uri"]):
+                since = perf_counter()
+                news = stream.subscriptions.shown(event.server, event.notification.params["uri"])
+                took += perf_counter() - since
+                for shown in news:
                     await call.emit(replace(shown, source=event.server))
+                if took > STEP:  # a server may write what takes long to judge
+                    await budget_of(event.server).spend(perf_counter() - took)
+                    took = 0.0
             elif method in announced:
                 if await self._versions.look_again(call, event.server, method, seen):
                     await call.emit(Notification(method, {}))
