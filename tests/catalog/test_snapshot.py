@@ -1,11 +1,14 @@
 """Own items become entries: named, rewritten, looked up, and left out with a reason."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from sluicegate.catalog.list_bounds import ITEM, PIECE
 from sluicegate.catalog.snapshot import (
     MAX_DEFINITION,
+    Indexed,
     ListSection,
     ServerNaming,
     Snapshot,
@@ -13,6 +16,7 @@ from sluicegate.catalog.snapshot import (
     digest,
     from_json,
     listing,
+    listing_in_pieces,
     to_json,
 )  # fmt: skip
 from sluicegate.protocol.jsonrpc import Json
@@ -127,3 +131,30 @@ def test_a_kept_time_is_one_that_can_be_reckoned_with() -> None:
     kept["lists"]["tools/list"]["ttlMs"] = 10**400
     back = from_json(FACE, kept)
     assert back is not None and back.ttl_ms == 86_400_000
+
+
+def test_a_list_is_made_and_looked_up_in_pieces_and_its_snapshots_do_not_look_through_it_again() -> None:
+    marked = list[str]()
+    naming = replace(FACE, fingerprint=lambda item: marked.append(item["name"]) or "")
+    work, before, most = listing_in_pieces(naming, "tools/list", [{"name": f"t{n}"} for n in range(2_000)], 0), 0, 0
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            held: ListSection = done.value
+            break
+        finally:
+            most, before = max(most, len(marked) - before), len(marked)
+    assert len(marked) == 2_000 and 0 < most <= PIECE // ITEM
+    whole = assemble("github", {"capabilities": {}}, {"tools/list": held})
+    assert isinstance(held.entries, Indexed) and whole.find == held.entries.find and whole.by_own == held.entries.tools
+    plain = assemble("github", {"capabilities": {}}, {"tools/list": replace(held, entries=tuple(held.entries))})
+    assert (plain.find, plain.by_own, plain.digest) == (whole.find, whole.by_own, whole.digest)
+    held.entries.find = {}
+    assert not assemble("github", {"capabilities": {}}, {"tools/list": held}).find
+
+
+def test_a_snapshot_is_the_same_in_whatever_order_its_lists_landed() -> None:
+    assert made(tools=[{"name": "a"}], prompts=[{"name": "b"}]).digest == (
+        made(prompts=[{"name": "b"}], tools=[{"name": "a"}]).digest
+    )

@@ -1,20 +1,23 @@
 """When lists are walked, who waits for it, and which server a name or URI leads to."""
 
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import anyio
 import pytest
+from loop_steps import Steps
 from scripted_server import ALL, CLIENT, OTHER, Front, Scripted, resources
 
-from sluicegate.catalog.list_bounds import Bounds, Intake
+from sluicegate.catalog.list_bounds import ITEM, PIECE, Bounds, Intake
 from sluicegate.catalog.snapshot import ListSection
 from sluicegate.catalog_cache import cache, list_waits, list_walk, server_catalog, snapshot_store
 from sluicegate.hub import Event
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import Call, Failure, Outcome, Result, Target
+from sluicegate.protocol.pieces import in_one_step
 from sluicegate.store.memory import MemoryStore
 
 TOOLS_CHANGED = Notification("notifications/tools/list_changed", {})
@@ -83,6 +86,42 @@ async def test_scopes_are_walked_apart_and_equal_content_is_one_object() -> None
     async with Front(server) as front:
         assert await front.lists.snapshot("a", CLIENT) is await front.lists.snapshot("a", OTHER)
         assert server.count("tools/list") == 2
+
+
+async def test_a_long_list_is_made_in_steps_and_once_for_all_that_list_the_same() -> None:
+    """Threads that made one for each client and each walk held up every read and write of the loop meanwhile."""
+    server = Scripted("a", per_page=3_000, tools=[f"t{number}" for number in range(3_000)])
+    made = list[int]()  # the steps in which definitions were made
+
+    def mark(item: Json) -> str:
+        made.append(steps.now)
+        return ""
+
+    async with Front(server) as front:
+        front.lists.namings["a"] = replace(front.lists.namings["a"], fingerprint=mark)
+        steps = Steps()
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                group.start_soon(front.lists.snapshot, "a", CLIENT)
+                group.start_soon(front.lists.snapshot, "a", OTHER)
+            front.lists.changed("a", None, "tool")
+            snapshot = await front.lists.snapshot("a", CLIENT)
+            assert snapshot is not None and len(snapshot.entries("tools/list")) == 3_000
+            assert (len(made), server.count("tools/list")) == (3_000, 3), "made once, of three walks"
+            assert max(Counter(made).values()) <= PIECE // ITEM
+        steps.stop()
+
+
+async def test_a_list_that_is_other_by_a_type_alone_is_made_anew() -> None:
+    """Python takes 1 for true."""
+    server = Scripted("a", tools=["x"])
+    async with Front(server) as front:
+        for hint in (1, True, 1.0):
+            server.items["tools/list"] = [{"name": "x", "annotations": {"readOnlyHint": hint}}]
+            front.lists.changed("a", None, "tool")
+            snapshot = await front.lists.snapshot("a", CLIENT)
+            assert snapshot is not None
+            assert type(snapshot.find["tool", "a__x"].shown["annotations"]["readOnlyHint"]) is type(hint)
 
 
 async def test_undeclared_lists_are_asked_for_once_and_a_missing_method_is_an_empty_list() -> None:
@@ -305,22 +344,21 @@ async def test_last_good_snapshots_survive_a_restart_and_name_what_is_down() -> 
         assert await target(front, "tools/call", OTHER, name="a__x") is None  # never walked for that principal
 
 
-@pytest.mark.parametrize(("count", "size", "is_apart"), [(3, 30_000, True), (300, 10, True), (3, 10, False)])
-async def test_many_definitions_and_large_ones_are_made_ready_in_a_thread(
-    count: int, size: int, is_apart: bool
-) -> None:  # fmt: skip
-    threads: set[int] = set()
+async def test_large_definitions_are_made_one_in_a_step() -> None:
+    made = list[int]()  # the steps in which definitions were made
 
-    def note(item: Any) -> str:
-        threads.add(threading.get_ident())
+    def mark(item: Json) -> str:
+        made.append(steps.now)
         return ""
 
-    tools = [{"name": f"t{number}", "description": "d" * size} for number in range(count)]
+    tools = [{"name": f"t{number}", "description": "d" * PIECE} for number in range(10)]
     async with Front(Scripted("a", tools=tools)) as front:
-        front.lists.namings["a"] = replace(front.lists.namings["a"], fingerprint=note)
+        front.lists.namings["a"] = replace(front.lists.namings["a"], fingerprint=mark)
+        steps = Steps()
         snapshot = await front.lists.snapshot("a", CLIENT)
-        assert snapshot is not None and len(snapshot.entries("tools/list")) == count
-    assert threads and (threading.get_ident() not in threads) is is_apart
+        steps.stop()
+        assert snapshot is not None and len(snapshot.entries("tools/list")) == 10
+    assert len(made) == len(set(made)) == 10
 
 
 async def test_a_large_stored_list_is_read_and_written_in_threads_item_by_item() -> None:
@@ -788,13 +826,13 @@ async def test_what_is_learned_is_bounded(monkeypatch: Any) -> None:
 
 def test_a_list_in_one_page_over_the_bound_of_bytes_is_cut_there() -> None:
     page = [{"name": f"t{number}", "description": "x" * 100} for number in range(30)]
-    taken, cut = Intake(Bounds(bytes=2_000)).take(page, None)
+    taken, cut = in_one_step(Intake(Bounds(bytes=2_000)).take(page, None))
     assert 0 < len(taken) < 30 and "limits.list_bytes" in cut
 
 
 def test_cursors_count_as_bytes_of_the_list_they_lead_through() -> None:
     """Each is kept, to find one that comes twice, and may be as long as a message."""
     intake = Intake(Bounds(bytes=2_000))
-    walked = [intake.take([{"name": f"t{number}"}], f"{number}".rjust(900, "x")) for number in range(3)]
+    walked = [in_one_step(intake.take([{"name": f"t{n}"}], f"{n}".rjust(900, "x"))) for n in range(3)]
     assert [len(taken) for taken, _ in walked] == [1, 1, 1]
     assert [("limits.list_bytes" in cut) for _, cut in walked] == [False, False, True]

@@ -4,8 +4,9 @@ Pure. A server may send pages without end: the walk ends at a number of items, a
 came twice, and after so many pages in a row that add nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Final
 
 from sluicegate.protocol.jsonrpc import Malformed, dump
@@ -13,6 +14,9 @@ from sluicegate.protocol.jsonrpc import Malformed, dump
 MAX_IDLE: Final = 64
 MAX_DEFINITION: Final = 256 * 1024
 """Bytes of one definition; a larger one is not served."""
+PIECE: Final = 64 * 1024
+"""Of work on definitions, between two turns for others: their bytes, and `ITEM` for each."""
+ITEM: Final = 1024
 _NAMES: Final = ("uriTemplate", "uri", "name")
 
 
@@ -35,24 +39,36 @@ class Intake:
         self._items = self._bytes = self._idle = 0
         self._names: set[str] = set()
         self._cursors: set[str] = set()
+        self._state, self._is_exact = blake2b(digest_size=16), True
 
     @property
     def size(self) -> int:
         """Bytes of all that was looked at."""
         return self._bytes
 
-    def take(self, entries: Sequence[Any], cursor: str | None) -> tuple[Sequence[Any], str]:
+    @property
+    def digest(self) -> bytes:
+        """Equal for equal pages, to the order of keys; empty where some item has no bytes to tell it by."""
+        return self._state.digest() if self._is_exact else b""
+
+    def take(self, entries: Sequence[Any], cursor: str | None) -> Generator[None, None, tuple[Sequence[Any], str]]:
         """The items of a page that are taken, and why the walk ends here although the server has more, "" if it does
         not. `cursor` leads to the next page, None where there is none."""
+        names, done = set[str](), 0
         for number, item in enumerate(entries):
-            self._bytes += _size(item)
+            size = self._count(item)
+            self._bytes += size
+            if (name := _name(item)) is not None:
+                names.add(name)
+            if (done := done + size + ITEM) >= PIECE:
+                done = 0
+                yield
             if self._bytes > self._bounds.bytes:
                 return entries[:number], f"the rest after {self._bounds.bytes} bytes (limits.list_bytes)"
         room = self._bounds.items - self._items
         self._items += min(room, len(entries))
         if len(entries) > room or (len(entries) == room and cursor is not None):
             return entries[:room], f"the rest after {self._bounds.items} items (limits.list_items)"
-        names = {name for item in entries if (name := _name(item)) is not None}
         self._idle = self._idle + 1 if names <= self._names else 0
         self._names |= names
         if cursor is None:
@@ -65,14 +81,17 @@ class Intake:
         self._cursors.add(cursor)
         return entries, f"the rest after {MAX_IDLE} pages in a row with nothing new" if self._idle >= MAX_IDLE else ""
 
+    def _count(self, item: Any) -> int:
+        """Its bytes, which the digest is of."""
+        try:
+            data = dump(item)
+        except Malformed:  # is not served, and must not be a way around the bound
+            self._is_exact = False
+            return MAX_DEFINITION
+        self._state.update(data + b"\0")  # which stands in no JSON
+        return len(data)
+
 
 def _name(item: Any) -> str | None:
     names = (item.get(key) for key in _NAMES) if isinstance(item, dict) else ()
     return next((name for name in names if isinstance(name, str)), None)
-
-
-def _size(item: Any) -> int:
-    try:
-        return len(dump(item))
-    except Malformed:  # is not served, and must not be a way around the bound
-        return MAX_DEFINITION

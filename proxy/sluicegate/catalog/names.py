@@ -6,11 +6,13 @@ in whatever order servers come up: no table of names taken decides anything.
 """
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Final
+
+from sluicegate.protocol.pieces import in_one_step
 
 SEPARATOR: Final = "__"
 # Model APIs take ^[a-zA-Z0-9_-]{1,64}$, narrower than what MCP allows in a name (2025-11-25 server/tools#tool-names).
@@ -21,6 +23,7 @@ SHORTEST_LIMIT: Final = 30
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 _LIKE_SUFFIX = re.compile(r"_[0-9A-Fa-f]{6}\Z")
 _SUFFIX_CHARS = 7
+_PIECE: Final = 500  # names
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,13 @@ def _bytes(name: str) -> bytes:
 def publish(
     server_key: str, prefix: str, own_names: Iterable[str], max_chars: int, reserved: Container[str] = ()
 ) -> Naming:
+    """All names in one step."""
+    return in_one_step(publish_in_pieces(server_key, prefix, own_names, max_chars, reserved))
+
+
+def publish_in_pieces(
+    server_key: str, prefix: str, own_names: Iterable[str], max_chars: int, reserved: Container[str] = ()
+) -> Generator[None, None, Naming]:
     """The public names of one server's tools (or prompts), whatever their order and however often each is listed.
 
     Refused are names with a lone surrogate (no JSON encoder can say them back to the server) and, of two own
@@ -70,7 +80,9 @@ def publish(
     public: dict[str, str] = {}
     own: dict[str, str] = {}
     refused: list[str] = []
-    for name in sorted(set(own_names), key=_bytes):
+    for number, name in enumerate(sorted(set(own_names), key=_bytes)):
+        if number % _PIECE == _PIECE - 1:
+            yield
         shown = public_name(server_key, prefix, name, max_chars, reserved)
         if shown in own or not _is_unicode(name):
             refused.append(name)

@@ -5,18 +5,19 @@ says why. Knows nothing of clients, policy or time. Snapshots of equal content h
 keeps them can keep one.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Final
 
 from sluicegate.catalog import names, uri_fields
-from sluicegate.catalog.list_bounds import MAX_DEFINITION
+from sluicegate.catalog.list_bounds import ITEM, MAX_DEFINITION, PIECE
 from sluicegate.catalog.uris import Rewriting
 from sluicegate.protocol.jsonrpc import Json, Malformed, dump, inside
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Kind, Target
 from sluicegate.protocol.modern_server import time_to_live
+from sluicegate.protocol.pieces import in_one_step
 from sluicegate.protocol.shape import Shape
 
 # Resources are not held: there may be a million, and each can be asked for by its URI.
@@ -24,6 +25,7 @@ KINDS: Final[Mapping[str, Kind]] = {method: one.kind for method, one in LISTS.it
 """The lists that are held, and what their items are. `resources/list` may be endless and is not among them."""
 
 MAX_NAME: Final = 512
+_ENTRIES: Final = 500  # that are looked through in one piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,32 @@ class Entry:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+class Indexed(tuple[Entry, ...]):
+    """The entries of one list, and what is looked up in them, made once for all snapshots that they are part of."""
+
+    digest: bytes
+    find: Mapping[tuple[Kind, str], Entry]
+    tools: Mapping[str, Entry]
+    has_app: bool
+
+    @classmethod
+    def made(cls, entries: Iterable[Entry]) -> Generator[None, None, "Indexed"]:
+        """In pieces of `_ENTRIES`."""
+        made, state = cls(entries), blake2b(digest_size=16)
+        find, tools, has_app = dict[tuple[Kind, str], Entry](), dict[str, Entry](), False
+        for number, entry in enumerate(made):
+            state.update(entry.digest)
+            find[entry.target.kind, entry.target.public] = entry
+            if entry.target.kind == "tool":
+                tools[entry.target.own] = entry
+                has_app = has_app or _is_app(entry.target.item)
+            if number % _ENTRIES == _ENTRIES - 1:
+                yield
+        made.digest, made.find, made.tools, made.has_app = state.digest(), find, tools, has_app
+        return made
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class ListSection:
     """One list of one server. `left_out` says in words what is not served and why; `cut` is that part of it which says
     where the list was cut."""
@@ -72,7 +99,7 @@ class ListSection:
 
     @property
     def digest(self) -> bytes:
-        return digest(self.entries)
+        return self.entries.digest if isinstance(self.entries, Indexed) else digest(self.entries)
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -117,24 +144,42 @@ def digest(entries: Iterable[Entry]) -> bytes:
 def listing(
     naming: ServerNaming, method: str, items: Iterable[Any], ttl_ms: int, cut: tuple[str, ...] = ()
 ) -> ListSection:
+    """All of it in one step."""
+    return in_one_step(listing_in_pieces(naming, method, items, ttl_ms, cut))
+
+
+def listing_in_pieces(
+    naming: ServerNaming, method: str, items: Iterable[Any], ttl_ms: int, cut: tuple[str, ...] = ()
+) -> Generator[None, None, ListSection]:
     """The list as it is served: in the server's order, each name once (the first of equals wins)."""
     key = "uriTemplate" if KINDS[method] == "res" else "name"
     out = list(cut)
     sound: dict[str, tuple[Json, bytes]] = {}
+    done = 0
     for item in items:
+        if done >= PIECE:
+            done = 0
+            yield
         data = _encoded(item, key)
+        done += ITEM // 4 + (len(data) if isinstance(data, bytes) else 0)
         if isinstance(data, str):
             out.append(f"{method}: {_label(item, key)}: {data}")
         elif item[key] in sound:
             out.append(f"{method}: {_label(item, key)}: listed twice, the first is served")
         else:
             sound[item[key]] = (item, data)
-    public = _public(naming, method, sound)
+    public = yield from _public(naming, method, sound)
     out += [f"{method}: {own[:80]!r}: its public name is taken by another" for own in sound if own not in public]
-    entries = (
-        _entry(naming, method, own, public[own], item, data) for own, (item, data) in sound.items() if own in public
-    )
-    return ListSection(method, tuple(entries), ttl_ms, tuple(out), cut)
+    yield
+    entries = list[Entry]()
+    for own, (item, data) in sound.items():
+        if own in public:
+            entries.append(_entry(naming, method, own, public[own], item, data))
+            if (done := done + len(data) + ITEM) >= PIECE:
+                done = 0
+                yield
+    indexed = yield from Indexed.made(entries)
+    return ListSection(method, indexed, ttl_ms, tuple(out), cut)
 
 
 def _encoded(item: Any, key: str) -> bytes | str:
@@ -156,14 +201,15 @@ def _label(item: Any, key: str) -> str:
     return f"{own!r:.80}"
 
 
-def _public(naming: ServerNaming, method: str, own: Iterable[str]) -> Mapping[str, str]:
+def _public(naming: ServerNaming, method: str, own: Iterable[str]) -> Generator[None, None, Mapping[str, str]]:
     kind = KINDS[method]
     if kind == "res":
         return {uri: naming.uris.public(uri) for uri in own if not naming.uris.is_of_another(uri)}
     reserved = naming.reserved if kind == "tool" else ()
     called = _called(naming, kind, own)
-    public = names.publish(naming.server, naming.prefix, called, naming.names_max, reserved).public
-    return {own: public[name] for name, own in called.items() if name in public}
+    yield
+    named = yield from names.publish_in_pieces(naming.server, naming.prefix, called, naming.names_max, reserved)
+    return {own: named.public[name] for name, own in called.items() if name in named.public}
 
 
 def _called(naming: ServerNaming, kind: Kind, own: Iterable[str]) -> dict[str, str]:
@@ -195,22 +241,30 @@ def _entry(naming: ServerNaming, method: str, own: str, public: str, item: Json,
 
 def assemble(server: str, about: Json, listings: Mapping[str, ListSection]) -> Snapshot:
     """One snapshot out of the lists that are known so far; a list that is not among them is empty."""
-    entries = [entry for held in listings.values() for entry in held.entries]
-    tools = [entry for entry in entries if entry.target.kind == "tool"]
+    listings = {method: listings[method] for method in KINDS if method in listings}  # in whatever order they landed
+    parts = {method: _indexed(held.entries) for method, held in listings.items()}
+    find, tools = dict[tuple[Kind, str], Entry](), dict[str, Entry]()
+    for part in parts.values():
+        find |= part.find
+        tools |= part.tools
     ttl_ms = min((held.ttl_ms for held in listings.values()), default=0)
     state = blake2b(dump([server, about, ttl_ms, [[m, held.ttl_ms, held.left_out] for m, held in listings.items()]]))
-    for held in listings.values():
-        state.update(held.digest)
+    for part in parts.values():
+        state.update(part.digest)
     return Snapshot(
         server=server,
         about=about,
         listings=listings,
         digest=state.digest(),
         ttl_ms=ttl_ms,
-        find={(entry.target.kind, entry.target.public): entry for entry in entries},
-        by_own={entry.target.own: entry for entry in tools},
-        has_app=any(_is_app(entry.target.item) for entry in tools),
+        find=find,
+        by_own=tools,
+        has_app=any(part.has_app for part in parts.values()),
     )
+
+
+def _indexed(entries: tuple[Entry, ...]) -> Indexed:
+    return entries if isinstance(entries, Indexed) else in_one_step(Indexed.made(entries))
 
 
 def without(whole: Snapshot, withheld: Collection[tuple[str, str]], instructions: bool = False) -> Snapshot:

@@ -11,17 +11,16 @@ list timeout, and for a server of which a stored list has its name, as long as t
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from weakref import WeakValueDictionary
 
 import anyio
 
 from sluicegate.catalog.list_bounds import DEFAULT_BOUNDS, Bounds
-from sluicegate.catalog.snapshot import KINDS, Entry, ListSection, ServerNaming, Snapshot, assemble, listing
+from sluicegate.catalog.snapshot import KINDS, Entry, ListSection, ServerNaming, Snapshot, assemble, listing_in_pieces
 from sluicegate.catalog_cache import list_waits, pin_store
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, instructions_of
 from sluicegate.catalog_cache.lent_lists import LentLists
@@ -35,6 +34,7 @@ from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Client, Era, Kind, McpServer, Target
 from sluicegate.protocol.shape import Shape
+from sluicegate.runtime.loop_budget import budget_of
 from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
 
@@ -50,6 +50,10 @@ REVALIDATE: Final = 5.0
 # What a list_changed notification says about the lists that are held. Resources are not, but their templates are.
 HELD: Final[Mapping[str, str]] = {LISTS[method].changed: method for method in KINDS}
 LIST_OF: Final[Mapping[Kind, str]] = {kind: method for method, kind in KINDS.items()}
+
+Source = tuple[str, int, bytes, str]  # of a list: its method, its time to live, a digest of the items, where it was cut
+Sections = WeakValueDictionary[Source, ListSection]
+"""Of one server, by what they were made of: each is made once, however many scopes list the same, however often."""
 
 Use = Literal["greeting", "list", "call"]
 
@@ -102,6 +106,7 @@ class CatalogCache:
         self.namings = {key: self._naming(key) for key in servers}
         self._catalogs: dict[str, dict[str, ServerCatalog]] = {key: {} for key in servers}
         self._shared: WeakValueDictionary[bytes, Snapshot] = WeakValueDictionary()
+        self._sections: dict[str, Sections] = {}
         self._watchers: dict[object, Client] = {}
         self._news: dict[str, dict[str | None, set[str]]] = {key: {} for key in servers}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -141,6 +146,7 @@ class CatalogCache:
                 timer.cancel()
         self._catalogs[server_key], self._news[server_key] = {}, {}
         self._abouts.forget(server_key)
+        self._sections.pop(server_key, None)  # the names in them were given by other settings
         self._lent.forget(server_key)
         self.starts.forget(server_key)
         return catalogs
@@ -370,31 +376,48 @@ class CatalogCache:
 
     async def _walk_list(self, catalog: ServerCatalog, client: Client, about: Json, method: str) -> bool:
         """A list whose capability is not declared is empty. One that fails midway stays what it was."""
-        landed, size = ListSection(method), 0
+        landed, source, size = ListSection(method), (method, 0, b"", ""), 0
         if LISTS[method].capability in about["capabilities"]:
             walked = await walk(catalog.server, client, method, self.settings.list_timeout, self.settings.bounds)
             if walked is None:
                 return False
-            cut = (f"{method}: {walked.cut}",) if walked.cut else ()
-            make = partial(listing, self.namings[catalog.server.key], method, walked.items, walked.ttl_ms, cut)
             size = walked.size
-            landed = await pin_store.apart(len(walked.items), size, make)
+            budget = budget_of(catalog.server.key)
+            is_large = len(walked.items) > pin_store.LARGE or size > pin_store.LARGE_BYTES
+            do = budget.large if is_large else budget.in_pieces
+            source = (method, walked.ttl_ms, walked.digest, walked.cut)
+            landed = await do(self._made(catalog.server.key, source, walked.items))
         earlier = catalog.whole.listings if catalog.whole else {}
         if method not in earlier or earlier[method].left_out != landed.left_out:
             _tell_left_out(catalog.server.key, method, landed.left_out)
-        found = await pin_store.apart(len(landed.entries), size, _found, landed)
-        await self._pins.meet(catalog.server.key, catalog.era, catalog.capabilities, KINDS[method], found, size)
+        if self._pins.is_pinned(catalog.server.key):
+            found = await pin_store.apart(len(landed.entries), size, _found, landed)
+            await self._pins.meet(catalog.server.key, catalog.era, catalog.capabilities, KINDS[method], found, size)
         earlier = catalog.whole.listings if catalog.whole else {}
-        self._land(catalog, assemble(catalog.server.key, about, {**earlier, method: landed}))
+        whole = self._land(catalog, assemble(catalog.server.key, about, {**earlier, method: landed}))
+        self._sections.setdefault(catalog.server.key, Sections())[source] = whole.listings[method]
         catalog.recalled.discard(method)
         if method not in catalog.changed:
             catalog.stale.discard(method)
         return True
 
-    def _land(self, catalog: ServerCatalog, whole: Snapshot) -> None:
+    def _made(self, server_key: str, source: Source, items: Sequence[Any]) -> Generator[None, None, ListSection]:
+        """The list of these items: the one that is there, if one was made of the same. A thread that makes it would
+        hold up each read and write of the loop."""
+        method, ttl_ms, mark, cut = source
+        sections = self._sections.setdefault(server_key, Sections())
+        landed = sections.get(source) if mark else None
+        if landed is None:
+            why = (f"{method}: {cut}",) if cut else ()
+            landed = yield from listing_in_pieces(self.namings[server_key], method, items, ttl_ms, why)
+            sections[source] = landed
+        return landed
+
+    def _land(self, catalog: ServerCatalog, whole: Snapshot) -> Snapshot:
         """Snapshots of equal content are one object, however many scopes hold it."""
         catalog.whole = self._shared.setdefault(whole.digest, whole)
         catalog.snapshot = self._served(catalog, catalog.whole)
+        return catalog.whole
 
     def _served(self, catalog: ServerCatalog, whole: Snapshot) -> Snapshot:
         served = self._pins.serve(catalog.server.key, catalog.era, catalog.capabilities, whole)

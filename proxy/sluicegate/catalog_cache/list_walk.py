@@ -16,6 +16,7 @@ from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Client, Failure, McpServer, Outcome, Result
 from sluicegate.protocol.modern_server import time_to_live
+from sluicegate.runtime.loop_budget import budget_of
 
 UNDECLARED_TIME: Final = 1.5  # seconds for an answer from a server that may not know the question
 TRIES: Final = 3  # of a question that it does not answer, one with each walk
@@ -70,12 +71,13 @@ def _is_final(outcome: Outcome | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """`cut` says why the walk ended before the server's list did, "" if it did not. `size` is about how many bytes the
-    items have."""
+    """`cut` says why the walk ended before the server's list did, "" if it did not. `digest` is equal for equal items,
+    and empty where they cannot be told apart by it. `size` is about how many bytes the items have."""
 
     items: tuple[Any, ...]
     ttl_ms: int
     cut: str = ""
+    digest: bytes = b""
     size: int = 0
 
 
@@ -112,10 +114,10 @@ async def _pages(server: McpServer, client: Client, method: str, bounds: Bounds)
             return None
         ttls.append(time_to_live(outcome.value))
         cursor = next_cursor(outcome.value)
-        taken, cut = intake.take(entries, cursor)
+        taken, cut = await budget_of(server.key).in_pieces(intake.take(entries, cursor))
         items += taken
         if cursor is None or cut:
-            return Walked(tuple(items), min(ttls), cut, intake.size)
+            return Walked(tuple(items), min(ttls), cut, intake.digest, intake.size)
         params = {"cursor": cursor}
 
 

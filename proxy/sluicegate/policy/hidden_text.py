@@ -8,11 +8,10 @@ where those stand, they are not meant.
 import json
 import re
 from collections.abc import Generator, Iterable, Iterator
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from sluicegate.deferred import deferred_pattern
-
-T = TypeVar("T")
+from sluicegate.protocol.pieces import in_one_step
 
 Kind = Literal["terminal", "tags", "bidi", "invisible"]
 
@@ -143,17 +142,7 @@ def clean(value: Any, found: set[str]) -> Any:
     values are plain as a whole, and are looked at as one text."""
     if is_plain(text_of(value)):
         return value
-    return _whole(clean_in_pieces(value, found))
-
-
-def _whole(work: Generator[None, None, T]) -> T:
-    """What the work returns, without a turn for others."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as done:
-            value: T = done.value
-            return value
+    return in_one_step(clean_in_pieces(value, found))
 
 
 def text_of(value: Any) -> str:
@@ -312,12 +301,12 @@ def _tag_cut(text: str, at: int) -> int:
 def flags(definition: Any) -> list[str]:
     """What is wrong in a definition, as `KIND at PLACE`, the first `MAX_FLAGS` of it: for a report and for the person
     who accepts it. A definition is never altered: what a client sees is what was accepted."""
-    return _whole(_flags(definition))
+    return in_one_step(_flags(definition))
 
 
 def flags_in(canonical: str) -> list[str]:
     """The same of a definition's canonical text, where all of it would be an escape: most texts need no look."""
-    return _whole(flags_in_pieces(canonical))
+    return in_one_step(flags_in_pieces(canonical))
 
 
 def flags_in_pieces(canonical: str) -> Generator[None, None, list[str]]:

@@ -41,6 +41,7 @@ from sluicegate.protocol.model import (
 )
 from sluicegate.protocol.modern_server import Annotations
 from sluicegate.protocol.revisions import REVISIONS
+from sluicegate.runtime.loop_budget import budget_of
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +202,8 @@ class ModernConnection(ServerConnection):
                 listed = dialect.complete("tools/list", answer)
                 tools, further = listed.get("tools"), listed.get("nextCursor")
                 cursor = further if isinstance(further, str) else None
-                taken, cut = intake.take(tools if isinstance(tools, list) else (), cursor)
+                taking = intake.take(tools if isinstance(tools, list) else (), cursor)
+                taken, cut = await budget_of(self.settings.key).in_pieces(taking)
                 found = next((tool for tool in taken if isinstance(tool, dict) and tool.get("name") == name), None)
                 if found is not None or cut or cursor is None:
                     return found
