@@ -18,8 +18,8 @@ def of(one: Replicas) -> dict[str, float]:
     return {name: value for name, _, value in one.samples()}
 
 
-def rows(*those: Replicas) -> dict[str, bytes]:
-    return {one.name: dump(one.row()) for one in those}
+def rows(*those: Replicas) -> list[bytes]:
+    return [dump(one.row()) for one in those]
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ async def test_a_log_that_no_living_replica_writes_is_named(pair: tuple[Replicas
     await here.look(store)
     assert of(here)["sluice_fleet_silent_logs"] == 2
     older = {key: value for key, value in there.row().items() if key not in ("log", "policy")}
-    here.take({"a": dump(here.row()), "b": dump(older)})
+    here.take([dump(here.row()), dump(older)])
     await here.look(store)
     assert of(here)["sluice_fleet_silent_logs"] == 0, "an older version does not say which log it writes"
     assert of(here)["sluice_fleet_revisions"] == 1
@@ -112,11 +112,11 @@ def test_what_others_have_to_read_is_sealed_with_the_newest_key_that_all_of_them
     here.take(rows(here, third))
     assert ring.newest_id == new.newest_id
     older = {key: value for key, value in there.row().items() if key != "keys"}
-    here.take({"a": dump(here.row()), "b": dump(older)})
+    here.take([dump(here.row()), dump(older)])
     assert ring.newest_id == newer.newest_id, "one of an older version does not say which keys it has"
     here.take(rows(here, third, one("d", odd)))
     assert here.foreign == ["seal"] and ring.newest_id == newer.newest_id
-    here.take({"b": dump({**there.row(), "keys": {"seal": 7}}), "c": dump({**third.row(), "keys": []})})
+    here.take([dump({**there.row(), "keys": {"seal": 7}}), dump({**third.row(), "keys": []})])
     assert here.foreign == [] and ring.newest_id == newer.newest_id
 
 

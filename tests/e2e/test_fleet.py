@@ -15,6 +15,7 @@ from socket import create_connection, socket
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 from authority import issue
 from database_bed import ROWS, Json, api, approve, command, database, machine, seen, settings
@@ -25,6 +26,7 @@ from peers.debian import provide
 from peers.fleet import free_port, peers, task_server
 from peers.postgres import Cluster, postgres
 from policy_bed import Bed, bearer, bed, reason
+from waiting import until_so
 
 __all__ = ["database", "peers"]
 ASKING = str(Path(__file__).with_name("asking_server.py"))
@@ -450,6 +452,31 @@ def test_plain_calls_ask_the_database_nothing(tmp_path: Path) -> None:
             took = time.monotonic() - began
             assert seen(at) == ["look"] * calls
     assert grown and max(grown.values()) < calls / 2 + looks * took, max(grown, key=lambda query: grown[query])
+
+
+def test_an_idle_replica_asks_the_database_one_statement_a_second(tmp_path: Path) -> None:
+    """And every ten seconds some more, to find out whether it could write."""
+    count = """
+        SELECT coalesce(sum(calls) FILTER (WHERE query LIKE '%hash_record_extended%'), 0)::int, sum(calls)::int
+        FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat_statements%'
+    """
+    with postgres("fsync=off", "shared_preload_libraries=pg_stat_statements") as own:
+        own.ask("CREATE EXTENSION pg_stat_statements")
+
+        with replica(tmp_path, "a", own.url), psycopg.connect(own.url, autocommit=True) as asking:
+
+            def counted() -> tuple[int, int]:
+                ((made, all),) = asking.execute(count)
+                return made, all
+
+            until_so(lambda: counted()[0] >= 3)
+            for _ in range(3):  # a machine that is busy for a while may cost a window
+                made, before = counted()
+                until_so(lambda made=made: counted()[0] >= made + 6)  # type: ignore[misc]
+                grown = counted()[1] - before
+                if grown < 16:
+                    break
+            assert grown < 16, f"{grown} statements with 6 polls"
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

@@ -33,6 +33,7 @@ from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.methods import JUDGED_BY_NAME
 from sluicegate.protocol.model import Call, Client, Target
 from sluicegate.store import Store
+from sluicegate.store.watch import Watch
 
 PageLink = Callable[[Approval], str]
 """Makes the link to the page of an approval; empty where there is no page."""
@@ -40,7 +41,7 @@ PageLink = Callable[[Approval], str]
 
 def open_queue(
     config: Config, judges: PolicyService, store: Store, audit: AuditLog | None, partition: WorkerPartition = WHOLE,
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[], float] = time.time, watch: Watch | None = None,
 ) -> ApprovalQueue:  # fmt: skip
     """The queue over this store. It goes by the config in force from now on."""
 
@@ -63,6 +64,7 @@ def open_queue(
         setup_of=lambda server: setups.get(server, ""),
         may_call=partial(_may_call, judges),
         is_told=partial(_is_told, judges),
+        watch=watch or Watch(),
     )
     queue = ApprovalQueue(store, settings.approvals(config), deps, clock)
 

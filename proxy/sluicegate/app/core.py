@@ -142,7 +142,9 @@ async def core(
     async with AsyncExitStack() as stack:
         services = await stack.enter_async_context(open_services(config, file, transport, partition, told))
         behind = await stack.enter_async_context(open_backends(services, transport))
-        queue = open_queue(config, services.judging, services.store, services.audit, partition, services.clock)
+        queue = open_queue(
+            config, services.judging, services.store, services.audit, partition, services.clock, services.watch
+        )
         page_link = Late[PageLink](lambda approval: "")
         services.metrics.watch(partial(approvals.samples, queue))
         queue.watchers.append(partial(approvals.time_waits, services.metrics.waited, services.clock))

@@ -27,6 +27,7 @@ from sluicegate.metrics import Sample
 from sluicegate.protocol.jsonrpc import Json, dump
 from sluicegate.store import Store, StoreFailed, Write
 from sluicegate.store.keys import KeyRing, Sealer
+from sluicegate.store.watch import Polled, Polls, Watch
 
 LEASE: Final = "lease/sluice"
 REPLICA: Final = "replica/"
@@ -37,10 +38,11 @@ LASTS: Final = 10.0
 BEAT: Final = 1.0
 CONFIRM_WITHIN: Final = 12.0
 LOOK_EVERY: Final = 5.0
-"""Seconds until the store's clock and the list of all audit logs are looked at again."""
+"""Seconds until the list of all audit logs, and of those that may still serve, is read again if it has changed."""
 _SKEWED: Final = 1.0
 _PROMPT: Final = 0.5  # seconds
 _DIFFER_FOR: Final = 60.0
+_PATIENCE: Final = 1.5  # seconds
 AGREED_WITHIN: Final = 5
 """Beats that a replica waits at its start for those that live, for one of them may be dead."""
 _SEEN_FOR: Final = 24 * 3600.0  # of one that never stops serving
@@ -75,7 +77,8 @@ class Replicas:
         self._policies: set[str] = set()
         self._agreed = time.monotonic()
         self._ahead, self._is_timed = time.time() - time.monotonic(), False
-        self._silent: list[str] = []
+        self._writers: set[str] = set()
+        self.watch = Watch(_PATIENCE)
         self.shares = ConcurrencyShares(self.mark)
         self.count, self.place = 1, 0
         """How many live, and where this one stands among them, from 0."""
@@ -83,11 +86,16 @@ class Replicas:
     def learned(self, revoked: int, blocks: str, policy: str, since: float) -> None:
         """All keys that were revoked before that moment of the monotonic clock are refused here from now on, and the
         blocks of this version and the policy of this revision are in force."""
-        self._knows, self._blocks, self._policy, self._heard = revoked, blocks, policy, since
+        self._knows, self._blocks = revoked, blocks
+        self.heard(policy, since)
 
-    def take(self, rows: Mapping[str, bytes]) -> None:
+    def heard(self, policy: str, since: float) -> None:
+        """Nothing of that has changed before that moment."""
+        self._policy, self._heard = policy, since
+
+    def take(self, rows: Iterable[bytes]) -> None:
         """What the store has of all of them, by now."""
-        found = {f"{row['name']}.{row['start']}.": row for row in _read(rows.values())}
+        found = {f"{row['name']}.{row['start']}.": row for row in _read(rows)}
         found.pop(self.mark, None)
         found = self._found = {**self._known(found), **found}
         self._urls = {mark: row["url"] for mark, row in found.items() if isinstance(row["url"], str)}
@@ -122,14 +130,30 @@ class Replicas:
     async def look(self, store: Store) -> None:
         """At what changes seldom. Raises `StoreFailed`."""
         before = time.monotonic()
-        there = await store.now()
+        self._time(await store.now(), before)
+        await self.look_around(store)
+
+    def _time(self, there: float, before: float) -> None:
+        """What the store's time was, some time after this moment of the monotonic clock."""
         after = time.monotonic()
         if after - before < _PROMPT or not self._is_timed:  # one that waited for a connection says little of the time
             self._ahead, self._is_timed = there - (before + after) / 2, True
+
+    def told(self, polled: Polled, since: float) -> None:
+        """The answer to what was asked at this moment of the monotonic clock."""
+        self._time(polled.now, since)
+        self.watch.tell(polled.marks, since)
+
+    async def look_around(self, store: Store) -> None:
+        """At those that may still serve, and at the audit logs of all. Raises `StoreFailed`."""
         await self.look_back(store)
         heads = audit_heads.read((await store.scan(audit_heads.HEADS)).values())
+        self._writers = {head.writer for head in heads}
+
+    @property
+    def _silent(self) -> list[str]:
         unknown = "" in self._logs  # one of an older version does not say which log it writes
-        self._silent = [] if unknown else sorted({head.writer for head in heads}.difference(self._logs))
+        return [] if unknown else sorted(self._writers.difference(self._logs))
 
     async def look_back(self, store: Store) -> None:
         """At those that may still serve, although their leases are over. Raises `StoreFailed`."""
@@ -272,6 +296,8 @@ class _Lease:
         self._key = LEASE if ours is None else REPLICA + ours.name
         self._id = token_hex(8)
         self._about: Json = {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__, "id": self._id}
+        self._looked = -LOOK_EVERY
+        self._looked_at: tuple[str, ...] | None = None
         self._perhaps: list[bytes] = []
         """What may be stored there: the last row, and those since of which nobody knows whether they were written."""
 
@@ -297,7 +323,7 @@ class _Lease:
         with anyio.move_on_after(AGREED_WITHIN * BEAT):
             while not ours.shares.is_agreed:
                 await anyio.sleep(BEAT / 5)
-                ours.take(await self._store.scan(REPLICA))
+                ours.take((await self._store.scan(REPLICA)).values())
                 await self._tell()
 
     async def _taken(self) -> bytes | None:
@@ -308,7 +334,7 @@ class _Lease:
         if self._ours is not None:
             found = await self._store.get(LEASE)
             await self._ours.look_back(self._store)
-            self._ours.take(replicas)
+            self._ours.take(replicas.values())
             await self._tell()
         else:
             found = next(iter(replicas.values()), None)
@@ -317,20 +343,43 @@ class _Lease:
         return found
 
     async def renew(self) -> None:
-        looked = -LOOK_EVERY
         while True:
             await anyio.sleep(BEAT)
             with suppress(StoreFailed):
-                if not await self._write():
+                rows = await self._poll()
+                if rows is None and not await self._write():
                     log.error("another Sluice has the lease of this one, which ends")
                     os.kill(os.getpid(), signal.SIGTERM)
                     return
                 if self._ours is not None:
-                    self._ours.take(await self._store.scan(REPLICA))
+                    self._ours.take((await self._store.scan(REPLICA)).values() if rows is None else rows)
                     await self._tell()
-                    if time.monotonic() - looked >= LOOK_EVERY:
-                        await self._ours.look(self._store)
-                        looked = time.monotonic()
+                    await self._look_around(self._ours)
+
+    async def _poll(self) -> list[bytes] | None:
+        """Renews a lease that says what it has to, and asks what moved, in one. The rows of all, or None where the
+        lease has to be written. Raises `StoreFailed`."""
+        ours, row = self._ours, self._row()
+        if ours is None or not isinstance(self._store, Polls):
+            return None
+        since = time.monotonic()
+        polled = await self._store.poll(
+            (self._key, LASTS), (SEEN + ours.mark, self._seen_for(ours)), row if self._perhaps == [row] else None,
+            REPLICA, ours.watch.prefixes,
+        )
+        ours.told(polled, since)
+        return polled.rows if polled.is_renewed else None
+
+    async def _look_around(self, ours: Replicas) -> None:
+        mark = ours.watch.mark(SEEN, audit_heads.HEADS)
+        is_known = mark is not None and mark == self._looked_at
+        if not is_known and time.monotonic() - self._looked >= LOOK_EVERY:
+            await ours.look_around(self._store)
+            self._looked_at, self._looked = mark, time.monotonic()
+
+    @staticmethod
+    def _seen_for(ours: Replicas) -> float:
+        return _SEEN_FOR if ours.stale is None else ours.stale + LASTS
 
     async def end(self) -> None:
         seen = [] if self._ours is None else [Write(SEEN + self._ours.mark)]
@@ -350,8 +399,7 @@ class _Lease:
         row = self._row()
         writes = [Write(self._key, row, LASTS)]
         if self._ours is not None:
-            stale = self._ours.stale
-            writes.append(Write(SEEN + self._ours.mark, row, _SEEN_FOR if stale is None else stale + LASTS))
+            writes.append(Write(SEEN + self._ours.mark, row, self._seen_for(self._ours)))
         expected = [*self._perhaps, None]
         self._perhaps = list(dict.fromkeys([*self._perhaps, row]))
         for one in expected:

@@ -203,7 +203,8 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
     async with AsyncExitStack() as stack:
         while True:
             config = judges.config
-            pins = DefinitionPins(settings.pins(config), services.store, partial(_pin_changed, services))
+            told = partial(_pin_changed, services)
+            pins = DefinitionPins(settings.pins(config), services.store, told, watch=services.watch)
             await pins.load()
             if judges.config.servers == config.servers:  # else it was reloaded meanwhile
                 break

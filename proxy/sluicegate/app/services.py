@@ -42,6 +42,7 @@ from sluicegate.protocol.model import Call, Client, Guard, Handler, Outcome, Tar
 from sluicegate.store import Store, StoreFailed
 from sluicegate.store.keys import KeyRing, KeyUnavailable, Sealer
 from sluicegate.store.revoked import Revoked
+from sluicegate.store.watch import Watch
 
 PROBE_EVERY: Final = 0.5
 LEARN_EVERY: Final = 1.0
@@ -139,10 +140,16 @@ class PolicyService:
                 among.learned(len(found), kept.version, self.judge.revision(), since)
 
     async def follow(self, store: Store, among: Replicas | None) -> None:
+        watch, learned = Watch() if among is None else among.watch, None
         while True:
-            await anyio.sleep(LEARN_EVERY)
+            await watch.turn(LEARN_EVERY)
+            mark, since = watch.mark(state.REVOKED, blocks.BLOCKS), watch.since
+            if among is not None and mark is not None and mark == learned:
+                among.heard(self.judge.revision(), since)
+                continue
             with suppress(StoreFailed):  # it has said why; what was known stays
                 await self.learn(store, among)
+                learned = mark
 
     def look(self) -> None:
         if self.judge.check(time.time()):
@@ -423,6 +430,10 @@ class Services:
     own_pages: OwnUrls
     logins: LoginIndex
     replicas: Replicas | None
+
+    @property
+    def watch(self) -> Watch:
+        return Watch() if self.replicas is None else self.replicas.watch
 
     @property
     def clock(self) -> Callable[[], float]:

@@ -160,12 +160,12 @@ class Grants:
             if grant.id not in self._over and (why := objection(grant)):
                 self._over[grant.id] = why
 
-    async def refresh(self, objection: Callable[[Grant], str], token_end: TokenEnd) -> None:
-        """Others may have made or ended some; what is withdrawn, or whose holder has no token any more, ends now."""
+    async def refresh(self, objection: Callable[[Grant], str], token_end: TokenEnd, is_moved: bool = True) -> None:
+        """Others may have made or ended some, if the store has moved; what is withdrawn, or whose holder has no token
+        any more, ends now."""
         now = self._clock()
-        found = {raw_id.removeprefix(PREFIX): raw for raw_id, raw in (await self._store.scan(PREFIX)).items()}
-        grants = {id: grant for id, raw in found.items() if (grant := _decode(raw)) is not None}
-        self._all = {id: grant for id, grant in grants.items() if self._is_mine(grant.binding.principal)}
+        if is_moved:
+            await self._look()
         self.withdraw(objection)
         for grant in list(self._all.values()):
             if grant.id in self._over:
@@ -177,6 +177,11 @@ class Grants:
             elif grant.is_orphaned(now, token_end(grant.binding.principal, grant.binding.roles)):
                 await self._forget(grant.id)
         self._over = {id: why for id, why in self._over.items() if id in self._all}
+
+    async def _look(self) -> None:
+        found = {raw_id.removeprefix(PREFIX): raw for raw_id, raw in (await self._store.scan(PREFIX)).items()}
+        grants = {id: grant for id, raw in found.items() if (grant := _decode(raw)) is not None}
+        self._all = {id: grant for id, grant in grants.items() if self._is_mine(grant.binding.principal)}
 
     async def _forget(self, id: str) -> None:
         await self._store.delete(PREFIX + id)

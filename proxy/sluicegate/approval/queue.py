@@ -15,9 +15,9 @@ from typing import Any, Final
 import anyio.to_thread
 
 from sluicegate.approval import eligibility, presentation
-from sluicegate.approval.grants import Grant, Grants, TokenEnd
+from sluicegate.approval.grants import PREFIX, Grant, Grants, TokenEnd
 from sluicegate.approval.record import Approval, CallBinding, Vote, groups, new_id, session_mark
-from sluicegate.approval.repository import ApprovalRecords, ApprovalRepository, StoredApproval
+from sluicegate.approval.repository import OPEN, ApprovalRecords, ApprovalRepository, StoredApproval
 from sluicegate.approval.states import State
 from sluicegate.approval.vote_request import ELICITED, MAX_COMMENT, VoteRefused, VoteRequest, no_yes_of, unfit
 from sluicegate.audit.record import trace_of
@@ -26,6 +26,7 @@ from sluicegate.protocol.canonical_json import canonical_parts
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, Client, Target
 from sluicegate.store import Store, StoreFailed, Write
+from sluicegate.store.watch import Watch
 
 MAX_OPEN: Final = 10_000
 MAX_WHOLE: Final = 64 * 1024
@@ -59,6 +60,7 @@ class ApprovalDeps:
     """Whether its requester may still make such a call."""
     is_told: Callable[[Client, Approval], bool | None] = lambda who, approval: None
     """Whether whoever asks is a hook that hears of the approval; None: they are no hook."""
+    watch: Watch = field(default_factory=Watch)
 
 
 UNIDENTIFIED: Final = "it does not say which program or address its server was: an earlier version wrote it"
@@ -115,9 +117,7 @@ class ApprovalQueue:
 
     # ------------------------------------------------------------ asking
 
-    async def ask(
-        self, call: Call, binding: CallBinding, shown: Callable[[], Json]
-    ) -> Approval | VoteRefused:
+    async def ask(self, call: Call, binding: CallBinding, shown: Callable[[], Json]) -> Approval | VoteRefused:
         """The approval of this call: the one that it has, or a new one. `shown` masks the arguments, which takes up to
         300 ms for megabytes of them: a thread does that."""
         async with self._alone(f"asking {binding.principal}"):  # a client waits for its own large calls alone
@@ -199,9 +199,8 @@ class ApprovalQueue:
             replace(vote, persons=self._names(vote.persons, vote.principal, vote.roles, vote.channel not in ELICITED))
             for vote in approval.votes
         )
-        return replace(
-            approval, persons=self._names(approval.persons, asked.principal, asked.roles, False), votes=tuple(votes)
-        )
+        persons = self._names(approval.persons, asked.principal, asked.roles, False)
+        return replace(approval, persons=persons, votes=tuple(votes))
 
     def _names(self, then: tuple[str, ...], principal: str, roles: tuple[str, ...], is_admin: bool) -> tuple[str, ...]:
         who = self._deps.client_of(principal, roles, is_admin)
@@ -554,13 +553,24 @@ class ApprovalQueue:
         return {**dict.fromkeys(self.settings.profiles, 0), **waiting}
 
     async def run(self) -> None:
+        seen = None
         while True:
-            await anyio.sleep(LOOK_EVERY)
+            await self._deps.watch.turn(LOOK_EVERY)
+            mark = self._deps.watch.mark(OPEN, PREFIX)
             with suppress(StoreFailed):  # which the store says by itself
-                await self.refresh()
+                await self.refresh(mark is None or mark != seen)
+                seen = mark
 
-    async def refresh(self) -> None:
-        """What others did, and what time did."""
+    async def refresh(self, is_moved: bool = True) -> None:
+        """What others did, if the store has moved, and what time did."""
+        if is_moved:
+            await self._look()
+        for id, why in tuple(self._withdrawn.items()):
+            await self._withdraw(id, why)
+        await self._tidy()
+        await self.grants.refresh(self._objection, self._deps.token_end, is_moved)
+
+    async def _look(self) -> None:
         self._touched.clear()
         found = await self.book.opened()
         for id in (self._raw.keys() | self._open.keys()) - found.keys() - self._touched:
@@ -578,10 +588,6 @@ class ApprovalQueue:
                     self._notice(approval)
                     if earlier is None:  # of before a restart, or another process: the config may have been another
                         self._judge(approval)
-        for id, why in tuple(self._withdrawn.items()):
-            await self._withdraw(id, why)
-        await self._tidy()
-        await self.grants.refresh(self._objection, self._deps.token_end)
 
     async def _tidy(self) -> None:
         now = self.clock()

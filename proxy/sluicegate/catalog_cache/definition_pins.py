@@ -30,6 +30,7 @@ from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Era, Target
 from sluicegate.runtime.loop_budget import budget_of
 from sluicegate.store import Store, StoreFailed, Write
+from sluicegate.store.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +78,9 @@ class DefinitionPins:
 
     def __init__(
         self, servers: Mapping[str, Pinned], store: Store, on_change: OnChange = lambda event: None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.time, watch: Watch | None = None,
     ) -> None:  # fmt: skip
+        self._watch = watch or Watch()
         self._modes = {server: pinned.mode for server, pinned in servers.items() if pinned.mode != "off"}
         self._identities = {server: pinned.identity for server, pinned in servers.items()}
         self._shown = {server: pinned.shown for server, pinned in servers.items()}
@@ -348,11 +350,15 @@ class DefinitionPins:
     async def watch(self) -> None:
         """What another process on the same store accepted is in force here soon after, and what waits here is known
         there."""
+        seen = None
         while True:
-            await anyio.sleep(POLL)
+            await self._watch.turn(POLL)
+            mark = self._watch.mark(REVISION)
             with suppress(StoreFailed):  # which the store says by itself
                 await self.flush()
-                await self.refresh()
+                if mark is None or mark != seen:
+                    await self.refresh()
+                    seen = mark
 
     async def flush(self) -> None:
         """Writes down what waiting definitions became; a server that changes all the time costs no more than this."""

@@ -18,10 +18,12 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg import AsyncConnection, IsolationLevel, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.errors import Diagnostic, InsufficientPrivilege, LockNotAvailable
+from psycopg.errors import Diagnostic, InsufficientPrivilege
 
 from sluicegate.policy.leases import LeaseGrant, LeaseReport
-from sluicegate.store import StoreFailed, Write, migrations
+from sluicegate.store import StoreFailed, Write, migrations, postgres_fleet
+from sluicegate.store.postgres_fleet import LOCK, THERE, Connection, span
+from sluicegate.store.watch import Polled
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,8 @@ ANSWER_WITHIN: Final = 5.0
 """Seconds for an operation, with its wait for a connection."""
 PURGE_EVERY: Final = 60.0
 PURGE_AT_ONCE: Final = 1000
+PROVE_EVERY: Final = 10.0
+"""Seconds until a replica that has nothing to write finds out whether it could: its polls wait for no standby."""
 TRY_EVERY: Final = 2.0
 IDLE_FOR: Final = 60.0
 """Seconds. What stands between may forget a connection that is idle for longer, and tells nobody."""
@@ -53,22 +57,16 @@ _NO_RIGHTS: Final = (
     "its tables are of version {}, this Sluice needs {}, and its role may not make them: run "
     "`sluice state migrate --as ROLE` with a role that may"
 )
-# Whoever writes a key holds its lock until the commit. In the order of the locks, so that no two wait for each other.
-_LOCK: Final = """
-SELECT pg_advisory_xact_lock(of.key) FROM
-(SELECT DISTINCT hashtextextended(encode(name, 'hex'), 7410) AS key FROM unnest(%s::bytea[]) AS name ORDER BY key) AS of
-"""
-_THERE: Final = "(expires IS NULL OR expires > clock_timestamp())"
 _ENDS: Final = "clock_timestamp() + make_interval(secs => %s)"  # NULL, and so never, of no time
-_GET: Final = f"SELECT value FROM sluice_item WHERE key = %s AND {_THERE}"
-_GET_ALL: Final = f"SELECT key, value FROM sluice_item WHERE key = ANY(%s) AND {_THERE}"
+_GET: Final = f"SELECT value FROM sluice_item WHERE key = %s AND {THERE}"
+_GET_ALL: Final = f"SELECT key, value FROM sluice_item WHERE key = ANY(%s) AND {THERE}"
 _PUT: Final = f"""
 INSERT INTO sluice_item (key, value, expires) VALUES (%s, %s, {_ENDS})
 ON CONFLICT (key) DO UPDATE SET value = excluded.value, expires = excluded.expires
 """
 _DELETE: Final = "DELETE FROM sluice_item WHERE key = %s"
-_SCAN: Final = f"SELECT key, value FROM sluice_item WHERE key >= %s AND key < %s AND {_THERE} ORDER BY key"
-_EXPIRE: Final = f"UPDATE sluice_item SET expires = {_ENDS} WHERE key = %s AND {_THERE}"
+_SCAN: Final = f"SELECT key, value FROM sluice_item WHERE key >= %s AND key < %s AND {THERE} ORDER BY key"
+_EXPIRE: Final = f"UPDATE sluice_item SET expires = {_ENDS} WHERE key = %s AND {THERE}"
 _SPEND: Final = f"""
 INSERT INTO sluice_spent AS old (key, expires) VALUES (%s, coalesce({_ENDS}, 'infinity'))
 ON CONFLICT (key) DO UPDATE SET expires = excluded.expires WHERE old.expires <= clock_timestamp()
@@ -84,49 +82,6 @@ _PURGE: Final = tuple(
         ("sluice_item", "key"), ("sluice_spent", "key"), ("sluice_used", "key, step"), ("sluice_leased", "key, holder")
     )
 )  # fmt: skip
-# Counts that a failover loses let a few more pass; to wait for a standby with each of them is worth less.
-_HASTE: Final = "SELECT set_config('lock_timeout', '1s', true), set_config('synchronous_commit', 'off', true)"
-# Rates of a fleet, for what `policy.leases` says. A report that was not answered may have been counted: the total of a
-# holder says so. A holder that reports nothing for longer than its leases are good (`DOWN_AFTER`) has died.
-_SETTLE: Final = """
-WITH now AS MATERIALIZED (SELECT extract(epoch FROM clock_timestamp())::float8 AS seconds),
-asked AS (
-    SELECT one.*, now.seconds, floor(now.seconds / one.step)::bigint AS at,
-        greatest(one.total - greatest(one.base, own.total), 0) AS fresh
-    FROM now, unnest(%(key)s::bytea[], %(base)s::bigint[], %(total)s::bigint[], %(held)s::bigint[], %(want)s::bigint[],
-        %(amount)s::bigint[], %(step)s::float8[], %(steps)s::bigint[], %(is_over)s::boolean[])
-        AS one(key, base, total, held, want, amount, step, steps, is_over)
-    LEFT JOIN sluice_leased AS own ON own.key = one.key AND own.holder = %(holder)s
-),
-found AS (
-    SELECT asked.*, counted.oldest, asked.amount - asked.fresh - asked.held - counted.used - others.leased AS free
-    FROM asked, LATERAL (
-        SELECT coalesce(sum(used), 0)::bigint AS used, min(step) AS oldest FROM sluice_used
-        WHERE sluice_used.key = asked.key AND sluice_used.step >= asked.at - asked.steps
-    ) AS counted, LATERAL (
-        SELECT coalesce(sum(leased), 0)::bigint AS leased FROM sluice_leased
-        WHERE sluice_leased.key = asked.key AND holder <> %(holder)s AND expires > clock_timestamp()
-    ) AS others
-),
-settled AS (SELECT *, least(want, greatest(free, 0)) AS granted FROM found),
-counting AS (
-    INSERT INTO sluice_used AS old (key, step, used, expires)
-    SELECT key, at, fresh, clock_timestamp() + make_interval(secs => (steps + 2) * step) FROM settled WHERE fresh > 0
-    ON CONFLICT (key, step) DO UPDATE SET used = old.used + excluded.used
-),
-ending AS (
-    DELETE FROM sluice_leased USING settled
-    WHERE is_over AND sluice_leased.key = settled.key AND holder = %(holder)s
-),
-leasing AS (
-    INSERT INTO sluice_leased (key, holder, leased, total, expires)
-    SELECT key, %(holder)s, held + granted, total, clock_timestamp() + make_interval(secs => 10) FROM settled
-    WHERE NOT is_over
-    ON CONFLICT (key, holder) DO UPDATE SET leased = excluded.leased, total = excluded.total, expires = excluded.expires
-)
-SELECT key, granted, free > 0,
-    coalesce((least(oldest, CASE WHEN fresh > 0 THEN at END) + steps + 1) * step - seconds, 0) FROM settled
-"""
 _NOW: Final = "SELECT extract(epoch FROM clock_timestamp())"
 _PROBE: Final = "probe"
 # A process of the engine that waits for a lock does not notice that its client has gone. It would wait as long as a
@@ -135,10 +90,8 @@ _PATIENCE: Final = "SET LOCAL lock_timeout = '4s'"
 _REPLICATION: Final = "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit')"
 _MAY_LOSE: Final = "PostgreSQL may lose what it has confirmed when a standby takes over: {} there"
 _WHERE: Final = "PostgreSQL (state.url)"
-_LAST: Final = chr(0x10FFFF)
 _LONGEST: Final = 3e9  # seconds: what lasts longer than a century has no end
 
-Connection = AsyncConnection[tuple[Any, ...]]
 Result = TypeVar("Result")
 _Row = tuple[bytes, bytes | None, float | None]
 """A key, its value, and seconds."""
@@ -156,7 +109,7 @@ class PostgresStore:
         self._running: set[asyncio.Task[Any]] = set()
         self._background: set[asyncio.Task[None]] = set()
         self._closed = self._is_recovering = False
-        self._purged = time.monotonic()
+        self._purged = self._proved = time.monotonic()
         self.problem = self.warning = ""
 
     async def get(self, key: str) -> bytes | None:
@@ -187,7 +140,7 @@ class PostgresStore:
         async def work(connection: Connection) -> dict[str, bytes]:
             return _decoded(await (await connection.execute(_SCAN, row)).fetchall())
 
-        row = prefix.encode(), (prefix + _LAST).encode()
+        row = span(prefix)
         return await self._do(work)
 
     async def expire(self, key: str, ttl: float) -> None:
@@ -210,11 +163,22 @@ class PostgresStore:
         parts of later ones."""
         grants: list[LeaseGrant] = []
         for at in range(0, len(reports), SETTLED_AT_ONCE):
-            found = await self._do(partial(_settle, holder=holder, reports=reports[at : at + SETTLED_AT_ONCE]))
+            some = reports[at : at + SETTLED_AT_ONCE]
+            found = await self._do(partial(postgres_fleet.settle, holder=holder, reports=some))
             if found is None:  # the database is well: others have that key just now
                 raise StoreFailed("another replica settles the same rates")
             grants += found
         return grants
+
+    async def poll(
+        self, lease: tuple[str, float], seen: tuple[str, float], row: bytes | None, others: str,
+        prefixes: Sequence[str],
+    ) -> Polled:  # fmt: skip
+        if time.monotonic() - self._proved >= PROVE_EVERY:
+            self._proved = time.monotonic()
+            self._start(self._prove())
+        work = partial(postgres_fleet.poll, lease=lease, seen=seen, row=row, others=others, prefixes=prefixes)
+        return await self._do(work)
 
     async def close(self) -> None:
         """Waits for what was begun, no longer than each operation may take."""
@@ -261,7 +225,7 @@ class PostgresStore:
         except OSError as error:
             raise error if isinstance(error, StoreFailed) else self._failed(str(error)) from None
         if is_write:  # that reads succeed does not say that writes do
-            self.problem = ""
+            self.problem, self._proved = "", time.monotonic()
         return result
 
     def _failed(self, why: str) -> StoreFailed:
@@ -277,9 +241,12 @@ class PostgresStore:
         self._is_recovering = True
         while self.problem:
             await asyncio.sleep(TRY_EVERY)
-            with suppress(StoreFailed):
-                await self.put(_PROBE, b"", 60)
+            await self._prove()
         self._is_recovering = False
+
+    async def _prove(self) -> None:
+        with suppress(StoreFailed):
+            await self.put(_PROBE, b"", 60)
 
     async def _purge(self) -> None:
         for statement in _PURGE:
@@ -485,19 +452,6 @@ async def _change(connection: Connection, statement: str, row: tuple[Any, ...]) 
         return (await connection.execute(statement.encode(), row)).rowcount
 
 
-async def _settle(connection: Connection, *, holder: str, reports: Sequence[LeaseReport]) -> list[LeaseGrant] | None:
-    """None where a key is busy for longer than rates may wait."""
-    columns = dict(zip(LeaseReport._fields, map(list, zip(*reports, strict=True)), strict=True))
-    try:
-        async with connection.transaction():
-            await connection.execute(_HASTE)
-            await connection.execute(_LOCK, (columns["key"],))
-            rows = await connection.execute(_SETTLE, {**columns, "holder": holder})
-            return [LeaseGrant(*row) for row in await rows.fetchall()]
-    except LockNotAvailable:
-        return None
-
-
 def _decoded(rows: Sequence[tuple[Any, ...]]) -> dict[str, bytes]:
     try:
         return {key.decode(): value for key, value in rows}
@@ -510,7 +464,7 @@ async def _write(connection: Connection, rows: Sequence[_Row], if_found: tuple[b
     names = {name for name, _, _ in rows}
     async with connection.transaction():
         await connection.execute(_PATIENCE)
-        await connection.execute(_LOCK, ([*names, *((if_found[0],) if if_found else ())],))
+        await connection.execute(LOCK, ([*names, *((if_found[0],) if if_found else ())],))
         if if_found is not None and await _get(connection, if_found[0]) != if_found[1]:
             return False
         async with connection.pipeline():
@@ -543,7 +497,7 @@ def peek(url: str, password: str | None, prefixes: Sequence[str]) -> dict[str, b
     with _looking(url, password) as connection:
         if not _is_made(connection):
             return {}
-        bounds = [(prefix.encode(), (prefix + _LAST).encode()) for prefix in prefixes]
+        bounds = [span(prefix) for prefix in prefixes]
         return _decoded([row for bound in bounds for row in connection.execute(_SCAN, bound)])
 
 
