@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from random import Random
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 import h11
@@ -33,6 +33,8 @@ from sluicegate.runtime.spool import Spool, SpoolFull, Spools
 
 Json = dict[str, Any]
 LOOP = asyncio.new_event_loop()
+PIPELINED: Final = 8
+"""Requests that may wait for the one before: how many waited when one more came depends on how the bytes came."""
 
 # ---------------------------------------------------------------- bytes in pieces
 
@@ -57,14 +59,17 @@ async def _http1(data: bytes) -> None:
     whole = await talk([data])
     for pieces in ways(data):
         cut = await talk(pieces)
-        assert (cut.served, cut.is_over) == (whole.served, whole.is_over), (pieces, cut, whole)
+        if min(len(cut.served), len(whole.served)) > PIPELINED:  # the connection ends where too many wait at once
+            assert all(one == other for one, other in zip(cut.served, whole.served, strict=False)), (pieces, cut, whole)
+        else:
+            assert (cut.served, cut.is_over) == (whole.served, whole.is_over), (pieces, cut, whole)
     _check_requests(whole, len(data))
     _check_answers(whole)
     if whole.served:
         _check_first_request(whole, data)
         if not whole.is_over:
             thrice, joined = await talk([data] * 3, True), await talk([data * 3])  # the third is not parsed anew
-            assert thrice.served == joined.served or len(joined.served) > 8, (thrice, joined)
+            assert thrice.served == joined.served or len(joined.served) > PIPELINED, (thrice, joined)
             _check_answers(thrice)
 
 
