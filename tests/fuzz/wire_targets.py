@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from random import Random
 from typing import Any, Final
@@ -428,8 +428,11 @@ def _asked(data: bytes) -> tuple[Counter[Any], bool]:
     found, is_clear = Counter[Any](), not re.search(rb"cancelled|listen|\\u|\"(result|error)\"|\[", data)
     for line in data.split(b"\n"):
         value = attempt(lambda line=line: decode(line, 16, 200))[0] if len(line) <= 1024 else None
-        if len(line) > 1024 or value is None:
+        if len(line) > 1024:
             continue
+        if value is None:  # a number out of range is refused, and its request is told so
+            with suppress(ValueError, RecursionError):
+                value, is_clear = json.loads(line), False
         for one in value if isinstance(value, list) else [value]:
             id = one.get("id") if isinstance(one, dict) else None
             if jsonrpc.is_id(id):

@@ -94,7 +94,9 @@ class EventParser:
     def _count(self) -> None:
         is_over = self._size + self._rest > self._limit and self._rest >= len("data: ")  # of less it is not clear
         if is_over and (self._rest > self._limit or not self._is_comment_coming()):
-            self._begin_spool("".join(self._lines.buffer))
+            line = "".join(self._lines.buffer)
+            self._begin_spool(line.removeprefix(_BOM) if self._is_first else line)
+            self._is_first = False
             self._lines, self._rest, self._is_spooling = httpx_sse._decoders.SSELineDecoder(), 0, True
         size = self._size + self._rest
         self._unfinished.check(self)
