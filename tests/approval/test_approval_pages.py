@@ -3,7 +3,7 @@
 import json
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -314,6 +314,37 @@ async def test_the_large_calls_of_one_client_make_no_other_wait_for_all_of_them(
             await anyio.wait_all_tasks_blocked()
             is_let.set()
     assert order.index("bob") == 1, order
+
+
+async def test_what_is_asked_again_does_not_wait_for_what_is_asked_first() -> None:
+    """A client that asks for something large hears meanwhile what became of its other calls."""
+    town = Town()
+    is_masking, is_let = threading.Event(), threading.Event()
+
+    def shown() -> Json:
+        is_masking.set()
+        is_let.wait(30)
+        return {}
+
+    async def ask(name: str, shown: Callable[[], Json]) -> None:
+        call = town.call(ANN, name=name)
+        binding = bind(ANN, "tools/call", TOOL, call.params, "r", BUILT_IN["one-of-leads"], town.identity)
+        approval = await town.desk.ask(call, binding, shown)
+        assert isinstance(approval, Approval)
+        ids.append(approval.id)
+
+    ids = list[str]()
+    await ask("small", dict)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask, "large", shown)
+            await anyio.to_thread.run_sync(is_masking.wait)
+            try:
+                with anyio.fail_after(10):
+                    await ask("small", dict)
+            finally:
+                is_let.set()
+    assert ids[0] == ids[1] != ids[2]
 
 
 def test_a_form_of_many_fields_is_not_read() -> None:

@@ -120,12 +120,10 @@ class ApprovalQueue:
     async def ask(self, call: Call, binding: CallBinding, shown: Callable[[], Json]) -> Approval | VoteRefused:
         """The approval of this call: the one that it has, or a new one. `shown` masks the arguments, which takes up to
         300 ms for megabytes of them: a thread does that."""
+        if (known := await self._still(binding)) is not None:
+            return known
         async with self._alone(f"asking {binding.principal}"):  # a client waits for its own large calls alone
-            while True:
-                found = await self.book.find(binding.digest)
-                approval = None if found is None else await self._still(found.approval, binding)
-                if approval is not None:
-                    return approval
+            while (known := await self._still(binding)) is None:
                 if refused := self._full(binding.principal):
                     return refused
                 async with self._masking:
@@ -139,10 +137,13 @@ class ApprovalQueue:
                     self._changed(approval)
                     return approval
                 await self._void(approval, approval.state)
+        return known
 
-    async def _still(self, approval: Approval, binding: CallBinding) -> Approval | None:
-        """It, if it can be the answer to a call that was decided just now."""
-        now = self.clock()
+    async def _still(self, binding: CallBinding) -> Approval | None:
+        """The one that there is, if it can be the answer to a call that was decided just now."""
+        if (found := await self.book.find(binding.digest)) is None:
+            return None
+        approval, now = found.approval, self.clock()
         if approval.state == "denied":
             return approval if approval.expires > now else None
         if approval.expires <= now:
