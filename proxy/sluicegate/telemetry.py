@@ -217,6 +217,7 @@ async def supervise(
     cancellation passes."""
     log = logging.getLogger(__name__)
     failures = 0
+    crashes[name] += 0  # for Prometheus a series that begins with 1 has not increased
     while True:
         started = time.monotonic()
         try:

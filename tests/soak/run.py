@@ -21,6 +21,7 @@ Streamable HTTP and over HTTP+SSE.
 SLUICE_SOAK_MINUTES says how long it takes (60). A short run tries the runner; its figures say little.
 """
 
+import argparse
 import asyncio
 import json
 import os
@@ -270,6 +271,7 @@ async def soak(minutes: float, folder: Path) -> tuple[list[SoakBar], Json]:
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     minutes = float(os.environ.get("SLUICE_SOAK_MINUTES", "60"))
     folder = Path(tempfile.mkdtemp(prefix="sluice-soak-"))
     print(f"{minutes:g} minutes in {folder}", flush=True)
