@@ -121,6 +121,8 @@ class HttpExchange:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self.preamble is not None:
+            self.preamble = None  # it may hold who holds us: a circle
 
     def _tick(self) -> None:
         self._timer = self.peer.loop.call_later(self._pace.keep_alive, self._tick)

@@ -77,7 +77,7 @@ class SessionNotifications:
 
     def stop(self) -> None:
         """Nothing is told any more, and no listening begins anew."""
-        self._is_over = True
+        self._is_over, self._tell = True, _to_nobody  # it was the session's, which has us: a circle
         if self._current is not None:
             self._current.scope.cancel()
 
@@ -212,6 +212,10 @@ class SessionNotifications:
         listen.stream = ""
         listen.settled.set()
         return not isinstance(listen.outcome, Result)
+
+
+async def _to_nobody(notification: Notification) -> None:
+    """The session is over."""
 
 
 def _refusal(why: Json | None, uri: str | None) -> Failure:

@@ -298,6 +298,7 @@ class HttpClientConnection(asyncio.Protocol):
         self._lost(self)
         error = httpx.WriteError if self._blocked else httpx.ReadError
         self._fail(error(str(exc) if exc else "the connection was closed"))
+        del self._parser  # it holds our methods: a circle
 
     # ------------------------------------------------------------ called by the parser
 
