@@ -18,6 +18,7 @@ EIGHTH = 1 / 8
 from sluicegate.admin import approvals as approvals_api  # noqa: E402
 from sluicegate.approval import grants, repository  # noqa: E402
 from sluicegate.audit import log as audit_log  # noqa: E402
+from sluicegate.audit import record  # noqa: E402
 from sluicegate.console import sessions as console_sessions  # noqa: E402
 from sluicegate.downstream import pool, selector  # noqa: E402
 from sluicegate.guards import approval_tasks  # noqa: E402
@@ -44,6 +45,7 @@ pool.IDLE, pool.IDLE_LANE = pool.IDLE * EIGHTH, pool.IDLE_LANE * EIGHTH
 asker.MAX_AGE *= EIGHTH
 issuers.FRESH *= EIGHTH
 
+record._MAX_REMEMBERED //= 8
 repository.MAX_FINISHED //= 8
 selector._MAX_REMEMBERED //= 8
 asker.MAX_CACHED //= 8
