@@ -51,7 +51,7 @@ from sluicegate.policy.judge import PolicyEngine
 from sluicegate.policy.memo import Memo
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client
-from sluicegate.runtime import open_files
+from sluicegate.runtime import heaps, open_files
 from sluicegate.store.keys import new_operator_token
 
 FORWARDING: Final = "sluicegate.listen.peer_forwarding"
@@ -134,6 +134,7 @@ async def running(
     """A Sluice that listens on both its ports, or a worker by its `placement`. Raises `OSError` where a port cannot be
     had, `PolicyError` where the policy cannot be used. What `file` says later on is taken into use; a worker takes what
     it is told."""
+    heaps.share()  # before there are threads
     async with AsyncExitStack() as stack:
         partition = WHOLE if placement is None else placement.partition
         token = new_operator_token(Path(config.state.dir)) if placement is None else placement.token
@@ -396,8 +397,8 @@ async def announce_servers(sluice: RunningServer, announce: Announce) -> None:
 def calm_collector() -> None:
     """What lives as long as the process is no longer walked, and the rest less often: most calls make no cycles. The
     defaults cost 15 us of CPU a call, of about 200. Reloads, failures and clients that vanish do leave cycles: at 20
-    mixed calls a second the youngest are walked every 17 s, the oldest every half hour."""
+    mixed calls a second the youngest are walked every 17 s, the oldest every ten minutes."""
     gc.collect()
     gc.freeze()
     gc.collect()  # of nothing: else the oldest are walked only once as many again as were frozen are there
-    gc.set_threshold(20_000, 10, 10)
+    gc.set_threshold(20_000, 10, 3)
