@@ -2,8 +2,8 @@
 
     python tests/chaos/slow_readers.py URL KEYS COUNT TOOL
 
-Each has a connection of its own, a small window, and reads 640 bytes once a second. Smaller pieces more often would take
-processor time of their own, which the healthy calls need. Prints how many are there.
+Each has a connection of its own, a small window, and reads 640 bytes once a second. Smaller pieces more often would
+take time of the processor, which the healthy calls need. Prints how many are there.
 """
 
 import asyncio
