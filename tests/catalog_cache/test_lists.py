@@ -18,6 +18,7 @@ from sluicegate.hub import Event
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import Call, Failure, Outcome, Result, Target
 from sluicegate.protocol.pieces import in_one_step
+from sluicegate.runtime.loop_budget import budget_of
 from sluicegate.store.memory import MemoryStore
 
 TOOLS_CHANGED = Notification("notifications/tools/list_changed", {})
@@ -359,6 +360,30 @@ async def test_large_definitions_are_made_one_in_a_step() -> None:
         steps.stop()
         assert snapshot is not None and len(snapshot.entries("tools/list")) == 10
     assert len(made) == len(set(made)) == 10
+
+
+@pytest.mark.parametrize(("count", "size", "is_waiting"), [(3, 30_000, True), (300, 10, True), (3, 10, False)])
+async def test_a_list_that_is_long_or_large_is_made_in_its_servers_turn(
+    count: int, size: int, is_waiting: bool
+) -> None:  # fmt: skip
+    made = list[Any]()
+
+    def note(item: Any) -> str:
+        made.append(item)
+        return ""
+
+    tools = [{"name": f"t{number}", "description": "d" * size} for number in range(count)]
+    async with Front(Scripted("a", tools=tools)) as front:
+        front.lists.namings["a"] = replace(front.lists.namings["a"], fingerprint=note)
+        turn = budget_of("a").turn
+        await turn.acquire()
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                group.start_soon(front.lists.snapshot, "a", CLIENT)
+                await anyio.wait_all_tasks_blocked()
+                assert (not made) is is_waiting
+                turn.release()
+    assert len(made) == count
 
 
 async def test_a_large_stored_list_is_read_and_written_in_threads_item_by_item() -> None:

@@ -1,5 +1,6 @@
 """What the pins withhold is in no list and unknown to every call, for every client, until a person accepts it."""
 
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -271,6 +272,23 @@ async def test_in_transparent_mode_a_withheld_tool_is_unknown_too() -> None:
         assert await b.resolve("tools/call", name="x") is None
         await b.change(server, "resources/templates/list", {"name": "?", "uriTemplate": "m://{x}"})
         assert await b.resolve("completion/complete", ref={"type": "ref/resource", "uri": "m://{x}"}) is None
+
+
+@pytest.mark.parametrize(("count", "size", "is_apart"), [(3, 30_000, True), (300, 10, True), (3, 10, False)])
+async def test_many_definitions_and_large_ones_are_compared_in_a_thread(
+    count: int, size: int, is_apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    threads, meet = set[int](), pins.meet
+
+    def noted(book: Any, twin: Any, mode: Any, capabilities: Any, kind: Any, found: Any, now: Any) -> Any:
+        if found:
+            threads.add(threading.get_ident())
+        return meet(book, twin, mode, capabilities, kind, found, now)
+
+    monkeypatch.setattr(pins, "meet", noted)
+    async with bench(Scripted("a", tools=[{"name": f"t{n}", "description": "d" * size} for n in range(count)])) as site:
+        assert await site.front.lists.snapshot("a", CLIENT) is not None
+    assert threads and (threading.get_ident() not in threads) is is_apart
 
 
 # ---------------------------------------------------------------- modes
