@@ -35,6 +35,7 @@ from sluicegate.app.public_pages import (
     text,
 )
 from sluicegate.config import Config
+from sluicegate.config.login import LoginSection
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.auth import CredentialRefused, Identity, Principal
@@ -97,7 +98,8 @@ class LoginPages:
     def link(self, server: str, client: Client) -> str:
         """The page on which this client's person logs in; empty where it cannot be known who opens it."""
         whose = self._index.whose(server, client)
-        is_known = self._is_key(client.principal) or self._may_sign_in(client.principal)
+        login = self._config().login
+        is_known = _is_key(login, client.principal) or _may_sign_in(login, client.principal)
         if not whose or not is_known or (whose == GATEWAY and not self._may_lend(client)):
             return ""
         payload = {"principal": client.principal, "whose": whose, "until": self._sign_in.now() + self._within}
@@ -107,13 +109,6 @@ class LoginPages:
     @property
     def _within(self) -> float:
         return self._config().login.within
-
-    def _is_key(self, principal: str) -> bool:
-        return principal.startswith("key:") and self._config().login.key_page
-
-    def _may_sign_in(self, principal: str) -> bool:
-        idp = self._config().login.idp
-        return idp is not None and principal.startswith(f"jwt:{idp.issuer}#")
 
     def _may_lend(self, client: Client) -> bool:
         """Whoever may change logins logs in for all."""
@@ -130,7 +125,7 @@ class LoginPages:
         config, principal = self._config(), made["principal"] if made else ""
         why = f"Sluice asks you to log in to {server}." if made else "Sluice has to know who you are before you log in."
         blocks = [text(why)]
-        if config.login.idp is not None and (not principal or self._may_sign_in(principal)):
+        if config.login.idp is not None and (not principal or _may_sign_in(config.login, principal)):
             secret = self._cookie.read_or_make(request)
             try:
                 url = await self._sign_in.begin(_provider(config), {"server": server, "t": ticket}, secret)
@@ -138,7 +133,7 @@ class LoginPages:
                 return page(502, "Log in", text(str(error)))
             host = urls.host(config.login.idp.issuer)
             return self._cookie.give(page(200, "Log in", *blocks, link(url, f"Sign in at {host}")), secret)
-        if not config.login.key_page or (principal and not self._is_key(principal)):
+        if not config.login.key_page or (principal and not _is_key(config.login, principal)):
             return page(404, "No such page", CLOSE)
         return form_page("Log in", *blocks, key_form(f"{self.base}{quote(server)}", ticket))
 
@@ -319,6 +314,14 @@ def _provider(config: Config) -> Provider:
         raise LoginFailed("no identity provider is configured (login.idp)")
     secret = idp.client_secret.get_secret_value() if idp.client_secret else None
     return Provider("login.idp", idp.issuer, idp.client_id, secret)
+
+
+def _is_key(login: LoginSection, principal: str) -> bool:
+    return principal.startswith("key:") and login.key_page
+
+
+def _may_sign_in(login: LoginSection, principal: str) -> bool:
+    return login.idp is not None and principal.startswith(f"jwt:{login.idp.issuer}#")
 
 
 def _reason(found: Principal | CredentialRefused | None) -> str:

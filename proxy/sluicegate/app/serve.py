@@ -51,7 +51,7 @@ from sluicegate.policy.judge import PolicyEngine
 from sluicegate.policy.memo import Memo
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client
-from sluicegate.runtime import heaps, open_files
+from sluicegate.runtime import process_limits
 from sluicegate.store.keys import new_operator_token
 
 FORWARDING: Final = "sluicegate.listen.peer_forwarding"
@@ -134,7 +134,7 @@ async def running(
     """A Sluice that listens on both its ports, or a worker by its `placement`. Raises `OSError` where a port cannot be
     had, `PolicyError` where the policy cannot be used. What `file` says later on is taken into use; a worker takes what
     it is told."""
-    heaps.share()  # before there are threads
+    process_limits.share_heaps()  # before there are threads
     async with AsyncExitStack() as stack:
         partition = WHOLE if placement is None else placement.partition
         token = new_operator_token(Path(config.state.dir)) if placement is None else placement.token
@@ -157,7 +157,7 @@ async def running(
                             toolsets=PolicyToolsets(inner.services.judging.judge))  # fmt: skip
         inner.behind.sessions.set(listener)
         inner.services.metrics.watch(partial(_open, listener))
-        files = open_files.raise_limit()
+        files = process_limits.raise_open_files()
         wire = listening.ConnectionLimits(
             headers=config.limits.headers, is_shared=placement is not None,
             connections=files * (3 if peers is None else 2) // 4,

@@ -212,17 +212,9 @@ class _Walk:
         if "loss" not in opening and opening.get("torn") != {"bytes": rest.bytes, "sha256": rest.hash}:
             more = f"{_bytes(rest.bytes)} more than the next segment knows of"
             self._break(self._head.seq + 1, f"{more}: put in or changed")
-        if self._holds_checkpoint(stream, start):
+        if any(one.writer == self._report.writer and is_signed(one, self._keys) for one in _checkpoints(stream, start)):
             self._break(self._head.seq + 1, "signed records stand in what was given up: they were changed")
         self._note(f"{self._file}: what is at its end ({_bytes(rest.bytes)}) is no record, as the next segment says")
-
-    def _holds_checkpoint(self, stream: BinaryIO, start: int) -> bool:
-        stream.seek(start)
-        for _, line in _lines(stream):
-            signed = checkpoint.parse(load(line[:-1]).get("checkpoint")) if b'"checkpoint"' in line else None
-            if signed is not None and signed.writer == self._report.writer and is_signed(signed, self._keys):
-                return True
-        return False
 
     # ------------------------------------------------------------ records
 
@@ -372,6 +364,15 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
     while line := stream.readline(chain.MAX_LINE):
         yield start, line
         start += len(line)
+
+
+def _checkpoints(stream: BinaryIO, start: int) -> Iterator[Checkpoint]:
+    """What claims to be one among the lines from `start` on."""
+    stream.seek(start)
+    for _, line in _lines(stream):
+        signed = checkpoint.parse(load(line[:-1]).get("checkpoint")) if b'"checkpoint"' in line else None
+        if signed is not None:
+            yield signed
 
 
 def read_kept(path: Path) -> Iterator[Checkpoint]:

@@ -259,14 +259,6 @@ class Flows:
         if flow.by and not self._scene.may_log_in(flow.server, flow.whose, by):
             raise LoginFailed("whoever began this login may not log in there any more")
 
-    def login_of(self, settings: LoginSettings, whose: str, ready: "Prepared") -> Login:
-        """What it becomes once there are tokens."""
-        found = ready.found
-        return Login(
-            _new_id(), settings.server, whose, settings.identity, settings.chosen, found.resource, found.at, ready.kept,
-            ready.asked,
-        )  # fmt: skip
-
     async def keep(self, login: Login, got: TokenAnswer, is_step: bool) -> Login:
         key, now = key_of(LOGINS, login.server, login.whose), self._scene.clock()
         login = with_tokens(login, got, now)
@@ -321,6 +313,14 @@ class Prepared:
     @property
     def kept(self) -> OAuthClient:
         return replace(self.client, secret="") if self.client.source == "config" else self.client
+
+    def login(self, settings: LoginSettings, whose: str) -> Login:
+        """What it becomes once there are tokens."""
+        found = self.found
+        return Login(
+            _new_id(), settings.server, whose, settings.identity, settings.chosen, found.resource, found.at, self.kept,
+            self.asked,
+        )  # fmt: skip
 
 
 def _new_id() -> str:

@@ -67,7 +67,7 @@ class DeviceFlows:
             if told.error == "invalid_client" and ready.client.source == "registered":
                 await self._scene.records.store.delete(key_of(CLIENTS, at.issuer, ""))
             raise LoginFailed(f"its authorization server begins no device login: {shown(told.error)}")
-        login = self._flows.login_of(settings, whose, ready)
+        login = ready.login(settings, whose)
         self._scene.tell(
             "login_asked", settings.server, whose, issuer=at.issuer, client_id=ready.client.id, scopes=ready.asked
         )

@@ -36,7 +36,7 @@ from sluicegate.downstream.transport import stray_processes
 from sluicegate.listen.server import bind
 from sluicegate.listen.worker_handoff import owner_of
 from sluicegate.policy.files import LoadedPolicy
-from sluicegate.runtime import open_files
+from sluicegate.runtime import process_limits
 from sluicegate.store.keys import new_operator_token
 from sluicegate.telemetry import Backoff
 
@@ -68,7 +68,7 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
         store = await stack.enter_async_context(state.open_store(config))
         await stack.enter_async_context(replicas.join(config, store))
         served = with_console(config, gateway, partial(note_at_peers, crew.up), store, token)
-        backstage = admin_port(config, served, open_files.raise_limit() // 8)
+        backstage = admin_port(config, served, process_limits.raise_open_files() // 8)
         admin = url(config.listen.admin, backstage.bind())
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
