@@ -288,7 +288,7 @@ def lines_run(text: str) -> int:
     bounded.extend(10_000_000)  # a trace takes far more time than the lines that it counts
     sys.settrace(trace)
     try:
-        credentials.find(text, credentials.is_secret_name)
+        credentials.find(text, names.is_secret_name)
     finally:
         sys.settrace(before)
     return count
@@ -324,7 +324,7 @@ def test_a_long_name_is_not_looked_at_for_each_item_of_its_list(item: Any) -> No
 def test_a_run_of_what_an_expression_could_cut_in_many_ways_ends(text: str) -> None:
     """Fifty quotes took seconds, and each two more of them twice as long."""
     bounded.begin()
-    credentials.find(text, credentials.is_secret_name)
+    credentials.find(text, names.is_secret_name)
     PLAIN.written(text)
 
 

@@ -20,9 +20,7 @@ from sluicegate.audit import bounded, forms, tables, values
 from sluicegate.audit.bounded import lazy
 from sluicegate.audit.names import FOREIGN, has_numbers, is_secret_name, plain, spelling
 from sluicegate.audit.randomness import by_randomness, is_harmless_name, is_random
-from sluicegate.audit.vendors import Span, by_look, may_look_secret
-
-__all__ = ["Span", "by_look", "by_name", "find", "is_secret_name", "may_look_secret", "may_name_secret"]
+from sluicegate.audit.vendors import Span, by_look
 
 _WINDOW: Final = 4_096  # characters that one secret may have
 _INDENT: Final = 64

@@ -1,9 +1,9 @@
 """What of a call is written down or shown: secrets replaced, sizes bounded, everything in printable ASCII.
 
-Three things make a value a secret: a name (of its member, or in the text or command line around it), the look of
-well-known credentials (both in `credentials`), and places that the operator names for a tool (JSON pointers, RFC 6901).
-JSON inside a string is read like the rest. A secret becomes a keyed digest: equal secrets can be told to be equal, and
-nobody without the key can try out guesses. Pure; knows no file.
+Three things make a value a secret: a name (of its member, or in the text around it: `credentials`), the look of
+well-known credentials (`vendors`), and places that the operator names for a tool (JSON pointers, RFC 6901). JSON inside
+a string is read like the rest. A secret becomes a keyed digest: equal secrets can be told to be equal, and nobody
+without the key can try out guesses. Pure; knows no file.
 """
 
 import json
@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, Final
 
-from sluicegate.audit import bounded, credentials, forms, names, randomness, tables, values
+from sluicegate.audit import bounded, credentials, forms, names, randomness, tables, values, vendors
 from sluicegate.audit.bounded import lazy
 from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.jsonrpc import Json
@@ -177,7 +177,7 @@ class Redactor:
     def is_innocent(self, text: str, tool: str) -> bool:
         """Whether arguments, given as canonical JSON, may be written down as they are. A yes is sure and quick;
         a no only means that every value must be looked at."""
-        if len(text) > MAX_TEXT or credentials.may_look_secret(text):
+        if len(text) > MAX_TEXT or vendors.may_look_secret(text):
             return False
         strings = _STRINGS.findall(text)
         found = {name for name, _ in strings}
