@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeGuard
 
 from sluicegate.protocol import tasks
+from sluicegate.protocol.derived_cache import DerivedCache
 from sluicegate.protocol.jsonrpc import Json, SharedList, inside, without
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Outcome, Result
@@ -82,8 +83,6 @@ def about(info: Json, revision: Revision) -> Json:
 # ---------------------------------------------------------------- schemas
 
 
-_MAX_SCHEMAS: Final = 4096
-_wrapped: dict[int, tuple[Json, Json]] = {}
 # Where a schema holds values, not schemas
 _VALUES: Final = frozenset({"const", "enum", "default", "examples"})
 _PLACE: Final = "#/properties/result"
@@ -103,17 +102,7 @@ def prepare(method: str, item: Any, revision: Revision) -> None:
 
 def _with_object(tool: Any) -> Any:
     schema = inside(tool, "outputSchema")
-    return {**tool, "outputSchema": _wrap(schema)} if is_wrapped(schema) else tool
-
-
-def _wrap(schema: Json) -> Json:
-    """Decided once for each definition: lists are asked for often, and definitions live long."""
-    cached = _wrapped.get(id(schema))
-    if cached is None or cached[0] is not schema:
-        if len(_wrapped) >= _MAX_SCHEMAS:
-            _wrapped.clear()
-        cached = _wrapped[id(schema)] = (schema, _moved(schema))
-    return cached[1]
+    return {**tool, "outputSchema": _wrapped.of(schema)} if is_wrapped(schema) else tool
 
 
 def _moved(schema: Json) -> Json:
@@ -123,6 +112,9 @@ def _moved(schema: Json) -> Json:
     result = _rebased(inner, base if isinstance(base, str) else "")
     wrapped: Json = {"type": "object", "properties": {"result": result}, "required": ["result"]}
     return {"$schema": schema["$schema"], **wrapped} if "$schema" in schema else wrapped
+
+
+_wrapped: Final = DerivedCache(_moved)  # lists are asked for often, and definitions live long
 
 
 def _rebased(value: Any, base: str) -> Any:

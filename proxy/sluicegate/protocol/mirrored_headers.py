@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sluicegate.protocol.derived_cache import DerivedCache
 from sluicegate.protocol.jsonrpc import Json, inside
 from sluicegate.protocol.model import HEADER_MISMATCH, Failure
 
@@ -26,10 +27,6 @@ MAX_ANNOTATIONS: Final = 64
 
 Annotations = Mapping[tuple[str, ...], str]
 """Property path -> header name."""
-
-# Definitions by identity, each kept so that its identity stays its own.
-_CACHED: dict[int, tuple[Json, Annotations | None]] = {}
-_MAX_CACHED = 4096
 
 
 def encode_value(value: str | int | bool) -> str:
@@ -72,21 +69,18 @@ def annotations(schema: Any) -> dict[tuple[str, ...], str]:
 
 def annotations_of(tool: Json) -> Annotations | None:
     """Those of a tool's definition, None where they are invalid. Walking a schema costs more than relaying a call
-    (9 us for a small one), and snapshots keep one object for each definition: so it is walked once."""
-    cached = _CACHED.get(id(tool))
-    if cached is None:
-        if len(_CACHED) >= _MAX_CACHED:
-            _CACHED.clear()
-        cached = _CACHED[id(tool)] = (tool, _valid(tool.get("inputSchema")))
-    return cached[1]
+    (9 us for a small one): so it is walked once."""
+    return _valid.of(tool)
 
 
-def _valid(schema: Any) -> Annotations | None:
+def _read(tool: Json) -> Annotations | None:
     try:
-        return annotations(schema)
+        return annotations(tool.get("inputSchema"))
     except ValueError:
         return None
 
+
+_valid: Final = DerivedCache(_read)
 
 _Path = tuple[Any, str] | None
 """The path to what holds it, and its own name; None for the whole."""
