@@ -9,6 +9,7 @@ import uritemplate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sluicegate.catalog import uris as catalog_uris
 from sluicegate.catalog.uris import (
     MAX_STEPS,
     MAX_URI,
@@ -302,6 +303,12 @@ def test_the_work_of_matching_is_that_of_all_templates_together() -> None:
     others = TemplateMatcher("file:///a/b")
     assert not any(others.matches(f"memo:{number}/{{a}}") for number in range(1_000)) and others.steps == 1_000
     assert others.matches("file:///{+path}")
+
+
+def test_a_template_that_is_too_long_is_not_remembered() -> None:
+    before = catalog_uris._parsed.cache_info().currsize
+    assert variables_of("x:" + "{a}" * 100_000) == set()
+    assert catalog_uris._parsed.cache_info().currsize == before
 
 
 def test_a_template_with_one_variable_many_times_is_malformed() -> None:

@@ -792,6 +792,17 @@ async def test_framing_is_the_transports_own(name: bytes) -> None:
         assert b"ransfer" not in scene.requests[0]
 
 
+async def test_large_heads_are_not_remembered() -> None:
+    """256 heads are; arguments of calls that a tool has mirrored may be megabytes."""
+    async with serving(echo) as scene, wiring() as transport:
+        await send(transport, scene.post(b"body", (b"x", b"small")))
+        assert pool._head.cache_info().currsize > 0
+        await send(transport, scene.post(b"body", (b"x", b"a" * 17_000)))
+        assert pool._head.cache_info().currsize == 0
+        await send(transport, scene.post(b"body", (b"x", b"small")))
+        assert pool._head.cache_info().currsize == 1
+
+
 # ---------------------------------------------------------------- reaching a server
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sluicegate.policy.classes import Classes
-from sluicegate.policy.judge import AcceptedDefinitions, PolicyEngine, PolicyInForce
+from sluicegate.policy.judge import MAX_BYTES, AcceptedDefinitions, PolicyEngine, PolicyInForce
 from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist
 from sluicegate.protocol.model import Call, Client, Decision, Target, Verdict
 from tests.policy.policies import policy_of, tool
@@ -125,6 +125,15 @@ def test_what_a_person_accepted_is_asked_once_for_each_definition() -> None:
     memory.forget()
     assert memory(first) and len(asked) == 3
     assert not memory(GIT) and len(asked) == 3
+    assert memory(replace(first, own="pull")) and len(asked) == 4  # one definition of two tools
+
+
+def test_definitions_that_always_change_are_not_kept_for_what_was_accepted_of_them() -> None:
+    memory, large = AcceptedDefinitions(lambda target: target.own == "t1"), "d" * 1024 * 1024
+    for number in range(100):
+        target = Target("git", "tool", f"t{number}", f"git__t{number}", {"name": f"t{number}", "description": large})
+        assert memory(target) is (number == 1)
+    assert len(memory._cached) * len(large) <= 2 * MAX_BYTES
 
 
 @pytest.mark.parametrize("area", ["policy", "logins"])

@@ -16,23 +16,40 @@ def test_each_definition_is_read_once_and_by_what_it_is_not_by_what_it_equals() 
     one, two = {"a": 1}, {"a": 1}
     assert [cache.of(one), cache.of(one), cache.of(two), cache.of(one)] == [1, 1, 1, 1]
     assert read == [1, 1]
+    cache.clear()
+    assert cache.of(one) == 1 and read == [1, 1, 1] and len(cache) == 1
 
 
 @pytest.mark.parametrize(
     ("definitions", "most"),
     [
-        pytest.param([{"a": "x" * LARGE, "b": number} for number in range(64)], BYTES // LARGE, id="large ones"),
-        pytest.param([{"b": number} for number in range(MOST + 100)], MOST, id="many"),
+        pytest.param([{"a": "x" * LARGE, "b": number} for number in range(64)], 2 * BYTES // LARGE, id="large ones"),
+        pytest.param([{"b": number} for number in range(3 * MOST)], 2 * MOST, id="many"),
     ],
 )
-def test_it_forgets_all_before_it_keeps_too_many_or_too_large_ones(definitions: list[Json], most: int) -> None:
+def test_it_forgets_before_it_keeps_too_many_or_too_large_ones(definitions: list[Json], most: int) -> None:
     cache = DerivedCache[int](lambda definition: definition["b"])
     sizes = []
     for definition in definitions:
         assert cache.of(definition) == definition["b"]
         sizes.append(len(cache))
-    assert max(sizes) <= most and sizes[-1] < len(definitions)
+    assert most // 2 <= max(sizes) <= most and cache._bytes <= BYTES
     assert cache.of(definitions[0]) == definitions[0]["b"]
+
+
+def test_what_was_asked_for_last_is_not_made_again_and_what_stays_in_use_never_is() -> None:
+    read = list[int]()
+    cache = DerivedCache[None](lambda definition: read.append(definition["a"]), most=4)
+    often, others = {"a": -1}, [{"a": number} for number in range(12)]
+    for definition in others:
+        cache.of(often)
+        cache.of(definition)
+    assert read == [-1, *range(12)]
+    for definition in others[-3:]:
+        cache.of(definition)
+    assert len(read) == 13
+    cache.of(others[0])
+    assert read[13:] == [0]
 
 
 def test_definitions_that_always_change_do_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,4 +65,4 @@ def test_definitions_that_always_change_do_not_stay(monkeypatch: pytest.MonkeyPa
         assert shown["outputSchema"]["properties"]["result"]["title"] == str(number)
         assert mirrored_headers.annotations_of(tool) == {}
     for cache in kept:
-        assert 0 < len(cache) and len(cache) * len(dump(SCHEMA)) <= derived_cache.BYTES
+        assert 0 < len(cache) * len(dump(SCHEMA)) <= 2 * derived_cache.BYTES

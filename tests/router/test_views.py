@@ -4,6 +4,7 @@ import gc
 
 from scripted_server import Front, Scripted, tools
 
+from sluicegate.catalog.snapshot import Snapshot
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.judge import PolicyEngine, PolicyInForce
 from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist
@@ -94,6 +95,24 @@ async def test_a_list_that_changed_is_judged_anew() -> None:
         made.front.lists.changed("git", None, "tool")
         assert await made.names(ANN) == ["git__get_a", "git__get_b", "git__get_c"]
         assert made.asked() == 2 * len(OWN) + 1
+
+
+async def test_lists_that_a_server_had_before_are_not_kept_by_what_clients_saw_of_them() -> None:
+    """A server may always change its list, of 16 MiB each time."""
+
+    def kept() -> int:
+        gc.collect()
+        return sum(isinstance(one, Snapshot) for one in gc.get_objects())
+
+    made, found = Counting(), list[int]()
+    async with made.front:
+        for number in range(6):
+            made.server.items["tools/list"] = tools(*OWN, f"get_{number}")
+            made.front.lists.changed("git", None, "tool")
+            assert f"git__get_{number}" in await made.names((ANN, BOB, EVE)[number % 2])
+            assert await made.names(EVE) == []
+            found.append(kept())
+    assert found[-1] == found[1]
 
 
 async def test_a_policy_that_changes_while_a_list_is_judged_leaves_nothing_behind() -> None:

@@ -412,10 +412,12 @@ def _expand(pieces: list[str], values: Mapping[str, str]) -> str | None:
     return "".join(written)
 
 
-@lru_cache(maxsize=4096)
 def _parse(template: str) -> _Parts | None:
-    if len(template) > _MAX_TEMPLATE:
-        return None
+    return _parsed(template) if len(template) <= _MAX_TEMPLATE else None  # what is longer is not remembered
+
+
+@lru_cache(maxsize=4096)
+def _parsed(template: str) -> _Parts | None:
     pieces = _EXPRESSION.split(template)  # text, expression, text, ... , text
     if len(pieces) > 2 * _MAX_EXPRESSIONS + 1 or sum(piece.count(",") + 1 for piece in pieces[1::2]) > _MAX_VARIABLES:
         return None

@@ -12,9 +12,9 @@ from typing import Final
 
 from sluicegate.policy.arguments import Violation
 from sluicegate.policy.blocks import NOTHING_BLOCKED, Blocks
-from sluicegate.policy.memo import Memo
 from sluicegate.policy.rulebook import Rulebook
 from sluicegate.policy.toolsets import NO_SEARCH, Search
+from sluicegate.protocol.derived_cache import DerivedCache
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.methods import ABOUT_A_TASK
 from sluicegate.protocol.model import Call, Client, Decision, Target, Verdict
@@ -23,6 +23,8 @@ ERROR: Final = "policy_error"
 CANNOT: Final = "the policy cannot decide"
 UNREAD: Final = "the store cannot be read: nobody knows what is blocked"
 MAX_ACCEPTED: Final = 50_000
+MAX_BYTES: Final = 32 * 1024 * 1024
+"""Of the definitions of which it is remembered, as JSON."""
 
 _RAISED: Final = Decision(Verdict.DENY, ERROR, "the decision failed")
 _BROKEN: Final = Decision(Verdict.DENY, ERROR, CANNOT)
@@ -267,16 +269,15 @@ class AcceptedDefinitions:
 
     def __init__(self, ask: Callable[[Target], bool]) -> None:
         self.ask = ask
-        self._cached: Memo[tuple[str, str, str], tuple[Json, bool]] = Memo(MAX_ACCEPTED)
+        self._cached = DerivedCache[dict[tuple[str, str, str], bool]](lambda definition: {}, MAX_ACCEPTED, MAX_BYTES)
 
     def __call__(self, target: Target) -> bool:
         if target.item is None:
             return False
-        key = (target.server, target.kind, target.own)
-        cached = self._cached.get(key)
-        if cached is not None and cached[0] is target.item:
-            return cached[1]
-        return self._cached.keep(key, (target.item, self.ask(target)))[1]
+        answers, key = self._cached.of(target.item), (target.server, target.kind, target.own)
+        if (answer := answers.get(key)) is None:
+            answer = answers[key] = self.ask(target)
+        return answer
 
     def forget(self) -> None:
         self._cached.clear()

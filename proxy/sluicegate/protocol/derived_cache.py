@@ -9,29 +9,33 @@ MOST: Final = 4_096
 BYTES: Final = 4 * 1024 * 1024
 """Of all definitions together, as JSON. Decoded they may take twenty times as many: a server chooses what they are."""
 
-
 Value = TypeVar("Value")
 
 
 class DerivedCache(Generic[Value]):
     """By the identity of the definition: snapshots keep one object for each. The cache keeps that object, too, so that
-    its identity stays its own. It forgets all when it is full, as of a server whose definitions always change."""
+    its identity stays its own. When `most` definitions or `most_bytes` are new, it forgets those that nobody asked for
+    since that happened last: so what was made for a page is there when the page is written."""
 
-    def __init__(self, make: Callable[[Json], Value]) -> None:
-        self._make = make
-        self._known: dict[int, tuple[Json, Value]] = {}
+    def __init__(self, make: Callable[[Json], Value], most: int = MOST, most_bytes: int = BYTES) -> None:
+        self._make, self._most, self._most_bytes = make, most, most_bytes
+        self._new, self._old = dict[int, tuple[Json, Value, int]](), dict[int, tuple[Json, Value, int]]()
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._new) + len(self._old)
+
+    def clear(self) -> None:
+        self._new, self._old, self._bytes = {}, {}, 0
 
     def of(self, definition: Json) -> Value:
-        known = self._known.get(id(definition))
-        if known is None:
-            size = len(dump(definition))
-            if len(self._known) >= MOST or self._bytes + size > BYTES:
-                self._known.clear()
-                self._bytes = 0
-            self._bytes += size
-            known = self._known[id(definition)] = (definition, self._make(definition))
+        known = self._new.get(id(definition))
+        return known[1] if known is not None else self._renew(definition)
+
+    def _renew(self, definition: Json) -> Value:
+        known = self._old.pop(id(definition), None) or (definition, self._make(definition), len(dump(definition)))
+        if len(self._new) >= self._most or self._bytes + known[2] > self._most_bytes:
+            self._new, self._old, self._bytes = {}, self._new, 0
+        self._new[id(definition)] = known
+        self._bytes += known[2]
         return known[1]

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from sluicegate.catalog import uri_fields
 from sluicegate.catalog.cursor import Generations, Position, Seal, Unseal, open_cursor, seal_cursor
-from sluicegate.catalog.snapshot import KINDS, Snapshot
+from sluicegate.catalog.snapshot import KINDS, Entry, Snapshot
 from sluicegate.catalog_cache import CatalogCache, MayList, Resolver, ServerSnapshots
 from sluicegate.catalog_cache.list_walk import ask, next_cursor, page_of
 from sluicegate.policy.memo import Memo
@@ -173,6 +173,7 @@ class CombinedLists:
         if isinstance(start, Failure):
             return start
         list_page, parts, rest = _Page(self._lists.settings.page), list[_Part](), None
+        sources = list[tuple[Entry, ...]]()
         room, left = list_page.size, PAGE_BYTES
         snapshots = await self._lists.all(call.client, "list")
         is_searched = call.method == LIST and await self._search.is_in_place_of_list(call, snapshots, list_page.breathe)
@@ -182,26 +183,29 @@ class CombinedLists:
                 continue
             view = await self._views.view(call, key, snapshot, call.method, list_page.breathe, is_searched)
             begin = bisect_left(view.shown, start.offset) if key == start.server else 0
-            end, size = _fitting(view, call.method, begin, min(begin + room, len(view.shown)), left)
+            entries = snapshot.entries(call.method)
+            end, size = _fitting(view, entries, begin, min(begin + room, len(view.shown)), left)
             parts.append((view, begin, end))
+            sources.append(entries)
             room, left = room - (end - begin), left - size
             if end < len(view.shown):
                 rest = Position(key, None, view.shown[end])
                 break
         has_own = is_searched and call.params.get("cursor") is None
-        list_page.items = shared = self._shared(call.method, tuple(parts), has_own)
+        list_page.items = shared = self._shared(tuple(parts), sources, has_own)
         if not shared.has_form(call.client.revision):
             for item in shared:
                 downgrade.prepare(call.method, item, REVISIONS[call.client.revision])
                 await list_page.breathe()
         return self._answer(call, list_page, rest)
 
-    def _shared(self, method: str, parts: tuple[_Part, ...], has_own: bool) -> SharedList:
-        """Returns the items of these parts, behind our own tools: the same list object for the same parts."""
+    def _shared(self, parts: tuple[_Part, ...], sources: list[tuple[Entry, ...]], has_own: bool) -> SharedList:
+        """Returns the items of these parts, behind our own tools: the same list object for the same parts. `sources`
+        has what each of their servers lists."""
         shared = self._pages.get((parts, has_own))
         if shared is None:
             items = (
-                view.snapshot.entries(method)[index].shown for view, begin, end in parts
+                entries[index].shown for (view, begin, end), entries in zip(parts, sources, strict=True)
                 for index in view.shown[begin:end]
             )  # fmt: skip
             shared = SharedList(chain(self._own_tools if has_own else (), items))
@@ -334,11 +338,11 @@ class CombinedLists:
         return Result({LISTS[call.method].key: list_page.items, **more, "ttlMs": ttl_ms, "cacheScope": "private"})
 
 
-def _fitting(view: VisibleList, method: str, begin: int, end: int, most: int) -> tuple[int, int]:
+def _fitting(view: VisibleList, entries: Sequence[Entry], begin: int, end: int, most: int) -> tuple[int, int]:
     """Where that part of a list ends which has at most so many bytes, and how many it has."""
     if view.size <= most and end - begin == len(view.shown):
         return end, view.size
-    entries, size = view.snapshot.entries(method), 0
+    size = 0
     for at in range(begin, end):
         if size + entries[view.shown[at]].size > most and (size or most < PAGE_BYTES):  # a page has one at least
             return at, size

@@ -218,6 +218,10 @@ class SearchDeps:
 WITHOUT: Final = SearchDeps(lambda client: NO_SEARCH, lambda client, target: False, ())
 
 
+_Seen = tuple[VisibleList, tuple[Entry, ...]]
+"""What is shown of a server's tools, and all of them."""
+
+
 class _KeptIndex:
     """`of` are the numbers of the lists that it was made of."""
 
@@ -246,11 +250,11 @@ class ToolSearch:
         if search.mode == "off" and not is_first:
             return False
         views = await self._visible(call, snapshots, breathe)
-        size = sum(view.size for view in views)
+        size = sum(view.size for view, _ in views)
         is_searched = search.mode == "on" or (search.mode == "auto" and size > search.budget * BYTES_PER_TOKEN)
         if is_searched:
             pinned = await self._visible(call, snapshots, breathe, only_pinned=True)
-            size = self._own_size + sum(view.size for view in pinned)
+            size = self._own_size + sum(view.size for view, _ in pinned)
         if is_first:
             self._note(call.client, size // BYTES_PER_TOKEN, search.budget)
         return is_searched
@@ -275,14 +279,14 @@ class ToolSearch:
                 await checkpoint()
         return {
             "list": self.tokens[call.client.principal, call.client.toolset], "is_searched": is_searched,
-            "all": sum(view.size for view in views) // BYTES_PER_TOKEN, "budget": search.budget, "search": search.mode,
-            "tools": sorted(rows, key=lambda row: -int(row["tokens"])),
+            "all": sum(view.size for view, _ in views) // BYTES_PER_TOKEN, "budget": search.budget,
+            "search": search.mode, "tools": sorted(rows, key=lambda row: -int(row["tokens"])),
         }  # fmt: skip
 
     async def find(self, call: Call, query: str, limit: int, server: str | None) -> Outcome:
         """The answer to a `find_tools`: JSON with whole definitions, the best first."""
         views = await self._visible(call, await self._lists.all(call.client), checkpoint)
-        key, of = self._permission_key(call), tuple((view.snapshot.server, view.number) for view in views)
+        key, of = self._permission_key(call), tuple((view.server, view.number) for view, _ in views)
         kept = self._kept.get(key) if key is not None else None
         if kept is None:
             kept = _KeptIndex()
@@ -311,7 +315,7 @@ class ToolSearch:
         shown = [*_within(found)]
         answer: Json = {"tools": [entry.shown for entry in shown], "matching": matching}
         if not shown:
-            answer["servers"] = [self._lists.settings.prefixes[view.snapshot.server] for view in views if view.shown]
+            answer["servers"] = [self._lists.settings.prefixes[view.server] for view, _ in views if view.shown]
         return Result({"content": [{"type": "text", "text": dump(answer).decode()}]})
 
     def _own(self, prefix: str) -> str:
@@ -321,17 +325,16 @@ class ToolSearch:
 
     async def _visible(
         self, call: Call, snapshots: ServerSnapshots, breathe: Breathe, only_pinned: bool = False
-    ) -> list[VisibleList]:
+    ) -> list[_Seen]:
         return [
-            await self._views.view(call, key, snapshot, LIST, breathe, only_pinned)
+            (await self._views.view(call, key, snapshot, LIST, breathe, only_pinned), snapshot.entries(LIST))
             for key, snapshot in snapshots
             if snapshot is not None and self._servers[key].shows(call.client)
         ]  # fmt: skip
 
 
-def _entries(views: Iterable[VisibleList]) -> Iterable[Entry]:
-    for view in views:
-        entries = view.snapshot.entries(LIST)
+def _entries(views: Iterable[_Seen]) -> Iterable[Entry]:
+    for view, entries in views:
         yield from (entries[index] for index in view.shown)
 
 

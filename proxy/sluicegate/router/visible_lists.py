@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Final
+from weakref import ReferenceType, ref
 
 from anyio.lowlevel import checkpoint
 
@@ -29,9 +30,10 @@ STRIDE: Final = 8  # items that are judged in a row
 @dataclass(frozen=True, slots=True, eq=False)
 class VisibleList:
     """`shown` are places in the snapshot's list; `number` is another for another list, `size` its bytes. The same list
-    to the same rights is the same object."""
+    to the same rights is the same object. It does not keep the snapshot: a server may always make new ones."""
 
-    snapshot: Snapshot
+    server: str
+    of: ReferenceType[Snapshot]
     shown: tuple[int, ...]
     number: int
     size: int
@@ -56,7 +58,7 @@ class VisibleLists:
         permission_key = self._permission_key(call)
         place = method + _PINNED if only_pinned else method
         cached = None if permission_key is None else self._views.get((permission_key, key, place))
-        if cached is not None and cached.snapshot is snapshot:
+        if cached is not None and cached.of() is snapshot:
             return cached
         entries, shown = snapshot.entries(method), []
         for index, entry in enumerate(entries):
@@ -67,7 +69,7 @@ class VisibleLists:
             if self._may_list(call, key, entry.target):
                 shown.append(index)
         size = sum(entries[index].size for index in shown)
-        view = VisibleList(snapshot, tuple(shown), number(entries[index] for index in shown), size)
+        view = VisibleList(key, ref(snapshot), tuple(shown), number(entries[index] for index in shown), size)
         if permission_key is not None and permission_key == self._permission_key(call):  # equal after the others' turn
             if permission_key[0] != self._changes:  # nobody asks for what was seen before, and it holds its snapshots
                 self._views.clear()

@@ -58,6 +58,10 @@ class Route:
         return host
 
 
+_LARGE_HEAD: Final = 16 * 1024
+"""Bytes. 256 heads of this size may be remembered; arguments of a call may make one of megabytes."""
+
+
 class HttpClient:
     """Of the idle connections `max_idle` are kept, of all origins together; the busy ones are only counted, because a
     stream that stays open for a day starves nobody. Last in, first out, so that a quiet pool shrinks. It belongs to one
@@ -90,6 +94,8 @@ class HttpClient:
             self._origin, self._target, self._url = _origin(url), url.raw_path, url
         origin = self._origin
         head = _head(method, origin, self._target, tuple(headers))
+        if len(head) > _LARGE_HEAD:
+            _head.cache_clear()
         wire = self._take(origin) or await self._dial(origin)
         reply = wire.send(_with_body(head, method, body), method == "HEAD")
         try:
