@@ -164,7 +164,8 @@ async def test_a_session_whose_stream_was_refused_listens_again(asks: bool, monk
         assert here.watched() == ["x:1", "x:2"]
 
 
-async def test_what_one_request_has_judged_counts_for_its_client_in_steps() -> None:
+@pytest.mark.parametrize(("more", "in_a_row"), [("", 4), ("y" * 1_000, 1)])
+async def test_what_one_request_has_judged_counts_for_its_client_in_steps(more: str, in_a_row: int) -> None:
     spent: list[float] = []
 
     async def spend(since: float) -> None:
@@ -174,10 +175,10 @@ async def test_what_one_request_has_judged_counts_for_its_client_in_steps() -> N
     async with bed() as here:
         trail = Trail()
         trail.spend = spend
-        params = {"notifications": {"resourceSubscriptions": [f"a+x:{number}" for number in range(MANY)]}}
+        params = {"notifications": {"resourceSubscriptions": [f"a+x:{number}{more}" for number in range(MANY)]}}
         async with anyio.create_task_group() as group:
             other = Call(replace(OLD, session="s2"), "subscriptions/listen", params, trail=trail)
             group.start_soon(here.front.router, other)
             await until(lambda: len(here.watched()) == MANY)
             group.cancel_scope.cancel()
-        assert len(spent) == MANY // 4
+        assert len(spent) == MANY // in_a_row

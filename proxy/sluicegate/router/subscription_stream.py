@@ -52,8 +52,9 @@ from sluicegate.runtime.loop_budget import STEP, budget_of
 Decide = Callable[[Call, Target], Decision]
 
 UPDATED: Final = "notifications/resources/updated"
-STRIDE: Final = 4  # URIs that are judged in a row
-_STRIDE_SECONDS: Final = 0.002
+STRIDE: Final = 4  # URIs that are judged in a row; a long one counts as several
+_LONG: Final = 256  # characters
+_STRIDE_SECONDS: Final = 0.005
 """What counts at most of a row: the rest was spent waiting for a list."""
 
 _REFUSED: Final = "The server refused the subscription"
@@ -123,11 +124,12 @@ class Subscribing:
     async def begin(self, call: Call, uris: Sequence[str]) -> "Subscriptions":
         """Nothing is asked of a server yet."""
         made = Subscriptions(self, replace(call, method="resources/read", params={}))
-        spend, since = call.trail.spend, perf_counter()
-        for number, uri in enumerate(dict.fromkeys(uris), 1):
-            if number % STRIDE == 0:
+        spend, since, row = call.trail.spend, perf_counter(), 0
+        for uri in dict.fromkeys(uris):
+            row += 1 + len(uri) // _LONG
+            if row >= STRIDE:
                 await (checkpoint() if spend is None else spend(max(since, perf_counter() - _STRIDE_SECONDS)))
-                since = perf_counter()
+                since, row = perf_counter(), 0
             await made.add(uri)
         return made
 
