@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -92,7 +93,7 @@ def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return command_line.run(folder, *args, env={"HOME": str(folder)})
 
 
-def start(folder: Path, pin: str = "off", **changes: Any) -> Sluice:
+def start(folder: Path, pin: str = "off", environment: Mapping[str, str] | None = None, **changes: Any) -> Sluice:
     """`changes` are sections of the config instead of the usual ones."""
     mcp, admin = free_port(), free_port()
     script = [str(HERE / "recording_server.py"), str(folder / "seen")]
@@ -109,7 +110,7 @@ def start(folder: Path, pin: str = "off", **changes: Any) -> Sluice:
         **changes,
     }  # fmt: skip
     (folder / "sluice.yaml").write_text(json.dumps(config))
-    environ = ENVIRONMENT | {"HOME": str(folder)}
+    environ = {**ENVIRONMENT, **(environment or {}), "HOME": str(folder)}
     with (folder / "stderr").open("ab") as stderr:
         command = [sys.executable, "-m", "sluicegate", "serve"]
         process = subprocess.Popen(command, cwd=folder, env=environ, stdout=subprocess.DEVNULL, stderr=stderr)

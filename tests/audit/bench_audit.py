@@ -49,7 +49,7 @@ async def measure(made: AuditSettings | None, concurrency: int) -> dict[str, flo
         waits.sort()
         found |= {"p50 us": waits[len(waits) // 2] * 1e6, "p99 us": waits[len(waits) * 99 // 100] * 1e6}
         assert audit._writer is not None
-        found["syncs/s"] = audit._writer.counts.syncs / SECONDS
+        found["batches/s"] = audit._writer.counts.batches / SECONDS
         await audit.stop()
     return found
 

@@ -108,6 +108,21 @@ async def test_what_nobody_waits_for_is_rung_for_after_a_moment_and_what_somebod
     assert await done
 
 
+async def test_who_asks_alone_is_rung_for_at_once_and_who_asks_beside_others_with_them() -> None:
+    queue = RecordQueue(10)
+    queue.open()
+    alone = queue.ask(b"1")
+    assert queue._is_rung and not queue._is_gathering
+    beside = [queue.ask(b"2"), queue.ask(b"3")]
+    assert queue._is_gathering, "one waits already"
+    await anyio.to_thread.run_sync(queue.wait, float("inf"))
+    queue.settle([alone], True)
+    queue.settle(beside, True)
+    assert await alone and await beside[0] and not queue._is_gathering
+    queue.ask(b"4")
+    assert queue._is_gathering, "two came together last"
+
+
 async def test_the_end_of_an_opening_is_told_once_well_or_badly() -> None:
     queue = RecordQueue(1)
     queue.open()
@@ -158,14 +173,14 @@ async def test_what_did_not_fit_while_the_disk_stood_still_is_said_in_the_log(
     moving, standing = threading.Event(), threading.Event()
     moving.set()
 
-    def stall(segment: Segment) -> None:
+    def stall(segment: Segment, data: bytes) -> None:
         if not moving.is_set():
             standing.set()
             moving.wait()
-        sync(segment)
+        write(segment, data)
 
-    sync = Segment.sync
-    monkeypatch.setattr(Segment, "sync", stall)
+    write = Segment.write
+    monkeypatch.setattr(Segment, "write", stall)
     async with open_audit(tmp_path, queue=4) as audit:
         writer = audit._writer
         assert isinstance(writer, AuditWriter)

@@ -472,12 +472,12 @@ async def test_the_first_wrong_place_is_named_with_what_is_wrong(
 
 def test_a_segment_is_the_file_that_its_name_means(tmp_path: Path) -> None:
     path = tmp_path / "sluice.jsonl"
-    made = Segment.create(path, 7, 1.0)
+    made = Segment.create(path, 7, 1.0, is_durable=True)
     made.write(b"abc\n")
     made.check()
     assert path.read_bytes() == b"abc\n"
     assert (made.first, made.opened, made.size) == (7, 1.0, 4)
-    resumed = Segment.resume(path, 7, 1.0)
+    resumed = Segment.resume(path, 7, 1.0, is_durable=False)
     resumed.write(b"d")
     with pytest.raises(OSError, match=r"^sluice.jsonl was changed by somebody else$"):
         made.check()

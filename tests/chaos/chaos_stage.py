@@ -7,12 +7,10 @@ What the machine does not permit is left out, and `lacks` says why.
 
 import asyncio
 import json
-import mmap
 import os
 import shutil
 import signal
 import ssl
-import struct
 import subprocess
 import sys
 import time
@@ -35,6 +33,7 @@ from e2e.sluice_process import COMMAND, ROOT, Sluice, clean_environment, setting
 from peers.fleet import free_port, running, stop, wait_for_port
 from peers.postgres import postgres
 from policy_bed import client_keys
+from shim import Shim
 from workers.workers_kit import names
 
 Json = dict[str, Any]
@@ -83,7 +82,7 @@ class Stage:
         self.recoveries: list[asyncio.Task[None]] = []
         self.before_audit: Callable[[], None] = lambda: None
         self._aims = Counter[str]()
-        self._control: mmap.mmap | None = None
+        self.shim: Shim | None = None
         self._read = 0
         self._spent: list[Spent] = []
 
@@ -229,7 +228,7 @@ class Stage:
         command += ["--workers", str(self.plan.workers)] if self.plan.workers else []
         environment = clean_environment()
         if self.plan.all_servers:
-            environment |= self._shim()
+            environment |= self._preloaded()
             if "a name server" not in self.lacks:
                 hide = f"mount --bind {self.folder}/resolv.conf /etc/resolv.conf"
                 command = ["unshare", "-m", "sh", "-c", f'{hide} && exec "$@"', "sh", *command]
@@ -250,15 +249,13 @@ class Stage:
         if hasattr(self, "process"):
             stop(self.process.process, 30)
 
-    def _shim(self) -> dict[str, str]:
-        library, control = self.folder / "shim.so", self.folder / "control"
-        if shutil.which("gcc") is None:
-            self.lacks["gcc"] = "it makes the library that is preloaded"
+    def _preloaded(self) -> dict[str, str]:
+        try:
+            self.shim = Shim(self.folder)
+        except FileNotFoundError as error:
+            self.lacks["gcc"] = str(error)
             return {}
-        self._run("gcc", "-shared", "-fPIC", "-O2", "-o", library, HERE / "shim.c", "-ldl")
-        control.write_bytes(bytes(24))
-        self._control = mmap.mmap(os.open(control, os.O_RDWR), 24)
-        return {"LD_PRELOAD": str(library), "CHAOS_CONTROL": str(control)}
+        return self.shim.environment
 
     async def _start_load(self) -> None:
         (self.folder / "calls").touch()
@@ -290,15 +287,6 @@ class Stage:
         if self._aims[tool] == (0 if stop else 1):
             self.load.stdin.write(f"{'-' if stop else '+'}{tool}\n")
             self.load.stdin.flush()
-
-    def preload(self, ahead: int = 0, slow: int = 0, full: int = 0) -> None:
-        assert self._control is not None
-        self._control[:] = struct.pack("qqq", ahead, slow, full)
-
-    def is_hit(self) -> bool:
-        """Whether a write of the log was cut short."""
-        assert self._control is not None
-        return struct.unpack("qqq", self._control[:])[2] == 2
 
     def mode(self, child: str, word: str) -> None:
         new = self.folder / child / "mode.new"

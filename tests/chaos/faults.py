@@ -260,10 +260,11 @@ async def crowd(stage: Stage) -> AsyncIterator[None]:
 def preloaded(**what: int) -> Make:
     @asynccontextmanager
     async def make(stage: Stage) -> AsyncIterator[None]:
-        stage.preload(**what)
+        assert stage.shim is not None
+        stage.shim.set(**what)
         yield
-        stage.met = stage.is_hit() if "full" in what else 1
-        stage.preload()
+        stage.met = stage.shim.is_hit() if "full" in what else 1
+        stage.shim.set()
 
     return make
 

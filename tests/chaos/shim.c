@@ -1,6 +1,7 @@
 /* What a disk and a clock may do to Sluice, for `make chaos`: preloaded into Sluice alone, it does what the file
-   that CHAOS_CONTROL names says. Three 64-bit numbers: seconds that the clock is ahead, milliseconds that a sync of the
-   audit log takes longer, and 1 for a disk that is full in the middle of a record of it. */
+   that CHAOS_CONTROL names says. Four 64-bit numbers: seconds that the clock is ahead; milliseconds that a sync of the
+   audit log takes longer, and under 0 until it is another number; 1 for a disk that is full in the middle of a record
+   of it; 1 for one whose syncs fail. A write to what was opened with O_DSYNC is a sync, too. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -15,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-struct control { int64_t ahead, slow, full; };
+struct control { int64_t ahead, slow, full, broken; };
 static volatile struct control none, *control = &none;
 
 __attribute__((constructor)) static void start(void) {
@@ -58,24 +59,29 @@ static int is_log(int fd) {
     return strstr(path, ".jsonl") != NULL;
 }
 
-static void wait_for_disk(int fd) {
-    if (control->slow && is_log(fd)) usleep(control->slow * 1000);
+/* After what the system did, which said `said`. */
+static ssize_t synced(int fd, ssize_t said) {
+    if (said < 0 || !(control->slow || control->broken) || !is_log(fd)) return said;
+    if (control->slow > 0) usleep(control->slow * 1000);
+    while (control->slow < 0) usleep(1000);
+    if (!control->broken) return said;
+    errno = EIO;
+    return -1;
 }
 
 int fdatasync(int fd) {
     REAL(fdatasync);
-    wait_for_disk(fd);
-    return real(fd);
+    return synced(fd, real(fd));
 }
 
 int fsync(int fd) {
     REAL(fsync);
-    wait_for_disk(fd);
-    return real(fd);
+    return synced(fd, real(fd));
 }
 
 ssize_t write(int fd, const void *data, size_t size) {
     REAL(write);
+    if ((control->slow || control->broken) && fcntl(fd, F_GETFL) & O_DSYNC) return synced(fd, real(fd, data, size));
     if (!control->full || !is_log(fd)) return real(fd, data, size);
     if (control->full == 1 && size > 1) { /* as a disk does: what fits is written, and the rest is not */
         control->full = 2;

@@ -3,8 +3,8 @@
 Handing over costs an append; the thread is woken only for records that somebody waits for, the others are picked
 up together after a moment. It is woken when the event loop runs out of such records, not at the first one: each waking
 and each sync sets two threads against each other for the interpreter's lock, which costs more than a record does: with
-16 calls at once a call takes 20 us of CPU less. A sync covers 8 to 11 of 16, and some 40 of 64. Knows no file and no
-chain.
+16 calls at once a call takes 20 us of CPU less. A sync covers 8 to 11 of 16, and some 40 of 64. Where one client calls
+at a time there is nobody to wait for. Knows no file and no chain.
 """
 
 import asyncio
@@ -38,7 +38,8 @@ class RecordQueue:
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._is_rung = self._has_more = self._is_gathering = False
         self._dropped = self._told = 0  # records that were not taken, and those of which the thread was told
-        self._asked = 0  # records so far that somebody waits for
+        self._asked = self._settled = 0  # records so far that somebody waits for, and those of which they were told
+        self._together = 0  # how many of them were kept at once last
         self._until = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -72,7 +73,9 @@ class RecordQueue:
         done = loop.create_future()
         self._items.append(QueuedRecord(body, opens, "", done, signs))
         self._asked += 1
-        if not self._is_gathering:
+        if self._together <= 1 and self._settled == self._asked - 1:
+            self.ring()
+        elif not self._is_gathering:
             self._is_gathering = True
             self._until = loop.time() + GATHER
             loop.call_soon(self._gather, -1)
@@ -124,7 +127,7 @@ class RecordQueue:
     def settle(self, waiting: list[Done], is_kept: bool) -> None:
         """Tells who waits, in the event loop."""
         if waiting and self._loop is not None:
-            self._loop.call_soon_threadsafe(_resolve, waiting, is_kept)
+            self._loop.call_soon_threadsafe(self._resolve, waiting, is_kept)
 
     def refuse_all(self) -> None:
         """The thread ends early: who waits hears no. Done in the event loop, behind whoever puts just now."""
@@ -134,19 +137,20 @@ class RecordQueue:
     def _refuse(self) -> None:
         waiting = [item.done for item in self._items if item.done is not None]
         self._items.clear()
-        _resolve(waiting, False)
+        self._resolve(waiting, False)
+
+    def _resolve(self, waiting: list[Done], is_kept: bool) -> None:
+        # Step 8 of docs/explanation/performance.md
+        self._settled += len(waiting)
+        self._together = len(waiting)
+        for done in waiting:
+            if not done.done():  # its call may have been cancelled
+                done.set_result(is_kept)
 
     def tell(self, opened: asyncio.Future[None], error: BaseException | None) -> None:
         """The end of the first opening, well or badly."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(_tell, opened, error)
-
-
-def _resolve(waiting: list[Done], is_kept: bool) -> None:
-    # Step 8 of docs/explanation/performance.md
-    for done in waiting:
-        if not done.done():  # its call may have been cancelled
-            done.set_result(is_kept)
 
 
 def _tell(opened: asyncio.Future[None], error: BaseException | None) -> None:

@@ -1,7 +1,7 @@
-"""One file of the log while it is written to: bytes in, synced, and still the file that its name means. And its end,
-when it is older than the log is kept.
+"""One file of the log while it is written to: bytes in, on the disk, and still the file that its name means. And its
+end, when it is older than the log is kept.
 
-Every failure is an `OSError`, after which the segment must not be used again: what a failed sync leaves on the
+Every failure is an `OSError`, after which the segment must not be used again: what a failed write leaves on the
 disk nobody knows. Runs in the writer's thread; knows no record.
 """
 
@@ -26,30 +26,34 @@ else:
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 # fdatasync writes the size, too, where it has changed; not every system has it.
 _sync = getattr(os, "fdatasync", os.fsync)
+# A write to a file that was opened so ends as write and fdatasync do, in one wait for the disk and the interpreter's
+# lock. Elsewhere the word may mean less.
+_THROUGH: Final = os.O_DSYNC if sys.platform == "linux" else 0
 
 
 class Segment:
-    """`first` is the sequence number of its first record, `opened` when that was written (seconds, UTC)."""
+    """`first` is the sequence number of its first record, `opened` when that was written (seconds, UTC). `is_durable`:
+    what was written is on the disk."""
 
-    __slots__ = ("_fd", "_identity", "first", "opened", "path", "size")
+    __slots__ = ("_fd", "_identity", "_is_durable", "first", "opened", "path", "size")
 
-    def __init__(self, path: Path, fd: int, first: int, opened: float, size: int) -> None:
-        self.path, self.first, self.opened, self.size = path, first, opened, size
-        self._fd = fd
-        status = os.fstat(fd)
-        self._identity = (status.st_dev, status.st_ino)
+    def __init__(self, path: Path, flags: int, first: int, opened: float, is_durable: bool) -> None:
+        self.path, self.first, self.opened, self._is_durable = path, first, opened, is_durable
+        self._fd = os.open(path, _FLAGS | flags | (_THROUGH if is_durable else 0), private.FILE)
+        status = os.fstat(self._fd)
+        self._identity, self.size = (status.st_dev, status.st_ino), status.st_size
 
     @classmethod
-    def create(cls, path: Path, first: int, opened: float) -> "Segment":
+    def create(cls, path: Path, first: int, opened: float, *, is_durable: bool) -> "Segment":
         """A new file, which must not exist; its name is not durable yet."""
-        return cls(path, os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, private.FILE), first, opened, 0)
+        return cls(path, os.O_CREAT | os.O_EXCL, first, opened, is_durable)
 
     @classmethod
-    def resume(cls, path: Path, first: int, opened: float) -> "Segment":
-        """An existing file, to go on at its end. Raises `Exposed` where others may use it."""
+    def resume(cls, path: Path, first: int, opened: float, *, is_durable: bool) -> "Segment":
+        """An existing file, to go on at its end; of what is in it nobody knows whether it is durable. Raises `Exposed`
+        where others may use it."""
         private.check(path, private.FILE)
-        fd = os.open(path, _FLAGS)
-        return cls(path, fd, first, opened, os.fstat(fd).st_size)
+        return cls(path, 0, first, opened, is_durable)
 
     def check(self) -> None:
         """Whatever is appended now can be found under the name; a removed or renamed log is a failure."""
@@ -67,8 +71,11 @@ class Segment:
         while view:
             view = view[os.write(self._fd, view) :]
         self.size += len(data)
+        if self._is_durable and not _THROUGH:
+            self.sync()
 
     def sync(self) -> None:
+        """For what is not durable, whoever wrote it."""
         _sync(self._fd)
 
     def sync_name(self) -> None:

@@ -37,7 +37,7 @@ class WriterCounts:
     refused: int = 0
     lost: int = 0
     failures: int = 0
-    syncs: int = 0
+    batches: int = 0
 
 
 class AuditWriter:
@@ -64,11 +64,10 @@ class AuditWriter:
         self._thread = threading.Thread(target=self._run, name=f"audit {name}", daemon=True)
         self._segment: Segment | None = None
         self._epoch = 0
-        self._head = self._durable = chain.START
+        self._head = chain.START
         self._issued = 0  # highest sequence number that was ever given out
         self._calls: dict[str, int] = {}  # open calls: id -> sequence number of the intent
         self._batch: list[QueuedRecord] = []
-        self._unsynced: list[QueuedRecord] = []
         self._carried: list[QueuedRecord] = []  # to be written when the log can be written again
         self._dropped = 0
         self._signing: list[Done] = []  # kept, and waiting for a signature
@@ -157,31 +156,24 @@ class AuditWriter:
         lines, head = chain.link_all(self._head, self.name, self._epoch, [item.body for item in items])
         self._issued = head.seq
         segment.write(b"".join(lines))
-        waiting = [item.done for item in items if item.done is not None]
-        if waiting or self._settings.durability == "write" or len(self._unsynced) > self._settings.queue:
-            self._sync(segment)
-            self._unsynced = []
-        else:
-            self._unsynced += items
-        self._advance(head, is_durable=not self._unsynced)
+        self._advance(head)
         self._track(items, first)
         self._carried, self._dropped = [], 0
         self.counts.written += len(items)
+        self.counts.batches += 1
+        waiting = [item.done for item in items if item.done is not None]
         self._signing += [item.done for item in items if item.done is not None and item.signs]
         self.inbox.settle([done for done in waiting if done not in self._signing] if self._signing else waiting, True)
 
-    def _sync(self, segment: Segment) -> None:
-        if self._settings.durability == "fsync":
-            segment.sync()
-            self.counts.syncs += 1
+    @property
+    def _is_durable(self) -> bool:
+        return self._settings.durability == "fsync"
 
-    def _advance(self, head: ChainHead, *, is_durable: bool) -> None:
+    def _advance(self, head: ChainHead) -> None:
         if self._since == 0:
             self._checkpoint_at = time.monotonic() + self._settings.checkpoints.every
         self._since += head.seq - self._head.seq
         self._head = head
-        if is_durable:
-            self._durable = head
 
     def _track(self, items: list[QueuedRecord], first: int) -> None:
         for seq, item in enumerate(items, first):
@@ -220,9 +212,9 @@ class AuditWriter:
         if self._since == 0:
             return
         segment.check()
-        segment.sync()
-        self._durable, self._unsynced, self._since = self._head, [], 0
-        head = self._head
+        if not self._is_durable:
+            segment.sync()
+        head, self._since = self._head, 0
         signed = self._signer.sign(self.name, self._epoch, head.seq, head.hash, self._stamp())
         line, head = chain.link(head, self.name, self._epoch, signed.body())
         self._issued = head.seq
@@ -235,7 +227,6 @@ class AuditWriter:
         self._checkpoint()
         segment = self._live()
         segment.sync()
-        self._durable = self._head
         self._close()
         retire(self._path, segment.first)
         self._create("rotate")
@@ -253,7 +244,7 @@ class AuditWriter:
         if self._epoch == 0:
             self._start()
         else:
-            self._create("failure", loss=record_templates.Loss(self.problem or "", self._durable.seq, self._issued))
+            self._create("failure", loss=record_templates.Loss(self.problem or "", self._head.seq, self._issued))
         if self.problem is not None and self.counts.failures:
             log.warning("the audit log can be written again", extra={"file": str(self._path)})
         self.problem, self._pause = None, _RETRY[0]
@@ -272,12 +263,13 @@ class AuditWriter:
             raise
 
     def _resume(self, found: Recovered, newest: Checkpoint | None) -> None:
-        self._head = self._durable = found.head
+        self._head = found.head
         self._issued = max(found.head.seq, newest.seq if newest else 0)
         self._calls = dict(found.open)  # a new segment names them until they are closed
         is_cut = self._issued > found.head.seq
         if found.file is not None and found.file.path == self._path and found.torn is None and not is_cut:
-            self._segment = Segment.resume(self._path, found.file.seq, record_templates.seconds(found.opened))
+            opened = record_templates.seconds(found.opened)
+            self._segment = Segment.resume(self._path, found.file.seq, opened, is_durable=self._is_durable)
             self._first = found.file.seq
             self._add(record_templates.start(self._stamp(), self._introduction(found.key)))
             return
@@ -304,13 +296,12 @@ class AuditWriter:
         segment = self._live()
         segment.sync()
         segment.sync_name()
-        self._durable = self._head
 
     def _add(self, body: bytes) -> None:
         line, head = chain.link(ChainHead(self._issued, self._head.hash), self.name, self._epoch, body)
         self._issued = head.seq
         self._live().write(line)
-        self._advance(head, is_durable=False)
+        self._advance(head)
         self.counts.written += 1
 
     def _create(
@@ -328,10 +319,10 @@ class AuditWriter:
             else:
                 self._path.unlink()
         body = record_templates.opening(
-            self._stamp(), why, self._introduction(self._key), self._durable, self._calls, loss=loss, torn=torn
+            self._stamp(), why, self._introduction(self._key), self._head, self._calls, loss=loss, torn=torn
         )
-        line, head = chain.link(ChainHead(self._issued, self._durable.hash), self.name, self._epoch, body)
-        segment = Segment.create(self._path, head.seq, time.time())
+        line, head = chain.link(ChainHead(self._issued, self._head.hash), self.name, self._epoch, body)
+        segment = Segment.create(self._path, head.seq, time.time(), is_durable=self._is_durable)
         try:
             segment.write(line)
             segment.sync()
@@ -342,7 +333,7 @@ class AuditWriter:
             raise
         self._segment, self._issued, self._first = segment, head.seq, head.seq
         self._key = self._signer.id
-        self._advance(head, is_durable=True)
+        self._advance(head)
         self.counts.written += 1
 
     # ------------------------------------------------------------ failing and ending
@@ -357,8 +348,7 @@ class AuditWriter:
         waiting = [item.done for item in batch if item.done is not None and not item.signs]
         unsigned = self._signing + [item.done for item in batch if item.done is not None and item.signs]
         passed = [item for item in batch if item.done is None or (may_pass and not item.signs)]
-        self._carry(self._unsynced + self._carried + passed)
-        self._unsynced = []
+        self._carry(self._carried + passed)
         self.problem = str(error) or type(error).__name__
         now = time.monotonic()
         if now >= self._retry_at:
