@@ -100,6 +100,20 @@ def test_large_headers_are_refused_before_anything_is_looked_up(town: Bed, tab: 
     assert "a" * 100 not in town.process.log()
 
 
+@pytest.mark.parametrize("path", ["/console/session", "/approvals/x", "/api/v1/pins"])
+def test_a_large_body_is_refused_before_it_is_whole(town: Bed, tab: Tab, path: str) -> None:
+    """Each took 8 MiB of memory, of as many connections as somebody likes to open, who has shown no credential."""
+    origin = town.process.admin
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: {origin.removeprefix('http://')}\r\nOrigin: {origin}\r\n"
+        "Sec-Fetch-Site: same-origin\r\nContent-Type: application/json\r\nContent-Length: 8000000\r\n\r\n"
+    )
+    with connected(town) as large:
+        large.sendall(head.encode() + b" " * 500_000)
+        assert large.recv(4096).split()[1] in (b"401", b"404", b"413")
+    all_is_well(town, tab)
+
+
 def test_a_storm_of_logins_tries_few_keys_and_locks_out_nobody_who_is_in_or_has_a_link(town: Bed, tab: Tab) -> None:
     before = sum(one.get("act") == "console_refused" for one in town.audit())
     headers = {"Origin": town.process.admin, "Sec-Fetch-Site": "same-origin"}

@@ -1,6 +1,6 @@
 """An ASGI application of another room on our own connections."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -9,7 +9,9 @@ import httpx
 import pytest
 from starlette.responses import StreamingResponse
 
+from sluicegate.admin.response import EventStreamResponse
 from sluicegate.listen.asgi import MAX_BODY, Event, Receive, Send, asgi
+from sluicegate.listen.http_request import UNASKED
 from sluicegate.listen.server import AddressServer
 
 
@@ -21,7 +23,14 @@ async def served() -> AsyncIterator[tuple[httpx.AsyncClient, list[Event]]]:
         scopes.append(scope)
         if scope["path"] == "/crash":
             raise RuntimeError("secret detail")
-        body = (await receive())["body"] if scope["method"] == "POST" else b"hello"
+        body, parts = b"hello", list[int]()
+        if scope["method"] == "POST":
+            body, is_more = b"", True
+            while is_more:
+                part = await receive()
+                body, is_more = body + part["body"], part["more_body"]
+                parts.append(len(part["body"]))
+        scope["parts"] = parts
         split = b"a\r\nb" if scope["path"] == "/split" else b""
         headers = [(b"content-length", b"%d" % len(body)), (b"x-split", split)]
         await send({"type": "http.response.start", "status": 201, "headers": headers})
@@ -106,3 +115,40 @@ async def test_a_body_is_bounded() -> None:
     async with served() as (client, _):
         assert (await client.post("/", content=b"x" * (MAX_BODY + 1))).status_code == 413
         assert (await client.post("/", content=b"x" * MAX_BODY)).status_code == 201
+
+
+async def test_an_application_gets_a_body_in_parts_and_we_hold_no_more_than_one() -> None:
+    """Who says how large a body may be is the application, and it knows when the first part comes."""
+    async with served() as (client, scopes):
+        answer = await client.post("/", content=b"0123456789abcdef" * 64 * 1024, headers={"expect": "100-continue"})
+        assert answer.content == b"0123456789abcdef" * 64 * 1024
+        assert max(scopes[0]["parts"]) <= UNASKED + 256 * 1024
+
+
+async def test_the_head_of_a_stream_ends_it() -> None:
+    """RFC 9110 9.3.2: an answer to HEAD has no content. A stream would be taken for the answer to what comes next."""
+    over = anyio.Event()
+
+    async def parts() -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                yield b": alive\n\n"
+        finally:
+            over.set()
+
+    async def app(scope: Event, receive: Receive, send: Send) -> None:
+        await EventStreamResponse(parts())(scope, receive, send)
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            server = AddressServer(asgi(app), "127.0.0.1", 0, drain=0.2)
+            port = await tasks.start(server.run)
+            head = b"HEAD / HTTP/1.1\r\nHost: localhost\r\n"
+            async with await anyio.connect_tcp("127.0.0.1", port) as connection:
+                await connection.send(head + b"\r\n" + head + b"Connection: close\r\n\r\n")
+                got = b""
+                async for part in connection:
+                    got += part
+            await over.wait()
+            server.stop(now=True)
+    assert got.count(b"HTTP/1.1 200 OK\r\n") == 2 and b"alive" not in got and got.endswith(b"\r\n\r\n")

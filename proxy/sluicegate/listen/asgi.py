@@ -1,7 +1,7 @@
 """An ASGI application behind `Http1`: for a port where speed does not matter and another room answers.
 
-Requests are whole here. An answer that says no length is a stream, and ends when its client goes away. There is no
-lifespan and there are no websockets. Knows no application.
+A body comes in parts, for the application knows how much of it may be. An answer that says no length is a stream, and
+ends when its client goes away. There is no lifespan and there are no websockets. Knows no application.
 """
 
 import logging
@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from sluicegate.listen.http_exchange import error_body
 from sluicegate.listen.http_request import BodyTooLarge, ClientGone, HttpRequest, Serve, render
@@ -20,6 +21,7 @@ Send = Callable[[Event], Awaitable[None]]
 Application = Callable[[Event, Receive, Send], Awaitable[None]]
 
 MAX_BODY: Final = 8 * 1024 * 1024
+"""Whatever an application says."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -42,14 +44,17 @@ def asgi(app: Application) -> Serve:
 async def _relay(app: Application, request: HttpRequest) -> None:
     start: Event = {}
     parts: list[bytes] = []
-    is_read = False
+    is_read, size = False, 0
 
     async def receive() -> Event:
-        nonlocal is_read
+        nonlocal is_read, size
         if is_read:  # whoever waits for its client's end is cancelled with the rest
             await anyio.sleep_forever()
-        is_read = True
-        return {"type": "http.request", "body": await request.body(MAX_BODY), "more_body": False}
+        part = await request.part()
+        is_read, size = request.is_whole, size + len(part)
+        if max(size, request.declared) > MAX_BODY:
+            raise BodyTooLarge
+        return {"type": "http.request", "body": part, "more_body": not is_read}
 
     async def send(event: Event) -> None:
         if event["type"] == "http.response.start":
@@ -61,6 +66,10 @@ async def _relay(app: Application, request: HttpRequest) -> None:
             if is_last:
                 await request.respond(start["status"], render(start["headers"]), b"".join(parts))
             return
+        if request.head.method == "HEAD":  # RFC 9110 9.3.2: no content, so that nobody waits for the end of it
+            await request.respond(start["status"], render(start["headers"]), b"")
+            scope.cancel()
+            return await checkpoint()
         if not request.is_started:
             request.on_lost = scope.cancel
             await request.start(start["status"], render(start["headers"]))

@@ -135,7 +135,7 @@ class HttpRequest:
     HTTP/1.1's chunks; `keeps`: another request may follow on the connection."""
 
     # The class has the values that most requests keep: to set them in each costs more than to find them here, 0.1 us.
-    is_whole = is_started = is_answered = lost = False
+    is_whole = is_started = is_answered = lost = _is_asked = False
     on_lost: Callable[[], object] | None = None
     budget: LoopBudget | None = None
     """Its client's, where the body is large, and read no faster than that allows."""
@@ -263,11 +263,20 @@ class HttpRequest:
         self._parts = []
         return body
 
+    async def part(self) -> bytes:
+        """What has come since the part before: all that is left, or more than `UNASKED`. Nothing of it stays here, and
+        the rest waits with the peer. Raises `ClientGone`."""
+        await self.whole(UNASKED)
+        part = self.take_body(self._size)
+        self._size = 0
+        return part
+
     async def whole(self, limit: int) -> None:
         """Returns when all of it is here, or more than the limit, or the client has gone."""
         connection = self._connection
         self._room = limit
-        is_awaited = not self._size and self.head.get(b"expect", b"").lower() == b"100-continue"
+        is_awaited = not (self._size or self._is_asked) and self.head.get(b"expect", b"").lower() == b"100-continue"
+        self._is_asked = True
         if is_awaited and not connection.transport.is_closing():
             connection.outbox.flush()
             connection.transport.write(_CONTINUE)
