@@ -7,7 +7,7 @@ import httpx
 import pytest
 from admin_deps import admin_deps
 
-from sluicegate.admin import AdminSettings, application
+from sluicegate.admin import REFUSALS_A_MINUTE, AdminSettings, application
 from sluicegate.http.hosts import ServedNames
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client
@@ -40,6 +40,7 @@ def asker(
         client_of=lambda key: Client("key:ci") if key == KEY else None,
         may=lambda who, area, act: who.principal == "local" or (who.principal, area) in given.get("rights", ()),
         refused=given.get("refused"),
+        denied=given.get("denied", lambda who, area, act: None),
     )
     transport = httpx.ASGITransport(app=application(AdminSettings(TOKEN, names), sources), client=peer)  # type: ignore[arg-type]
     return httpx.AsyncClient(transport=transport, base_url=at)
@@ -51,6 +52,26 @@ async def test_a_client_key_may_read_what_a_row_gives_it() -> None:
         assert (await ask.get("/api/v1/tools", headers=key)).status_code == 200
         refused = await ask.get("/api/v1/servers", headers=key)
         assert refused.status_code == 403 and "key:ci" in refused.json()["error"]
+
+
+async def test_who_lacks_a_right_again_and_again_is_summed_up() -> None:
+    """Each refusal was a record, so that a key without rights filled the disk."""
+    one_by_one, summed = list[str](), list[str]()
+    note = {"denied": lambda who, area, act: one_by_one.append(area), "refused": lambda at, why: summed.append(why)}
+    async with asker(**note) as ask:  # type: ignore[arg-type]
+        key = {"Authorization": f"Bearer {KEY}"}
+        for _ in range(REFUSALS_A_MINUTE + 5):
+            assert (await ask.get("/api/v1/servers", headers=key)).status_code == 403
+        assert len(one_by_one) == REFUSALS_A_MINUTE and summed == ["admin_denied"] * 5
+
+
+async def test_a_path_that_is_none_is_recorded_by_its_beginning() -> None:
+    """Its area was searched for secrets whole, in one step of the event loop."""
+    areas = list[str]()
+    async with asker(denied=lambda who, area, act: areas.append(area)) as ask:
+        answer = await ask.get("/api/v1/" + "password=" * 1_500, headers={"Authorization": f"Bearer {KEY}"})
+        assert answer.status_code == 403 and len(answer.text) < 1_000
+        assert areas == [("password=" * 10)[:64]]
 
 
 async def test_probes_need_no_credential() -> None:

@@ -8,6 +8,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Scope
 
 from sluicegate.admin.peers import LOOK, NOTE, front, request
+from sluicegate.admin.routes import MAX_FORM
 
 pytestmark = pytest.mark.anyio
 Json = dict[str, Any]
@@ -37,3 +38,19 @@ async def test_nobody_from_outside_speaks_as_a_worker(
         own: Scope = {"method": "POST", "headers": [], "sluice.internal": True}
         answer = await other.send(request(other, own, b"{}", path=path))
         assert (answer.status_code, noted) == (200, [{}])
+
+
+async def test_a_record_that_is_too_large_is_kept_by_nobody_and_not_kept_empty() -> None:
+    noted: list[Json] = []
+
+    async def look() -> None: ...
+
+    async def note(fields: Json) -> bool:
+        noted.append(fields)
+        return True
+
+    worker = front(PlainTextResponse(""), look, note)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(worker), base_url="http://worker") as other:
+        own: Scope = {"method": "POST", "headers": [], "sluice.internal": True}
+        answer = await other.send(request(other, own, b'{"object": "%b"}' % (b"x" * MAX_FORM), path=NOTE))
+        assert (answer.status_code, noted) == (503, [])

@@ -182,6 +182,25 @@ async def test_the_stream_begins_with_a_page_and_says_that_more_wait() -> None:
     await events.aclose()  # type: ignore[attr-defined]  # a generator
 
 
+async def test_a_stream_judges_few_approvals_in_a_step() -> None:
+    """1,200 that waited took 85 ms of each reader who came."""
+    town = Town(per_client=MANY)
+    for number in range(MANY):
+        await town.pending(amount=number)
+    steps, judged = Steps(), Counter[int]()
+
+    def now() -> Client:
+        judged[steps.now] += 1
+        return LEA
+
+    events = api_of(town).events(LEA.principal, now)
+    found = [event async for event in _until_more(events)]
+    steps.stop()
+    await events.aclose()  # type: ignore[attr-defined]  # a generator
+    assert json.loads(found[-1].partition(b"data: ")[2])["total"] == MANY <= judged.total()
+    assert max(judged.values()) <= 50
+
+
 async def test_nobody_takes_the_streams_of_all_others() -> None:
     api = api_of(Town())
     open_ones = [api.events(LEA.principal, lambda: LEA) for _ in range(MAX_STREAMS)]

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from typing import Final
 from urllib.parse import parse_qs
 
 import anyio
@@ -26,11 +27,18 @@ from sluicegate.admin.routes import API, JSON, MAX_BODY, MAX_QUERY, ROUTES, ApiR
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.policy.csv_rows import written
+from sluicegate.policy.rates import Windows
 from sluicegate.protocol.model import Client
 from sluicegate.store import StoreFailed
 from sluicegate.store.keys import is_same
 
 log = logging.getLogger(__name__)
+
+REFUSALS_A_MINUTE: Final = 60
+"""For want of a right, of one client: those that are recorded one by one. More are summed up, as credentials are that
+are nobody's: who has a key and no right must not fill the disk."""
+_MAX_AREA: Final = 64
+
 
 @dataclass(frozen=True, slots=True)
 class AdminSettings:
@@ -59,6 +67,7 @@ class _Admin:
         self._token, self._sources = settings.operator_token, sources
         self._scrape: asyncio.Future[tuple[bytes, str]] | None = None
         self._rendering = asyncio.Lock()
+        self._refusals = Windows(REFUSALS_A_MINUTE, 60)
         self._policy = HostOriginPolicy(settings.names, ADMIN_PORT)
         self._forwarded = ForwardedHeaders(settings.names)
         paths: dict[str, list[ApiRoute]] = {}
@@ -96,7 +105,7 @@ class _Admin:
         path = request.scope["path"]
         if not path.startswith(API):
             return error_response(404, "no such path")
-        area = path.removeprefix(API).partition("/")[0]
+        area = path.removeprefix(API).partition("/")[0][:_MAX_AREA]
         return await self._dispatch([ApiRoute(method="GET", path=path, operation="", summary="", area=area)], request)
 
     # ------------------------------------------------------------ probes and the page
@@ -164,13 +173,16 @@ class _Admin:
     def _may(self, client: Client, route: ApiRoute) -> bool:
         return not route.area or self._sources.may(client, route.area, route.act)
 
-    def _refusal(self, client: Client, route: ApiRoute, path: str) -> AdminResponse | None:
+    def _refusal(self, client: Client, route: ApiRoute, scope: Scope) -> AdminResponse | None:
         """None for who may ask: a row of the policy says so."""
         if self._may(client, route):
             return None
         who = client.principal
-        log.info("admin: %s without the right asked for %s", who, path)
-        self._sources.denied(who, route.area, route.act)
+        if self._refusals.hit(who) > 0:
+            self._refused(scope, "admin_denied")
+        else:
+            log.info("admin: %s without the right asked for admin:%s %s", who, route.area, route.act)
+            self._sources.denied(who, route.area, route.act)
         row = written("p", who, "sluice", f"admin:{route.area}", route.act, "allow")
         text = f"{who} lacks the right admin:{route.area} {route.act} on sluice; a row gives it: {row}"
         return error_response(403, text)
@@ -185,7 +197,7 @@ class _Admin:
                 self._refused(scope, "admin_none")
             needed = "the operator token or a client key is needed"
             return error_response(401, needed, {"www-authenticate": "Bearer"})
-        if refusal := self._refusal(who, route, path):
+        if refusal := self._refusal(who, route, scope):
             return refusal
         body = await _json_body(request) if route.method == "POST" else b""
         if isinstance(body, AdminResponse):

@@ -147,7 +147,8 @@ def front(
 
     async def _own(scope: Scope, receive: Receive) -> bool:
         if scope["path"] == NOTE:
-            return await note(json.loads(await read_body(Request(scope, receive)) or b"{}"))
+            body = await read_body(Request(scope, receive))
+            return body is not None and await note(json.loads(body))  # what is not whole here is not recorded
         await look()
         return True
 

@@ -35,6 +35,7 @@ from sluicegate.console.static_files import PREFIX, StaticFiles
 from sluicegate.console.stored_sessions import StoredSessions
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
+from sluicegate.policy.rates import Windows
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode
 from sluicegate.store import Store
 
@@ -51,6 +52,10 @@ PAGE_KEY: Final = "x-sluice-page"
 BACKGROUND: Final = "x-sluice-background"
 """Of a request that no person made: it keeps no session alive."""
 MAX_BODY: Final = 128 * 1024
+CHANGES_A_MINUTE: Final = 600
+"""Of one principal. Each is recorded before anybody knows whether it may be: a key without a right must not fill the
+disk."""
+_MAX_OBJECT: Final = 200
 LOOK_EVERY: Final = 1.0
 _READS: Final = ("GET", "HEAD")
 _OWN: Final = frozenset({b"cookie", PAGE_KEY.encode(), BACKGROUND.encode()})
@@ -87,6 +92,7 @@ class Console:
         self._hosts, self._forwarded = HostOriginPolicy(names, ADMIN_PORT), ForwardedHeaders(names)
         self._sessions, self._codes, self._attempts = ConsoleSessions(clock), Codes(clock), Attempts(clock)
         self._stored = StoredSessions(self._sessions, store, operator_token, clock)
+        self._changes = Windows(CHANGES_A_MINUTE, 60, clock)
         self._static = StaticFiles()
         self._router = Router([
             Route("/", lambda request: RedirectResponse(PATH, 303)),
@@ -147,6 +153,8 @@ class Console:
             refusal = site.refusal(headers, is_write)
         if refusal is None and session is None:
             refusal = _error(401, "log in again: both halves of a session are needed")
+        if refusal is None and session is not None and is_write:
+            refusal = self._too_many(session)
         if refusal is None and session is not None and not self._sessions.seconds_of_step_up(session):
             is_due, receive = await self._is_step_up_due(scope, receive, session)
             if is_due:
@@ -218,8 +226,13 @@ class Console:
 
     async def _record(self, session: Session, scope: Scope, act: str, object: str = "") -> bool:
         about = {"principal": session.principal, "way": session.way, "session": session.mark}
-        where = {"address": self._address(scope), **({"object": object} if object else {})}
+        where = {"address": self._address(scope), **({"object": object[:_MAX_OBJECT]} if object else {})}
         return await self._note({"act": act, **about, **where})
+
+    def _too_many(self, session: Session) -> Response | None:
+        if self._changes.hit(session.principal) > 0:
+            return _error(429, "too many changes: wait a minute", {"retry-after": "60"})
+        return None
 
     def _address(self, scope: Scope) -> str:
         peer = scope.get("client")
@@ -341,7 +354,7 @@ class Console:
         found = await self._own(request)
         if isinstance(found, Response):
             return found
-        body = await self._asked(request)
+        body = self._too_many(found) or await self._asked(request)
         if isinstance(body, Response):
             return body
         match body:
