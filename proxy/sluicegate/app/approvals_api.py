@@ -1,6 +1,5 @@
 """The API of approvals over the queue: of a Sluice that runs, and of a state directory on which none does."""
 
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -58,8 +57,7 @@ async def at_rest(config: Config, read_only: bool = False) -> AsyncIterator[Appr
         else:
             await replicas.refuse_beside(config, kept)
             audit = await stack.enter_async_context(open_audit(config, "cli", judges.judge))
-        ahead = 0.0 if config.fleet is None else await kept.now() - time.time()  # its replicas go by that clock
-        queue = open_queue(config, judges, store, audit, clock=lambda: time.time() + ahead)
+        queue = open_queue(config, judges, store, audit, clock=await replicas.clock(config, kept))
         await queue.refresh()
         log = settings.audit(config).path.parent if config.audit.enabled else None
         yield ApprovalsApi(queue, people(judges, log), store)

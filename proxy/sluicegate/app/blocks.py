@@ -1,7 +1,6 @@
 """Blocks in the store: one value, for every process that uses it. Who makes them is a matter of `app.blocks_api`."""
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from secrets import token_hex
@@ -45,7 +44,7 @@ async def change(store: Store, to: Callable[[tuple[Block, ...]], tuple[Block, ..
     """Keeps what `to` makes of the blocks that are not over. Raises `StoreFailed`."""
     while True:
         value = await store.get(BLOCKS)
-        before, now = parse(value), time.time()
+        before, now = parse(value), await store.now()
         left = tuple(row for row in before.rows if row.until is None or row.until > now)
         after = KeptBlocks(token_hex(8), to(left))
         if await store.swap(BLOCKS, value, [Write(BLOCKS, dump(asdict(after)))]):

@@ -2,7 +2,6 @@
 runs and for a command where none does.
 """
 
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -29,9 +28,8 @@ Resolve = Callable[[str], Awaitable[Facts | str]]
 """What the name of a tool may mean, or why it can be none."""
 
 
-def rows(kept: KeptBlocks) -> list[Json]:
+def rows(kept: KeptBlocks, now: float) -> list[Json]:
     """For people: those that are not over."""
-    now = time.time()
     return [_row(row) for row in kept.rows if row.until is None or row.until > now]
 
 
@@ -46,14 +44,14 @@ def blocks_api(
     puts in force here what is kept by now, and names the replicas that may not know it yet."""
 
     async def every() -> list[Json]:
-        return rows(await read(store))
+        return rows(await read(store), await store.now())
 
     async def add(what: str, seconds: float | None, reason: str, who: str) -> StatusAndBody:
         found = await _named(what, config(), resolve)
         if isinstance(found, str):
             return 400, {"error": found}
         block, note = found
-        now = time.time()
+        now = await store.now()
         block = replace(block, at=now, until=None if seconds is None else now + seconds, by=who, reason=reason)
         kept = [row for row in (await read(store)).rows if row.until is None or row.until > now]
         if longer := next((row for row in kept if row.what == block.what and _ends(row) > _ends(block)), None):

@@ -184,14 +184,14 @@ _REFRESHES: Final = ("invalid_grant", "lost")
 
 def open_logins(
     config: Config, store: Store, egress: Egress, audit: AuditLog | None, tally: "LoginTally | None" = None,
-    may_log_in: MayLogIn = anybody, ring: KeyRing | None = None,
+    may_log_in: MayLogIn = anybody, ring: KeyRing | None = None, clock: Callable[[], float] = time.time,
 ) -> Logins:  # fmt: skip
     def tell(event: LoginEvent) -> None:
         note_login(audit, event)
         if tally is not None:
             tally.add(event)
 
-    logins = Logins(store, _sealer(config, ring), Fetcher(egress), tell, may_log_in=may_log_in)
+    logins = Logins(store, _sealer(config, ring), Fetcher(egress), tell, clock, may_log_in)
     logins.configure(login_settings(config))
     return logins
 

@@ -221,6 +221,12 @@ def _read(values: Iterable[bytes]) -> Iterator[dict[str, Any]]:
                 yield row
 
 
+async def clock(config: Config, store: Store) -> Callable[[], float]:
+    """That by which the replicas of the config go, for a command beside them. Raises `StoreFailed`."""
+    ahead = 0.0 if config.fleet is None else await store.now() - time.time()
+    return lambda: time.time() + ahead
+
+
 async def agree(store: Store, name: str, ring: KeyRing) -> KeyRing:
     """That ring, for a command beside replicas: it makes with the newest key that all of them have."""
     rows = [*(await store.scan(REPLICA)).values(), *(await store.scan(SEEN)).values()]

@@ -219,7 +219,8 @@ def _pages(config: Config, inner: Core) -> Iterator[Pages]:
 
     def sign_in(callback: str) -> SignIn:
         fetcher = Fetcher(services.egress)
-        return SignIn(fetcher, services.sealer, services.store, callback, lambda: config_now().login.within)
+        within = lambda: config_now().login.within  # noqa: E731
+        return SignIn(fetcher, services.sealer, services.store, callback, within, services.clock)
 
     login_pages = LoginPages(
         base, config_now, services.logins, services.identities.clients, services.judging.judge,
@@ -229,8 +230,9 @@ def _pages(config: Config, inner: Core) -> Iterator[Pages]:
     yield login_pages
     issuer = settings.issuer(config)
     grants = ClientGrants(services.store, services.sealer, config.listen.public_url or "",
-                          lambda: _lasts(config_now()), lambda: _source(config_now()))  # fmt: skip
-    services.identities.clients.take_issued(Issued(ACCESS.encode(), partial(_issued, services, grants), grants.lives))
+                          lambda: _lasts(config_now()), lambda: _source(config_now()), services.clock)  # fmt: skip
+    issued = Issued(ACCESS.encode(), partial(_issued, services, grants), grants.lives, services.clock)
+    services.identities.clients.take_issued(issued)
     directory = ClientDirectory(services.sealer, Fetcher(services.egress), issuer)
     yield IssuerPages(
         issuer, config_now, directory, grants, sign_in(f"{issuer}/oauth/callback"),

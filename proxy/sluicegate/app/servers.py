@@ -187,7 +187,8 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
         about = settings.server(key, section, config, services.partition.of, redact, services.own_pages)
         kept = LargeAnswers(config.limits.paged_results, processes) if section.results_over == "page" else None
         unfinished = Unfinished(about.max_result * max(about.concurrency, UNFINISHED))
-        about = replace(about, may_still=partial(_may_still, judges), large=kept, unfinished=unfinished)
+        about = replace(about, may_still=partial(_may_still, judges), large=kept, unfinished=unfinished,
+                        clock=services.clock)  # fmt: skip
         client_wait = CLIENT_WAIT if transport == "stdio" else 0.0
         if not may_log_in(section):
             return one_server(about, tasking.publish, client_wait)

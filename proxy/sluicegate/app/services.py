@@ -87,6 +87,7 @@ class PolicyService:
             lambda config: self.later.prepared()(config),
         )  # fmt: skip
         self.on_config: list[Callable[[Config], None]] = []
+        self._clock: Callable[[], float] = time.time  # of the replicas, once it learns among them
 
     @property
     def config(self) -> Config:
@@ -134,7 +135,9 @@ class PolicyService:
                 self._take(self.reload.config)
                 self.later.on_change()(None)
             kept = await blocks.read(store)
-            if self.judge.block(Blocks(kept.rows), time.time()):
+            if among is not None:
+                self._clock = among.now
+            if self.judge.block(Blocks(kept.rows), self._clock()):
                 self.later.on_change()(None)
             if among is not None:
                 among.learned(len(found), kept.version, self.judge.revision(), since)
@@ -152,7 +155,7 @@ class PolicyService:
                 learned = mark
 
     def look(self) -> None:
-        if self.judge.check(time.time()):
+        if self.judge.check(self._clock()):
             self.later.on_change()(None)
 
     def state(self) -> PolicyState:
@@ -178,7 +181,7 @@ class PolicyService:
             telemetry.configure(config.log.level, config.log.format)
         self._take(config)
         self._accepted.forget()  # another server may have a key by now
-        self.judge.check(time.time())  # shadow mode may be over since the policy was read, elsewhere
+        self.judge.check(self._clock())  # shadow mode may be over since the policy was read, elsewhere
         self.later.on_change()(affected)
 
     def _affected(self, config: Config, loaded: LoadedPolicy) -> Iterable[str] | None:
@@ -437,17 +440,22 @@ class Services:
 
     @property
     def clock(self) -> Callable[[], float]:
-        """By which approvals, questions and tasks are over, as Unix time; tokens and records go by the machine's."""
-        return time.time if self.replicas is None else self.replicas.now
+        """By which all ends that is in the store, as Unix time. Records, and tokens of others, go by the machine's."""
+        return _clock(self.replicas)
+
+
+def _clock(joined: Replicas | None) -> Callable[[], float]:
+    return time.time if joined is None else joined.now
 
 
 def _open_logins(
-    judges: PolicyService, store: Store, egress: Egress, audit: AuditLog | None, metrics: Metrics, ring: KeyRing | None
-) -> Any:
+    judges: PolicyService, store: Store, egress: Egress, audit: AuditLog | None, metrics: Metrics,
+    ring: KeyRing | None, clock: Callable[[], float],
+) -> Any:  # fmt: skip
     service = import_module(SERVICE)  # by name: most desktops have no server that wants a login
     tally = service.LoginTally()
     metrics.watch(tally.samples)
-    return service.open_logins(judges.config, store, egress, audit, tally, partial(_may_log_in, judges), ring)
+    return service.open_logins(judges.config, store, egress, audit, tally, partial(_may_log_in, judges), ring, clock)
 
 
 def _may_log_in(judges: PolicyService, server: str, for_whom: str, by: Client) -> bool:
@@ -513,7 +521,7 @@ async def open_services(
         judges.on_config.append(identities.replace)
         judges.later.identities.set(identities)
         own_pages = OwnUrls(config.listen.allowed_hosts)
-        opened = partial(_open_logins, judges, store, egress, audit, metrics, rings.get("login"))
+        opened = partial(_open_logins, judges, store, egress, audit, metrics, rings.get("login"), _clock(joined))
         index = LoginIndex(opened, judges.config)
         stack.push_async_callback(index.aclose)
         metrics.watch(index.samples)

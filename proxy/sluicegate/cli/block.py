@@ -3,6 +3,7 @@
 Asks the Sluice that runs; where none answers, what is blocked stands in the store, and whoever starts on it obeys.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -117,7 +118,8 @@ def _rows(admin: Admin) -> list[Row]:
         if not admin.is_operator:
             raise
         with _store_of(admin):
-            return rows(blocks.parse(state.read(admin.config, [blocks.BLOCKS]).get(blocks.BLOCKS)))
+            kept = blocks.parse(state.read(admin.config, [blocks.BLOCKS]).get(blocks.BLOCKS))
+            return rows(kept, time.time())
 
 
 def _do(admin: Admin, method: str, path: str, body: Row | None, at_rest: Use) -> StatusAndBody:

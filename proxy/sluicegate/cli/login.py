@@ -178,7 +178,8 @@ async def _with_logins(loaded: Config, use: Callable[[Logins], Awaitable[T]]) ->
     async with open_audit(loaded, "http") as audit, state.open_store(loaded) as store:
         own = state.ring(loaded, "login") if state.is_given(loaded, "login") else None
         ring = await replicas.agree(store, "login", own) if own else None
-        opened = login_service.open_logins(loaded, store, open_egress(loaded, audit), audit, ring=ring)
+        clock = await replicas.clock(loaded, store)
+        opened = login_service.open_logins(loaded, store, open_egress(loaded, audit), audit, ring=ring, clock=clock)
         try:
             return await use(opened)
         finally:

@@ -3,6 +3,7 @@
 The composition root fills this in from the config file.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
@@ -96,6 +97,7 @@ class ServerSettings:
     bounds: Bounds = DEFAULT_BOUNDS  # of a list that is walked for one call
     own_pages: OwnUrls = NO_PAGES  # which no server may have anybody open
     is_mirrored: bool = False  # transparent mode: a client that could have declared tasks gets the server's own answer
+    clock: Callable[[], float] = field(default=time.time, repr=False, compare=False)  # by which all replicas go
     # Whether a call may be sent by now that waited, or is to be sent again
     may_still: Callable[[Call], bool] = field(default=lambda call: True, repr=False, compare=False)
 

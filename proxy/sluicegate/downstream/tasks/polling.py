@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
-from time import time
 from typing import Any, Final
 
 import anyio
@@ -202,7 +201,7 @@ class PolledTask:
     """What travels with the questions that a task of a stateless server asks: which task, and the keys that were
     answered. They are not used again in its life (SEP-2663, Task Update Requests), but may be shown once more. `mark`
     is that of the connection which knows the task. `ends` is when the whole call does, all its rounds together, by the
-    clock of the wall: another process may go on with it."""
+    clock of the settings: another process may go on with it."""
 
     id: str
     answered: frozenset[str] = field(default_factory=frozenset)
@@ -240,7 +239,7 @@ class ModernTask:
         settings: ServerSettings,
     ) -> None:  # fmt: skip
         self._call = call
-        self._ends = min(time() + settings.max_time, inf if task.ends is None else task.ends)
+        self._ends = min(settings.clock() + settings.max_time, inf if task.ends is None else task.ends)
         self._task = replace(task, ends=self._ends)
         self._request = request
         self._later = later
@@ -248,7 +247,7 @@ class ModernTask:
 
     async def run(self) -> Outcome:
         try:
-            with anyio.fail_after(self._ends - time()):
+            with anyio.fail_after(self._ends - self._settings.clock()):
                 await self._answer()
                 return await self._watch()
         except (TimeoutError, anyio.get_cancelled_exc_class()):
@@ -305,7 +304,7 @@ class ModernTask:
         if not (unasked := {key: ask for key, ask in entries if key not in self._task.answered}):
             return None
         shown = replace(self._task, answered=self._task.answered | unasked.keys())
-        return InputRequired(unasked, shown.pack(), remaining_seconds=max(0.0, self._ends - time()))
+        return InputRequired(unasked, shown.pack(), remaining_seconds=max(0.0, self._ends - self._settings.clock()))
 
     async def _report(self, note: Notification | None) -> None:
         if note is not None and "progressToken" in self._call.meta:

@@ -92,9 +92,12 @@ class Identity:
             local = address is None or is_loopback(address)
             return self._anonymous if local and not forwarded else None
         found = self._verified.get(authorization) or self._look_up(authorization)
-        if found is None or (found.expires is not None and self._clock() >= found.expires):
-            return None
-        return found
+        return None if found is None or self._is_over(found) else found
+
+    def _is_over(self, found: Principal) -> bool:
+        """A token of Sluice's own ends by the clock of who gave it, which need not be this machine's."""
+        clock = self._issued.clock if found.grant and self._issued is not None else self._clock
+        return found.expires is not None and clock() >= found.expires
 
     def _look_up(self, authorization: bytes) -> Principal | None:
         """Remembers the keys it finds, and nothing else: hashing one anew for each of its calls costs 2 us."""
@@ -136,8 +139,8 @@ class Identity:
     def is_current(self, principal: Principal) -> bool:
         """Whether the credential with which it came in is still good, and gives what it gave."""
         if principal.name.startswith("jwt:"):
-            expires, found = principal.expires, self._same(principal, principal.roles)
-            return expires is not None and self._clock() < expires and found is not None
+            found = self._same(principal, principal.roles)
+            return principal.expires is not None and not self._is_over(principal) and found is not None
         now = self._anonymous if principal.name == "anonymous" else self._by_name.get(principal.name)
         return now == principal and (now.expires is None or self._clock() < now.expires)
 

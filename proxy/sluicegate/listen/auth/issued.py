@@ -24,20 +24,20 @@ class _Seen:
 
 class Issued:
     """`read` gives principal, roles, grant and end of a token that is good by itself; `lives` says whether its grant
-    is there, and raises `OSError` where that cannot be said: then nobody gets in."""
+    is there, and raises `OSError` where that cannot be said: then nobody gets in. `clock` is that of these ends."""
 
     def __init__(
         self, prefix: bytes, read: Callable[[str], tuple[str, tuple[str, ...], str, float] | None],
         lives: Callable[[str], Awaitable[bool]], clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        self.prefix, self._read, self._lives, self._clock = prefix, read, lives, clock
+        self.prefix, self._read, self._lives, self.clock = prefix, read, lives, clock
         self._seen: dict[str, _Seen] = {}
         self._of: dict[str, dict[str, _Seen]] = {}  # the same by name, as a sweep asks for each session
 
     def known(self, digest: str) -> Principal | None:
         """Without waiting; None where `verify` may know more."""
         seen = self._seen.get(digest)
-        if seen is None or not 0 <= self._clock() - seen.looked < 2 * LOOK_EVERY:
+        if seen is None or not 0 <= self.clock() - seen.looked < 2 * LOOK_EVERY:
             return None
         return seen.principal
 
@@ -55,7 +55,7 @@ class Issued:
         if not lives:
             return CredentialRefused("ended")
         principal = Principal(name, roles, expires=until, grant=grant)
-        self._remember(digest, _Seen(principal, self._clock()))
+        self._remember(digest, _Seen(principal, self.clock()))
         return principal
 
     def _remember(self, digest: str, seen: _Seen) -> None:
@@ -83,7 +83,7 @@ class Issued:
         """Forgets the tokens whose grants have ended."""
         by_grant: dict[str, dict[str, _Seen]] = {}
         for digest, seen in tuple(self._seen.items()):
-            if seen.principal.expires is not None and self._clock() >= seen.principal.expires:
+            if seen.principal.expires is not None and self.clock() >= seen.principal.expires:
                 self._forget(digest)
             else:
                 by_grant.setdefault(seen.principal.grant, {})[digest] = seen
@@ -94,7 +94,7 @@ class Issued:
                 continue  # it is not known any more once it was not looked for in time
             for digest, seen in tokens.items():
                 if lives:
-                    seen.looked = self._clock()
+                    seen.looked = self.clock()
                 elif self._seen.get(digest) is seen:
                     self._forget(digest)
 
@@ -106,7 +106,7 @@ class Issued:
             seen.principal for digest, seen in self._of.get(name, {}).items()
             if self.known(digest) is not None
             and wanted in (None, frozenset(seen.principal.roles)) and grant in ("", seen.principal.grant)
-            and (seen.principal.expires is None or self._clock() < seen.principal.expires)
+            and (seen.principal.expires is None or self.clock() < seen.principal.expires)
         ]  # fmt: skip
         return max(good, key=lambda one: one.expires or 0, default=None)
 
