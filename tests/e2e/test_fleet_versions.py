@@ -89,14 +89,17 @@ def test_a_replica_of_the_version_before_starts_anew_on_the_tables_of_today(
             assert [at.call("ann", "bank__look").status_code for at in (old, new)] == [200, 200]
 
 
-def test_an_approval_with_something_that_is_not_known_here_counts_for_nothing(tmp_path: Path, database: str) -> None:
+@pytest.mark.parametrize("member", ['"only_on": "mondays"', '"v": 2'])
+def test_an_approval_with_something_that_is_not_known_here_counts_for_nothing(
+    tmp_path: Path, database: str, member: str
+) -> None:
     with replica(tmp_path, "a", database) as here, replica(tmp_path, "b", database) as there:
         id = asked(here)
         there.until(lambda: api(there, f"approvals/{id}").status_code == 200)
         assert approve(there, id) == 200
-        newer = """
+        newer = f"""
             UPDATE sluice_item
-            SET value = convert_to('{"only_on": "mondays", ' || substr(convert_from(value, 'UTF8'), 2), 'UTF8')
+            SET value = convert_to('{{{member}, ' || substr(convert_from(value, 'UTF8'), 2), 'UTF8')
             WHERE key LIKE 'approval/open/%'
         """
         assert change(database, newer) == 1
@@ -104,5 +107,15 @@ def test_an_approval_with_something_that_is_not_known_here_counts_for_nothing(tm
             answer = at.call("ann", "bank__wire", to="bob")
             assert reason(answer) == "approval_pending", answer.text
             assert answer.json()["result"]["_meta"]["dev.sluice/approval"]["id"] != id
-            assert api(at, f"approvals/{id}").status_code == 404
+            answers = [
+                api(at, f"approvals/{id}"), api(at, f"approvals/{id}/cancel", method="POST", json={}),
+                api(at, f"approvals/{id}/decisions", method="POST", json={"decision": "deny"}),
+            ]  # fmt: skip
+            assert [one.status_code for one in answers] == [409] * 3, [one.text for one in answers]
+            assert all("a newer Sluice wrote it" in one.text for one in answers)
+            assert api(at, f"approvals/{id[:-1]}").status_code == 404
+        with psycopg.connect(database) as engine:
+            rows = engine.execute("SELECT convert_from(value, 'UTF8') FROM sluice_item WHERE key = %s",
+                                  (f"approval/open/{id}".encode(),)).fetchall()  # fmt: skip
+        assert [member in text for (text,) in rows] == [True], "nobody touches it"
         assert seen(here) == []

@@ -118,6 +118,9 @@ _DECIDED: Final = "decided"  # every state in which nobody is waited for
 _FOR: Final = ("approver", "requester")
 _QUERY: Final = f"the query is state=STATE, server=KEY, for=approver or requester, {paging.SHAPE}, each at most once"
 _UNKNOWN: Final[StatusAndBody] = (404, {"error": "no such approval"})
+_NEWER: Final[StatusAndBody] = (
+    409, {"error": "a newer Sluice wrote it, in a form that this one does not know: use a replica of that version"}
+)
 _NO_GRANT: Final[StatusAndBody] = (404, {"error": "no such grant"})
 
 
@@ -146,7 +149,7 @@ class ApprovalsApi:
             case ("approvals",):
                 return await self._list(query, client)
             case ("approvals", id) if not query:
-                return await self._show(id, client)
+                return await self._or_newer(id, await self._show(id, client))
             case ("grants",):
                 return await self._grants(query)
             case ("grants", id) if not query and (grant := self._queue.grants.get(id)) is not None:
@@ -273,15 +276,20 @@ class ApprovalsApi:
                 vote_request = _read_vote(body)
                 if isinstance(vote_request, str):
                     return 400, {"error": vote_request}
-                return await self._answer(await self._queue.decide(id, client, vote_request, channel))
+                decided = await self._queue.decide(id, client, vote_request, channel)
+                return await self._or_newer(id, await self._answer(decided))
             case ("approvals", id, "reveal"):
                 answer = await self._queue.reveal(id, client, channel)
                 if isinstance(answer, VoteRefused):
-                    return answer.status, {"error": answer.text}
+                    return await self._or_newer(id, (answer.status, {"error": answer.text}))
                 return 200, await anyio.to_thread.run_sync(_shown_whole, answer)
             case ("approvals", id, "cancel"):
-                return await self._cancel(id, client, channel)
+                return await self._or_newer(id, await self._cancel(id, client, channel))
         return 404, {"error": "no such path"}
+
+    async def _or_newer(self, id: str, found: StatusAndBody) -> StatusAndBody:
+        """Who may see it is in it, too: whoever knows its id is told so much."""
+        return _NEWER if found[0] == 404 and await self._queue.book.is_newer(id) else found
 
     def _may_see(self, approval: Approval, who: Client, roles: frozenset[str]) -> bool:
         return may_see(self._queue.as_now(approval), who, roles)

@@ -18,10 +18,11 @@ from sluicegate.approval.record import (
     groups,
     new_id,
     read_binding,
+    read_form,
     session_mark,
     stored_form,
 )
-from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast
+from sluicegate.protocol.jsonrpc import Json, Malformed
 from sluicegate.protocol.model import Client
 from sluicegate.store import Store, Write
 
@@ -191,7 +192,7 @@ class Grants:
 def _decode(raw: bytes) -> Grant | None:
     """None for what is none: it counts for nothing, and is said."""
     try:
-        fields: Json = decode_fast(raw)
+        fields = read_form(raw)
         roles = tuple(fields.pop("roles", ()))
         return Grant(binding=read_binding(fields.pop("matter")), roles=roles, **fields)
     except (Malformed, KeyError, TypeError, ValueError, AttributeError):

@@ -6,8 +6,8 @@ It holds no arguments. What binds it to one call is the digest; what people look
 import hashlib
 import secrets
 from collections.abc import Generator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, get_args
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Final, Literal, TypeVar, get_args
 
 from sluicegate.approval.states import FINISHED, WAITING, State, may_become
 from sluicegate.audit.record import fingerprint
@@ -21,11 +21,22 @@ Scope = Literal["once", "session", "15m"]
 Word = Literal["approve", "deny"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
+FORM: Final = 1
+"""Of what is stored, in its member `v`. The first form has none, so that a Sluice without forms reads it. Whoever adds
+a member raises it: what others do not know they cannot obey."""
+
 # Nothing of a retry is bound: it continues a call, and its seal says which. `task` (2025-11-25) says how the client
 # hears of its end: after a denial it would be another call with each `ttl`.
 _NOT_BOUND: Final = frozenset({"_meta", "requestState", "inputResponses", "task"})
 # Without letters and digits that are taken for one another (Crockford's base 32); 60 bits.
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+T = TypeVar("T")
+
+
+class NewerForm(ValueError):
+    """A newer Sluice wrote it. What it says is not known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +127,33 @@ class Approval:
 
     @classmethod
     def decode(cls, data: bytes) -> "Approval":
-        fields: Json = decode_fast(data)
-        binding, votes = read_binding(fields.pop("matter")), fields.pop("votes")
-        return cls(binding=binding, votes=tuple(Vote(**_tuples(vote)) for vote in votes), **_tuples(fields))
+        stored = read_form(data)
+        binding, votes = read_binding(stored.pop("matter")), tuple(_made(Vote, one) for one in stored["votes"])
+        return _made(cls, {**stored, "binding": binding, "votes": votes})
 
 
 def stored_form(value: Any) -> bytes:
     """An approval or a grant as the store has it, where what it is bound to is the `matter`."""
-    fields = asdict(value)
-    return dump({"matter": fields.pop("binding"), **fields})
+    members = asdict(value)
+    return dump({"matter": members.pop("binding"), **members})
 
 
-def read_binding(fields: Json) -> CallBinding:
-    return CallBinding(**{**_tuples(fields), "terms": ApprovalProfile(**_tuples(fields["terms"]))})
+def read_form(data: bytes) -> Json:
+    """The members of that. Raises `NewerForm`."""
+    stored: Json = decode_fast(data)
+    if stored.pop("v", FORM) != FORM:
+        raise NewerForm
+    return stored
 
 
-def _tuples(fields: Mapping[str, Any]) -> Json:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+def read_binding(stored: Json) -> CallBinding:
+    return _made(CallBinding, {**stored, "terms": _made(ApprovalProfile, stored["terms"])})
+
+
+def _made(kind: type[T], members: Mapping[str, Any]) -> T:
+    if members.keys() - {field.name for field in fields(kind)}:  # type: ignore[arg-type]
+        raise NewerForm
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in members.items()})
 
 
 # ---------------------------------------------------------------- making one

@@ -16,7 +16,7 @@ import anyio
 
 from sluicegate.approval import presentation
 from sluicegate.approval.grants import Grant
-from sluicegate.approval.record import Approval, CallBinding
+from sluicegate.approval.record import Approval, CallBinding, NewerForm
 from sluicegate.approval.states import State
 from sluicegate.approval.vote_request import MAX_COMMENT
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
@@ -75,6 +75,7 @@ _OF: Final = "approval/of/"  # the digest of a call -> the approval that is its 
 _SHOWN: Final = "approval/shown/"
 _ROW: Final = "approval/row/"  # what lists show of that
 _LAST: Final = "approval/last/"
+_UNREADABLE: Final = (Malformed, KeyError, TypeError, ValueError, AttributeError)
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +104,18 @@ class ApprovalRepository:
             if raw is not None and (approval := self.decoded(raw)) is not None:
                 return StoredApproval(raw, approval)
         return None
+
+    async def is_newer(self, id: str) -> bool:
+        """Whether a newer Sluice has that approval. It counts for nothing here, and nothing is done to it."""
+        for key in (OPEN, _DONE):
+            if (raw := await self.store.get(key + id)) is not None:
+                try:
+                    Approval.decode(raw)
+                except NewerForm:
+                    return True
+                except _UNREADABLE:
+                    continue
+        return False
 
     def decoded(self, raw: bytes) -> Approval | None:
         """None for what is none, or somebody else's."""
@@ -194,7 +207,10 @@ def decoded(raw: bytes) -> Approval | None:
     """None for what is none: it counts for nothing, and is said."""
     try:
         return Approval.decode(raw)
-    except (Malformed, KeyError, TypeError, ValueError, AttributeError):
+    except NewerForm:
+        log.warning("a newer Sluice wrote an approval in the store, which is not used here")
+        return None
+    except _UNREADABLE:
         log.error("an approval in the store cannot be read, and is not used")
         return None
 
