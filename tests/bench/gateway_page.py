@@ -72,6 +72,8 @@ def table(result: Json) -> str:
         f"{on['date']}, {on['cores']} cores, {on['cpu']}, Python {on['python']}, {on['nginx'].split()[-1]}, Sluice "
         f"{on['sluice']}; the middle of {result['rounds']} rounds. Before them the machine had a load of {on['load']}."
     )
+    if "disk_us" in on:
+        about += " A write that ends on the disk takes {:,} us, {:,} at p99.".format(*on["disk_us"])
     return "\n".join([*lines, "", fill(about, 120)])
 
 

@@ -23,6 +23,7 @@ import interpreter
 from bed import Json, is_open
 from fast_server import TEXTS
 from load import Kind, legacy_session, make_call, message, result_of
+from machine import disk
 from rows import CONCURRENCIES, Row, measure
 from subjects import (
     BARE,
@@ -244,6 +245,7 @@ def main(machine: Json, command: list[str], folder: Path, given: Mapping[str, Pa
             stage.try_to_add(
                 title, lambda: stack.enter_context(fastmcp(own, SUBJECT_CORE, backend, python)), FASTMCP_SECONDS
             )
-        result = {"machine": {**machine, "sluice": __version__}, **measured(stage, ROUNDS)}
+        disk_us = [round(one) for one in disk(folder)]
+        result = {"machine": {**machine, "sluice": __version__, "disk_us": disk_us}, **measured(stage, ROUNDS)}
     gateway_page.keep(result)
     print(gateway_page.table(result))

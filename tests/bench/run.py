@@ -171,7 +171,7 @@ def bench(plan: Plan, python: str, folder: Path) -> dict[str, Any]:
         rows = [row for at, kind in enumerate(kinds) for row in made.kind(kind, folder / str(at))]
         return {
             "plan": {**asdict(plan), "servers": SERVERS, "with": "key auth, tool allow list"},
-            "fdatasync_us": round(disk(folder)),
+            "fdatasync_us": round(disk(folder)[0]),
             "memory": made.memory(folder / "memory") if plan.sessions else {},
             "rows": rows,
         }

@@ -27,7 +27,7 @@ def at(cpu: float, ratio: float | None) -> dict[str, Any]:
 
 RESULT = {
     "machine": {"cpu": "A <B> CPU", "cores": 2, "date": "2026-01-02", "python": "3.11.2", "nginx": "nginx/1",
-                "load": 0.1, "sluice": "0.1.0"},
+                "load": 0.1, "sluice": "0.1.0", "disk_us": [90, 1_234]},
     "rounds": 5,
     "rows": [
         {"kind": "legacy JSON", "name": "nginx", "to": None, "at": at(20, None)},
@@ -43,6 +43,7 @@ def test_the_table_has_each_row_and_says_what_was_not_measured() -> None:
     assert "| Sluice, full | 160 (8.0x) | 1,600, 4,800 | 1,600, 4,800 | 1,600, 4,800 | 6,250 | 11 |" in table
     assert "| slow & steady | 36,000 (1,800x) |" in table
     assert "| agentgateway | **not measured**: no <program> |" in table and "2026-01-02" in table
+    assert "takes 90 us, 1,234 at p99." in table
     assert gateway_page.name_of(RESULT) == "peers-a-b-cpu-2-cores"
 
 
