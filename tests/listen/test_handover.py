@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import httpx
 import pytest
+from anyio.lowlevel import checkpoint
 from listen_harness import ACCEPT, INFO, META, Scripted, key
 from waiting import until
 
@@ -44,12 +45,23 @@ class Place:
             AddressServer(listener, "127.0.0.1", 0, ConnectionLimits(is_shared=True), 1.0) for listener in listeners
         ]
 
+    def request(self, at: int, whose: int) -> bytes:
+        """The bytes of what `echo` sends."""
+        head, body = self._echo(at, whose)
+        lines = {"Host": "localhost", "Content-Type": "application/json", **head, "Content-Length": str(len(body))}
+        text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        return f"POST /mcp HTTP/1.1\r\n{text}\r\n{body}".encode()
+
     async def echo(self, client: httpx.AsyncClient, at: int, whose: int) -> httpx.Response:
+        head, body = self._echo(at, whose)
+        headers = {**head, "Content-Type": "application/json"}
+        return await client.post(f"http://127.0.0.1:{self.servers[at].port}/mcp", content=body, headers=headers)
+
+    def _echo(self, at: int, whose: int) -> tuple[dict[str, str], str]:
         params = {"name": "echo", "arguments": {"at": at}, "_meta": META}
         head = {"Accept": ACCEPT, "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "echo",
                 "Authorization": f"Bearer key-of-{self.names[whose]}"}  # fmt: skip
-        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        return await client.post(f"http://127.0.0.1:{self.servers[at].port}/mcp", json=body, headers=head)
+        return head, json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
 
 
 @asynccontextmanager
@@ -75,6 +87,29 @@ async def test_a_call_is_made_by_its_owner_wherever_it_comes_in(tmp_path: Path) 
                 assert json.loads(answer.json()["result"]["content"][0]["text"]) == {"at": at}
         for whose, handler in enumerate(here.handlers):
             assert [call.client.principal for call in handler.calls] == [f"key:{here.names[whose]}"] * 4
+
+
+@pytest.mark.parametrize("size", [1_000, 70_000, 200_000])
+async def test_no_worker_takes_a_body_for_a_request(tmp_path: Path, size: int) -> None:
+    """The first request is refused before its body is there. A proxy may send another client's request after it."""
+    smuggled = b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with place(tmp_path) as here, await anyio.connect_tcp("127.0.0.1", here.servers[0].port) as proxy:
+
+        async def send(data: bytes) -> None:
+            await proxy.send(data)
+            for _ in range(20):  # so that it is read by itself
+                await checkpoint()
+
+        head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+        await send(head % (size + len(smuggled)))
+        assert (await proxy.receive()).startswith(b"HTTP/1.1 401 ")
+        await send(b" " * (size - 500))
+        await send(b" " * 500)
+        await send(smuggled + here.request(0, 1))
+        answer = await proxy.receive()
+        assert answer.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 503 ")), answer
+        await send(here.request(0, 1))
+        assert (await proxy.receive()).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_connections_do_not_pile_up_at_whoever_passed_them_on(tmp_path: Path) -> None:

@@ -53,3 +53,21 @@ def test_what_is_no_request_is_kept_as_it_came() -> None:
     received.add(request(1, 5) + b"nonsense\r\n")
     received.answered(rests=False)
     assert received.rest() == b"nonsense\r\n"
+
+
+@pytest.mark.parametrize("step", [1_000, 50_000, 300_000])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_that_comes_after_its_answer_is_no_request(step: int, chunked: bool) -> None:
+    """A large one is not kept, and then nobody can say where in the same bytes the next request begins."""
+    first, second = request(1, 200_000, chunked), request(2, 10)
+    data = first[1_000:] + second
+    received = UnansweredBytes()
+    received.add(first[:1_000])
+    received.answered(rests=False)
+    for at in range(0, len(data), step):
+        received.add(data[at : at + step])
+        assert int(repr(received).removeprefix("UnansweredBytes(").split()[0]) < 100_000
+    assert received.rest() in (None, second)
+    received.answered(rests=True)
+    received.begin(second)
+    assert received.rest() == second

@@ -26,13 +26,15 @@ _TRIM_AT: Final = 64 * 1024
 
 class UnansweredBytes:
     """The bytes since the connection last rested, with which another process can go on. Requests that were answered
-    meanwhile are found and left out when they become many, or when somebody wants the `rest`."""
+    meanwhile are found and left out when they become many, or when somebody wants the `rest`. The body of one that was
+    answered before it came is left out without its end: from there to the next rest nobody can go on."""
 
-    __slots__ = ("_answered", "_parts", "_size")
+    __slots__ = ("_answered", "_is_cut", "_parts", "_size")
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = self._answered = 0
+        self._is_cut = False
 
     def __repr__(self) -> str:
         return f"UnansweredBytes({self._size} bytes, {self._answered} answered)"
@@ -40,13 +42,17 @@ class UnansweredBytes:
     def begin(self, data: bytes) -> None:
         """The first bytes after a rest."""
         self._parts = [data]
-        self._size, self._answered = len(data), 0
+        self._size, self._answered, self._is_cut = len(data), 0, False
 
     def add(self, data: bytes) -> None:
+        if self._is_cut:
+            return
         self._parts.append(data)
         self._size += len(data)
         if self._answered and self._size > _TRIM_AT:
-            self.begin(self.rest())
+            rest = self.rest()
+            self.begin(rest or b"")
+            self._is_cut = rest is None
 
     def answered(self, rests: bool) -> None:
         """Notes that one more request has its answer. `rests`: no later bytes have come."""
@@ -55,13 +61,17 @@ class UnansweredBytes:
         else:
             self._answered += 1
 
-    def rest(self) -> bytes:
-        """Returns the bytes from the first one of the oldest request that has no answer."""
+    def rest(self) -> bytes | None:
+        """Returns the bytes from the first one of the oldest request that has no answer; None where nobody can say
+        which that is."""
+        if self._is_cut:
+            return None
         whole = b"".join(self._parts)
         if not self._answered:
             return whole
         sizes = range(len(whole) + 1)
-        return whole[bisect_left(sizes, self._answered, key=lambda size: _Counter().count(whole[:size])) :]
+        end = bisect_left(sizes, self._answered, key=lambda size: _Counter().count(whole[:size]))
+        return None if end > len(whole) else whole[end:]
 
 
 class _Counter:
@@ -491,12 +501,15 @@ class Http1(asyncio.Protocol):
         more. Earlier answers are out of our hands before."""
         assert self._received is not None, "only where connections are shared"
         self.pause_reading()
+        rest = self._received.rest()
+        if rest is None:
+            return False  # what came before it would be taken for a request
         self.outbox.flush()
         self.transport.set_write_buffer_limits(high=0)
         await self.writable.wait()
         if self._is_lost or self.transport.is_closing():
             return True
-        is_given = await give(self.transport.get_extra_info("socket").fileno(), self._received.rest())
+        is_given = await give(self.transport.get_extra_info("socket").fileno(), rest)
         if not (is_given or self._is_lost):
             self.transport.set_write_buffer_limits(high=self._wire.write_buffer)
         return is_given
