@@ -31,6 +31,19 @@ async def drip(raw: Raw, data: bytes) -> None:
         pass
 
 
+@pytest.mark.parametrize("where", ["head", "trailers"])
+async def test_lines_are_counted_in_trailers_too(where: str) -> None:
+    """55,000 that came in one read took 11 ms, and nobody has shown a credential by then."""
+    async with site() as here:
+        raw = await here.raw(b"")
+        begin = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\n"
+        begin += b"" if where == "head" else b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+        raw.writer.write(begin + b"a:\r\n" * 520)
+        with anyio.fail_after(5):
+            assert (await raw.answer())[0] == 431
+        raw.close()
+
+
 REQUEST_LINES = [
     "GET /livez HTTP/2.0", "GET /livez HTTP/0.9", "GET /livez HTTP/1.2", "GET /livez", "GET /livez%2fx HTTP/1.1",
     "GET /%6civez HTTP/1.1", "GET /livez%252fx HTTP/1.1", "GET /livez%5cx HTTP/1.1", "GET /livez%00 HTTP/1.1",

@@ -158,7 +158,7 @@ class Http1(asyncio.Protocol):
         self._url = b""
         self._host: bytes | None = None  # that of an earlier request, judged
         self._headers: Headers = []
-        self._read = self._unheaded = self._blanks = self._chunks = self._body = 0
+        self._read = self._unheaded = self._blanks = self._chunks = self._body = self._trailers = 0
         self._repeatable: _RepeatedRequest | None = None
 
     # ------------------------------------------------------------ the connection begins and ends
@@ -353,7 +353,7 @@ class Http1(asyncio.Protocol):
         self._receiving = True
         self._incoming = None
         self._extended = False
-        self._unheaded = self._blanks = self._chunks = self._body = 0
+        self._unheaded = self._blanks = self._chunks = self._body = self._trailers = 0
         self._url = b""
         self._headers = []
 
@@ -367,6 +367,10 @@ class Http1(asyncio.Protocol):
             self._headers.append((name.lower(), kept))
             if len(self._headers) > _MAX_LINES:  # the shortest has 4 bytes, and costs as much as a long one
                 raise self._leave(431, "too many headers")
+        else:
+            self._trailers += 1
+            if self._trailers > _MAX_LINES:
+                raise self._leave(431, "too many trailers")
 
     def on_headers_complete(self) -> None:
         self._check(dict(self._headers))

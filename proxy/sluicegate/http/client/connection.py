@@ -24,6 +24,8 @@ HIGH_WATER = 256 * 1024
 """Unread body bytes at which reading from the server stops."""
 MAX_BARE = 64 * 1024
 """Bytes in a row that may arrive without one byte of body: heads, trailers, chunk extensions, 1xx answers."""
+MAX_LINES = 512
+"""Of a head, and of trailers: the shortest has 4 bytes, and costs as much as a long one."""
 WHOLE = 64 * 1024
 """A body announced as no larger than this is waited for whole, so that its reader wakes up once."""
 MAX_CRUMBS = 512
@@ -150,7 +152,7 @@ class HttpClientConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport
         self._reply: Reply | None = None
-        self._bare = 0
+        self._bare = self._trailers = 0
         self._head: _Head | None = None
         self._keep = self._paused = self._blocked = self._ended = False
         self._chunks = 0  # in this read
@@ -160,7 +162,7 @@ class HttpClientConnection(asyncio.Protocol):
         """Writes one request, where the connection `is_open`; `bodiless` says that the answer has no body whatever its
         head says (HEAD)."""
         reply = self._reply = Reply(self, bodiless)
-        self._bare = 0
+        self._bare = self._trailers = 0
         self._outbox.put(self.loop, self._transport, data)
         return reply
 
@@ -237,7 +239,7 @@ class HttpClientConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if not reply.complete:
-                return self._fail(httpx.RemoteProtocolError(f"not an HTTP/1.1 answer: {error}"))
+                return self._fail(httpx.RemoteProtocolError(f"not an HTTP/1.1 answer: {error.__context__ or error}"))
             self._keep = False  # a good answer and then noise: the answer counts, the connection does not
         if reply.complete:
             if is_first:
@@ -307,8 +309,13 @@ class HttpClientConnection(asyncio.Protocol):
             raise ValueError("an answer that nobody asked for")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._reply is not None and not self._reply.headed:  # afterwards they are trailers
-            self._reply.raw.append((name.lower(), value))
+        reply = self._reply
+        if reply is not None and not reply.headed:  # afterwards they are trailers
+            reply.raw.append((name.lower(), value))
+        else:
+            self._trailers += 1
+        if self._trailers > MAX_LINES or (reply is not None and len(reply.raw) > MAX_LINES):
+            raise ValueError(f"more than {MAX_LINES} lines of HTTP framing")
 
     def on_headers_complete(self) -> None:
         reply = self._reply
