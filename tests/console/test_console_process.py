@@ -260,6 +260,11 @@ def test_a_code_is_good_on_this_machine_alone(peers: None, tmp_path: Path) -> No
         assert (answer.status_code, answer.cookies) == (401, {})
         assert [(one["way"], one["address"]) for one in acts(town, "console_refused")] == [("link", "203.0.113.7")]
         assert tab.ask("POST", "/console/session", json={"code": code}).status_code == 200, "nobody else spent it"
+        tries = []
+        for number in range(6):  # one customer's network
+            headers = {**elsewhere, "X-Forwarded-For": f"2001:db8::{number}"}
+            tries.append(tab.ask("POST", "/console/session", json={"key": "wrong"}, headers=headers).status_code)
+        assert tries == [401] * 5 + [429]
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluicegate.http.addresses import AddressKind, is_literal, kind_of
+from sluicegate.http.addresses import AddressKind, counted_as, is_literal, kind_of
 from sluicegate.http.egress import TELL_EVERY, AddressRefused, Blocked, Egress
 
 FORBIDDEN = [
@@ -30,6 +30,16 @@ PUBLIC = ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::8
 )  # fmt: skip
 def test_an_address_is_what_it_stands_for(address: str, kind: AddressKind) -> None:
     assert kind_of(address) is kind
+
+
+@pytest.mark.parametrize(
+    ("address", "as_"),
+    [("192.0.2.1", "192.0.2.1"), ("::ffff:192.0.2.1", "192.0.2.1"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+     ("2001:db8:1:2::", "2001:db8:1:2::"), ("2001:db8:1:3::1", "2001:db8:1:3::"), ("fe80::1%eth0", "fe80::"),
+     ("", ""), ("unknown", "unknown")],
+)  # fmt: skip
+def test_whoever_has_an_address_of_ipv6_has_its_network(address: str, as_: str) -> None:
+    assert counted_as(address) == as_
 
 
 def test_only_the_usual_spelling_is_a_literal() -> None:

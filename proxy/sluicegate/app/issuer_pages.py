@@ -30,6 +30,7 @@ from sluicegate.app.public_pages import (
     address_of,
     bounded,
     come_again,
+    counted,
     digest,
     form_page,
     is_same,
@@ -119,7 +120,7 @@ class IssuerPages:
             asked = issuing.read_parameters(request.url.query)
             id = asked.get("client_id", "")
             is_at_hand = self._directory.is_at_hand(id)
-            if not is_at_hand and self._fetched.hit(self._address(request)) > 0:
+            if not is_at_hand and self._fetched.hit(counted(request.scope, self._forwarded)) > 0:
                 return page(429, "Log in", text("Too many clients were looked up. Try again in a minute."))
             with nullcontext() if is_at_hand else self._places.take():
                 client = await self._directory.find(id)

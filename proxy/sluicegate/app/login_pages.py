@@ -36,6 +36,7 @@ from sluicegate.app.public_pages import (
 )
 from sluicegate.config import Config
 from sluicegate.config.login import LoginSection
+from sluicegate.http.addresses import counted_as
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.auth import CredentialRefused, Identity, Principal
@@ -152,7 +153,7 @@ class LoginPages:
         if not self._config().login.key_page:
             return page(404, "No such page", CLOSE)
         address = address_of(request.scope, self._forwarded)
-        if self._attempts.hit(address) > 0 or (made and self._attempts.hit(made["principal"]) > 0):
+        if self._attempts.hit(counted_as(address)) > 0 or (made and self._attempts.hit(made["principal"]) > 0):
             return page(429, "Log in", text("Too many keys were typed. Try again in a minute."))
         key = fields.get("key", [""])[-1].strip()
         found = await self._identity.verify(b"Bearer " + key.encode("utf-8", "replace"))
@@ -271,12 +272,12 @@ class LoginPages:
     async def _caller(self, request: Request, server: str) -> tuple[str, Client, Json] | Response:
         """Whose login it is about, who asks, and the body; or the refusal. Browsers have no business here."""
         authorization, address = request.headers.get("authorization"), address_of(request.scope, self._forwarded)
-        if self._wrong.until_free(address) > 0:
+        if self._wrong.until_free(counted_as(address)) > 0:
             return _error(429, "too many credentials were wrong; try again in a minute")
         found = await self._identity.verify(authorization.encode("latin-1")) if authorization else None
         if not isinstance(found, Principal):
             if authorization:
-                self._wrong.hit(address)
+                self._wrong.hit(counted_as(address))
             self._refused(address, _reason(found))
         if not isinstance(found, Principal) or request.headers.get("origin") is not None:
             return _error(401, "Unauthorized")

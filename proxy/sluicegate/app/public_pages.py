@@ -21,6 +21,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sluicegate.http import cookies
+from sluicegate.http.addresses import counted_as
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.policy.rates import Windows
 
@@ -131,11 +132,16 @@ def bounded(
         path, answer = path_below(scope["path"], roots) or free, app
         if status := body_refusal(scope):
             answer = refuse(status, "too large")
-        elif path != free and rate.hit(address_of(scope, forwarded)) > 0:
+        elif path != free and rate.hit(counted(scope, forwarded)) > 0:
             answer = refuse(429, "too many requests")
         await answer({**scope, "path": path}, receive, send)
 
     return serve
+
+
+def counted(scope: Scope, forwarded: ForwardedHeaders) -> str:
+    """Whose requests these are where they are limited."""
+    return counted_as(address_of(scope, forwarded))
 
 
 def address_of(scope: Scope, forwarded: ForwardedHeaders) -> str:

@@ -33,6 +33,7 @@ from sluicegate.console.sessions import (
 )
 from sluicegate.console.static_files import PREFIX, StaticFiles
 from sluicegate.console.stored_sessions import StoredSessions
+from sluicegate.http.addresses import counted_as
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.policy.rates import Windows
@@ -293,7 +294,7 @@ class Console:
             case _:
                 return _error(400, 'the body is {"code": CODE} or {"key": KEY}')
         # A code that is good is not counted: whoever shares the address could lock its owner out.
-        if (way == "key" or credential is None) and not self._attempts.allows(address):
+        if (way == "key" or credential is None) and not self._attempts.allows(counted_as(address)):
             return _error(429, "too many attempts from this address: wait a minute", {"retry-after": "60"})
         principal = None if credential is None else await self._principal_of(request.scope, credential)
         if principal is None or credential is None:

@@ -90,3 +90,14 @@ def is_literal(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+@lru_cache(maxsize=4096)
+def counted_as(address: str) -> str:
+    """What an address counts as where requests of one are limited: whoever has one of IPv6 has the 2^64 of its network
+    (RFC 4291 2.5.1). Anything that is no address is itself."""
+    try:
+        ip = _unwrapped(ip_address(address))
+    except ValueError:
+        return address
+    return str(ip) if ip.version == 4 else str(IPv6Address(int(ip) >> 64 << 64))
