@@ -80,7 +80,7 @@ async def test_an_event_of_the_2024_transport_ends_its_call_alone(decoded: list[
     assert max(decoded) < 2 * MOST
 
 
-PARTS = "check_in_pieces", "decode_fast", "from_server"
+PARTS = "check_in_pieces", "decode_in_pieces", "from_server"
 LARGE = {"content": [{"type": "text", "text": json.dumps("x" * 64 * 1024)}], "resultType": "complete"}
 
 

@@ -35,6 +35,13 @@ def from_server(value: Any, data: bytes | bytearray) -> Any:
     return value
 
 
+def from_part(value: Any, data: bytes) -> Any:
+    """The same of a part that is no message of its own."""
+    if _may_hold(data):
+        _remove(value)
+    return value
+
+
 def strip(value: Any) -> Any:
     """What of a part of a message became a word of Sluice when its texts were changed. Changed in place."""
     _forget_reason(value)

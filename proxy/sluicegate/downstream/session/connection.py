@@ -41,6 +41,7 @@ from sluicegate.protocol.jsonrpc import (
     is_id,
     read,
 )
+from sluicegate.protocol.long_lists import decode_in_pieces
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Era, Failure, Outcome, Updated
 from sluicegate.protocol.modern_server import Headers
@@ -307,13 +308,11 @@ class ServerConnection:
             yield from check_in_pieces(data, self.settings.nodes)
             yield
             is_in_range = yield from in_range(data)
-            value = decode_fast(data, is_in_range)
+            clean = None if self.settings.is_sluice else reserved_keys.from_server
+            value = yield from decode_in_pieces(data, is_in_range, clean, reserved_keys.from_part)
             yield
         except Malformed as bad:
             return self._unreadable(bad, data, exchange)
-        if not self.settings.is_sluice:
-            reserved_keys.from_server(value, data)
-            yield
         return self._decoded(value, exchange)
 
     def _decoded(self, value: Any, exchange: PendingRequest | None) -> PendingRequest | None:

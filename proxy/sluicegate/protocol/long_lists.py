@@ -1,0 +1,94 @@
+"""The answer with a long list, decoded in pieces: 10,000 tools take 3 to 8 ms in one step.
+
+Pure. Where the pieces begin is guessed, and the parser itself proves each guess: elements between brackets have to be
+an array, and what is left of the message has to have, first in its list, a word that its server cannot know. Else the
+message is decoded in one step.
+"""
+
+import re
+import secrets
+from collections.abc import Callable, Generator
+from typing import Any, Final
+
+from sluicegate.protocol.jsonrpc import Malformed, decode_fast, dump, inside
+from sluicegate.protocol.methods import LISTS
+
+PIECE: Final = 32 * 1024
+"""Bytes that are decoded in one step: 0.2 ms, and a definition more."""
+_GUESSES: Final = 64  # for the end of one piece
+_KEYS: Final = "|".join(sorted({one.key for one in LISTS.values()})).encode()
+# A list near the beginning of an answer, and how its first element begins: all others begin in the same way.
+_LIST: Final = re.compile(rb'"(' + _KEYS + rb')"[ \t\r\n]*:[ \t\r\n]*\[[ \t\r\n]*(\{[ \t\r\n]*"[^"\\]{1,64}")')
+_BLANKS: Final = b" \t\r\n"
+
+Clean = Callable[[Any, bytes], object]
+
+
+def decode_in_pieces(
+    data: bytes, is_in_range: bool, clean: Clean | None, clean_items: Clean
+) -> Generator[None, None, Any]:
+    """The same value as `decode_fast` gives. With `clean`, the message is changed in place by it, and by `clean_items`
+    what is decoded apart of its list; both get the bytes, too. Raises what `decode_fast` raises."""
+    found = _LIST.search(data, 0, PIECE) if is_in_range and len(data) > 2 * PIECE else None
+    if found is not None:
+        key, first, start = found[1].decode(), found[2], found.start(2)
+        items, rest = yield from _elements(data, start, first, clean_items if clean else None)
+        if items and (value := _with_elements(data[:start], items, data[rest:], key, clean)) is not None:
+            return value
+    value = decode_fast(data, is_in_range)
+    yield
+    if clean:
+        clean(value, data)
+    return value
+
+
+def _elements(
+    data: bytes, start: int, first: bytes, clean: Clean | None
+) -> Generator[None, None, tuple[list[Any], int]]:
+    """The elements from `start` on, and where those begin that are left: about a piece."""
+    items, target, wasted = list[Any](), start + PIECE, 0
+    while target < len(data) and wasted < len(data):
+        end, after = _boundary(data, target, first)
+        if not after:
+            break
+        part = data[start:end]
+        try:
+            elements = decode_fast(b"[[[" + part + b"]]]", True)[0][0]  # as deep as in the message
+        except (Malformed, IndexError, TypeError):  # within an element, or a text
+            wasted, target = wasted + len(part), after
+        else:
+            if clean:
+                clean(elements, part)
+            items += elements
+            start, target = after, after + PIECE
+        yield
+    return items, start
+
+
+def _boundary(data: bytes, target: int, first: bytes) -> tuple[int, int]:
+    """Where an element seems to end, and the next one to begin; 0 where none does."""
+    for _ in range(_GUESSES):
+        target = data.find(first, target + 1)
+        if target < 0:
+            break
+        before = data[max(0, target - 64) : target].rstrip(_BLANKS)
+        if before[-1:] == b"," and before[:-1].rstrip(_BLANKS)[-1:] == b"}":
+            return target - (min(64, target) - len(before)) - 1, target
+    return 0, 0
+
+
+def _with_elements(head: bytes, items: list[Any], rest: bytes, key: str, clean: Clean | None) -> Any:
+    """The message with these elements in its list, between `head` and `rest`; None where they are not all of that."""
+    word = secrets.token_hex(16)
+    part = head + dump(word) + b"," + rest
+    try:
+        value = decode_fast(part, True)
+    except Malformed:
+        return None
+    listed = inside(value, "result", key)
+    if not isinstance(listed, list) or listed[:1] != [word]:
+        return None
+    if clean:
+        clean(value, part)
+    listed[:1] = items
+    return value
