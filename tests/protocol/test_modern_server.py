@@ -7,6 +7,7 @@ import pytest
 from sluicegate.protocol import modern_server as dialect
 from sluicegate.protocol.jsonrpc import Json, Response
 from sluicegate.protocol.model import LOG_LEVEL, Call, Client, Failure, InputRequired, Outcome, Result
+from sluicegate.protocol.pieces import in_one_step
 
 INFO = {"name": "sluice", "version": "1"}
 MODERN = Client("key:a", capabilities={"elicitation": {"form": {}}})
@@ -121,9 +122,23 @@ def test_one_bad_tool_does_not_hide_the_others() -> None:
         {"name": "plain", "inputSchema": {"type": "object"}},
         {"name": "named so", "inputSchema": {"properties": {"x-mcp-header": {"type": "string"}}}},
     ]
-    kept, dropped = dialect.offerable([*bad, *good])
+    kept, dropped = in_one_step(dialect.offerable([*bad, *good], over_http=True))
     assert kept == good
     assert list(dropped) == [tool["name"] for tool in bad]
+    assert in_one_step(dialect.offerable([*bad, *good], over_http=False)) == ([*bad, *good], {})
+
+
+def test_tools_are_looked_at_in_pieces_and_say_nothing_of_the_tasks_of_before() -> None:
+    work = dialect.offerable([{"name": f"t{n}", "execution": {"taskSupport": "optional"}} for n in range(1_000)], True)
+    steps = 0
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            offered, dropped = end.value
+            break
+        steps += 1
+    assert steps >= 10 and offered == [{"name": f"t{n}"} for n in range(1_000)] and not dropped
 
 
 # ---------------------------------------------------------------- answers

@@ -4,7 +4,7 @@ Pure. May not know how bytes travel, nor anything of sessions: every request sta
 that mirror the body are made here too, because what they must say is protocol, not transport.
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any, Final, TypeGuard
 
 from sluicegate.protocol import tasks, union_members
@@ -35,6 +35,7 @@ _MAX_CODE: Final = 2**31
 MAX_ABOUT: Final = 16 * 1024
 """Characters of a server's capabilities, and of its instructions."""
 _MAX_PART: Final = 1024
+_TOOLS: Final = 100  # that are looked at in one step
 # 2025-11-25 and 2026-07-28 schema: ServerCapabilities
 CAPABILITIES: Final = (
     "completions", "experimental", "extensions", "logging", "prompts", "resources", "tasks", "tools",
@@ -99,17 +100,20 @@ def asked_for(item: Json | None) -> Annotations:
     return (annotations_of(item) if item is not None else None) or {}
 
 
-def offerable(tools: list[Any]) -> tuple[list[Any], dict[str, str]]:
-    """The tools that HTTP may offer, and why the others may not: one bad tool does not hide the rest
-    (2026-07-28 basic/transports/streamable-http#schema-extension)."""
+def offerable(tools: list[Any], over_http: bool) -> Generator[None, None, tuple[list[Any], dict[str, str]]]:
+    """The tools as the middle has them, made in pieces, and those that HTTP may not offer: one bad tool does not hide
+    the rest (2026-07-28 basic/transports/streamable-http#schema-extension)."""
     offered: list[Any] = []
     dropped: dict[str, str] = {}
-    for tool in tools:
+    for number, tool in enumerate(tools, 1):
         try:
-            annotations(inside(tool, "inputSchema"))
-            offered.append(tool)
+            if over_http:
+                annotations(inside(tool, "inputSchema"))
+            offered.append(tasks.without_execution(tool))
         except ValueError as why:
             dropped[str(tool.get("name"))] = str(why)
+        if number % _TOOLS == 0:
+            yield
     return offered, dropped
 
 
@@ -149,7 +153,8 @@ def _input_required(value: Json) -> Outcome:
 
 
 def complete(method: str, value: Json) -> Json:
-    """A complete result as the middle has it: without what describes the hop, with valid caching hints."""
+    """A complete result as the middle has it: without what describes the hop, with valid caching hints. The tools of a
+    list are still as the server sent them (`offerable`)."""
     made = without_hop(value)
     made = made.copy() if made is value else made
     made.pop("resultType", None)
@@ -158,8 +163,6 @@ def complete(method: str, value: Json) -> Json:
     made.update(caching(value))
     if method in LISTS and made.get("nextCursor", "") is None:
         del made["nextCursor"]  # null is no cursor; the empty string is one
-    if method == "tools/list" and isinstance(tools := made.get("tools"), list):
-        made["tools"] = [tasks.without_execution(tool) for tool in tools]
     return made
 
 

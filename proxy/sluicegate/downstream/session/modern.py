@@ -119,8 +119,8 @@ class ModernConnection(ServerConnection):
                     self.tasks_until = max(self.tasks_until, self._loop.time() + outcome.task["ttlMs"] / 1000)
                 return task_ids.outwards(call, outcome, self.mark)
             return await self._task(call, PolledTask(outcome.task["taskId"], mark=self.mark)).run()
-        if call.method == "tools/list" and self.transport.is_private and isinstance(outcome, Result):
-            return Result(self._offerable(outcome.value))
+        if call.method == "tools/list" and isinstance(outcome, Result):
+            return Result(await self._offerable(outcome.value))
         return outcome
 
     async def _as_wanted(self, call: Call, response: Response, error: Json) -> Response:
@@ -206,19 +206,22 @@ class ModernConnection(ServerConnection):
                 taken, cut = await budget_of(self.settings.key).in_pieces(taking)
                 found = next((tool for tool in taken if isinstance(tool, dict) and tool.get("name") == name), None)
                 if found is not None or cut or cursor is None:
-                    return found
+                    current: Json | None = tasks.without_execution(found)  # as it was listed
+                    return current
                 params = {"cursor": cursor}
         return None
 
-    def _offerable(self, value: Json) -> Json:
-        tools = value.get("tools")
-        offered, dropped = dialect.offerable(tools if isinstance(tools, list) else [])
+    async def _offerable(self, value: Json) -> Json:
+        if not isinstance(tools := value.get("tools"), list):
+            return value
+        work = dialect.offerable(tools, self.transport.is_private)
+        offered, dropped = await budget_of(self.settings.key).in_pieces(work)
         for name, why in islice(dropped.items(), MAX_TOLD):
             log.warning("tool is not offered", extra={"server": self.settings.key, "tool": name, "why": why})
         if len(dropped) > MAX_TOLD:
             more = {"server": self.settings.key, "count": len(dropped) - MAX_TOLD}
             log.warning("further tools are not offered", extra=more)
-        return {**value, "tools": offered} if dropped else value
+        return {**value, "tools": offered}
 
     # ------------------------------------------------------------ what the server announces
 
