@@ -1,6 +1,7 @@
 """Own items become entries: named, rewritten, looked up, and left out with a reason."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from sluicegate.catalog.snapshot import (
     to_json,
 )  # fmt: skip
 from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.pieces import in_one_step
 
 FACE = ServerNaming("github", "gh", 50)
 BARE = ServerNaming("github", "", 50)
@@ -102,19 +104,23 @@ def test_equal_snapshots_have_equal_digests_and_servers_differ() -> None:
     assert made(tools=[{"name": "a"}]).digest != made(ServerNaming("gitlab", "gh", 50), tools=[{"name": "a"}]).digest
 
 
+def kept_as(naming: ServerNaming, value: Any) -> Snapshot | None:
+    return in_one_step(from_json(naming.server, value, partial(listing_in_pieces, naming)))
+
+
 def test_a_kept_snapshot_comes_back_and_is_shown_as_the_config_says_now() -> None:
     about = {"capabilities": {"tools": {}}, "instructions": "be kind"}
     kept = to_json(made(about=about, tools=[{"name": "a"}], templates=[{"name": "t", "uriTemplate": "x:{y}"}]))
-    again = from_json(ServerNaming("github", "hub", 50), kept)
+    again = kept_as(ServerNaming("github", "hub", 50), kept)
     assert again is not None and again.about == about
     assert {public for _, public in again.find} == {"hub__a", "hub+x:{y}"}
-    assert from_json(FACE, kept) == made(about=about, tools=[{"name": "a"}], templates=[
+    assert kept_as(FACE, kept) == made(about=about, tools=[{"name": "a"}], templates=[
         {"name": "t", "uriTemplate": "x:{y}"}])  # fmt: skip
 
 
 @pytest.mark.parametrize("odd", [None, [], {}, {"about": {}, "lists": {}}, {"about": {"capabilities": {}}}])
 def test_what_is_no_kept_snapshot_is_none(odd: Any) -> None:
-    assert from_json(FACE, odd) is None
+    assert kept_as(FACE, odd) is None
 
 
 def test_the_ttl_is_the_least_of_the_lists() -> None:
@@ -129,7 +135,7 @@ def test_a_kept_time_is_one_that_can_be_reckoned_with() -> None:
     """An older version kept what a server said: a number of hundreds of digits ended every list."""
     kept = to_json(made(tools=[{"name": "a"}]))
     kept["lists"]["tools/list"]["ttlMs"] = 10**400
-    back = from_json(FACE, kept)
+    back = kept_as(FACE, kept)
     assert back is not None and back.ttl_ms == 86_400_000
 
 

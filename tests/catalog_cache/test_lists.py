@@ -1,6 +1,5 @@
 """When lists are walked, who waits for it, and which server a name or URI leads to."""
 
-import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -12,7 +11,6 @@ from loop_steps import Steps
 from scripted_server import ALL, CLIENT, OTHER, Front, Scripted, resources
 
 from sluicegate.catalog.list_bounds import ITEM, PIECE, Bounds, Intake
-from sluicegate.catalog.snapshot import ListSection
 from sluicegate.catalog_cache import cache, list_waits, list_walk, server_catalog, snapshot_store
 from sluicegate.hub import Event
 from sluicegate.protocol.jsonrpc import Json, Notification
@@ -386,33 +384,57 @@ async def test_a_list_that_is_long_or_large_is_made_in_its_servers_turn(
     assert len(made) == count
 
 
-async def test_a_large_stored_list_is_read_and_written_in_threads_item_by_item() -> None:
+async def test_a_large_stored_list_is_read_and_written_in_pieces_item_by_item(monkeypatch: pytest.MonkeyPatch) -> None:
     store, many = MemoryStore(), [{"name": f"t{number}", "description": "d" * 100} for number in range(1_000)]
-    threads: list[int] = []
+    at, dump = Counter[int](), snapshot_store.dump
 
     def note(item: Any) -> str:
-        threads.append(threading.get_ident())
+        at[steps.now] += 1
         return ""
 
-    class Listings(dict[str, ListSection]):
-        def items(self) -> Any:
-            note(None)
-            return super().items()
+    def counted(item: Any) -> bytes:
+        note(item)
+        return dump(item)
 
     async with Front(Scripted("a", tools=many, per_page=1_000), store=store) as front:
         scope, server = front.lists.catalog("a", CLIENT).scope, front.servers["a"]
         whole = await front.lists.snapshot("a", CLIENT)
         assert whole is not None
         kept, naming = snapshot_store.SnapshotStore(store), replace(front.lists.namings["a"], fingerprint=note)
-        await kept.remember(server, scope, CLIENT, replace(whole, listings=Listings(whole.listings)), "legacy")
-        assert threads and threading.get_ident() not in threads
+        steps = Steps()
+        with monkeypatch.context() as patched:
+            patched.setattr(snapshot_store, "dump", counted)
+            await kept.remember(server, scope, CLIENT, whole, "legacy")
+        assert at.total() > len(many) and max(at.values()) <= 2 + PIECE // ITEM
+        at.clear()
         found = await kept.recall(naming, server, scope, CLIENT)
         assert found is not None and found[0].find.keys() == whole.find.keys() and found[1] == "legacy"
+        assert at.total() == len(many) and max(at.values()) <= 2 + PIECE // ITEM
         assert len(await kept.all(naming, server.identity)) == 1
-        assert len(threads) > 2 * len(many) and threading.get_ident() not in threads
+        steps.stop()
         (data,) = (await store.scan(snapshot_store.places("a", server.identity))).values()
         assert set(snapshot_store.definitions([data]) or ()) == {tool["name"] for tool in many}
         assert max(map(len, data.split(b"\n"))) < 1_000
+
+
+async def test_a_stored_list_is_made_once_for_all_that_have_the_same_and_for_the_walk_that_lists_it_again() -> None:
+    store, made = MemoryStore(), list[Any]()
+
+    def note(item: Any) -> str:
+        made.append(item)
+        return ""
+
+    server = Scripted("a", tools=["x", "y"])
+    async with Front(server, store=store) as front:
+        assert await front.lists.snapshot("a", CLIENT) is await front.lists.snapshot("a", OTHER)
+        await anyio.wait_all_tasks_blocked()
+    async with Front(Scripted("a", tools=["x", "y"]), store=store) as front:
+        front.lists.namings["a"] = replace(front.lists.namings["a"], fingerprint=note)
+        async with anyio.create_task_group() as group:
+            for client in (CLIENT, OTHER):
+                group.start_soon(front.lists.snapshot, "a", client)
+        assert not front.lists.catalog("a", OTHER).recalled and front.lists.catalog("a", CLIENT).is_whole
+    assert len(made) == 2
 
 
 async def test_a_kept_snapshot_that_is_no_snapshot_is_none() -> None:

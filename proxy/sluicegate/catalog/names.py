@@ -80,7 +80,7 @@ def publish_in_pieces(
     public: dict[str, str] = {}
     own: dict[str, str] = {}
     refused: list[str] = []
-    for number, name in enumerate(sorted(set(own_names), key=_bytes)):
+    for number, name in enumerate(sorted(set(own_names))):  # characters are in the order of their bytes
         if number % _PIECE == _PIECE - 1:
             yield
         shown = public_name(server_key, prefix, name, max_chars, reserved)

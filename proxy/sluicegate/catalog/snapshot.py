@@ -243,8 +243,9 @@ def assemble(server: str, about: Json, listings: Mapping[str, ListSection]) -> S
     """One snapshot out of the lists that are known so far; a list that is not among them is empty."""
     listings = {method: listings[method] for method in KINDS if method in listings}  # in whatever order they landed
     parts = {method: _indexed(held.entries) for method, held in listings.items()}
+    filled = [part for part in parts.values() if part]
     find, tools = dict[tuple[Kind, str], Entry](), dict[str, Entry]()
-    for part in parts.values():
+    for part in filled if len(filled) > 1 else ():
         find |= part.find
         tools |= part.tools
     ttl_ms = min((held.ttl_ms for held in listings.values()), default=0)
@@ -257,8 +258,8 @@ def assemble(server: str, about: Json, listings: Mapping[str, ListSection]) -> S
         listings=listings,
         digest=state.digest(),
         ttl_ms=ttl_ms,
-        find=find,
-        by_own=tools,
+        find=filled[0].find if len(filled) == 1 else find,  # the usual case, which copies nothing
+        by_own=filled[0].tools if len(filled) == 1 else tools,
         has_app=any(part.has_app for part in parts.values()),
     )
 
@@ -291,6 +292,9 @@ def _is_app(item: Json | None) -> bool:
 
 # ---------------------------------------------------------------- snapshot <-> store
 
+Make = Callable[[str, list[Any], int], Generator[None, None, ListSection]]
+"""Makes a list of its method, its items and its time to live."""
+
 
 def to_json(snapshot: Snapshot) -> Json:
     """What the store keeps: own items, so that a change of prefix or name length does no harm to them."""
@@ -301,17 +305,16 @@ def to_json(snapshot: Snapshot) -> Json:
     return {"about": snapshot.about, "lists": lists}
 
 
-def from_json(naming: ServerNaming, value: Any) -> Snapshot | None:
-    """The snapshot that was kept, shown as `naming` says now; None for what is not one (an older format)."""
+def from_json(server: str, value: Any, make: Make) -> Generator[None, None, Snapshot | None]:
+    """The snapshot that was kept, of lists as `make` shows them now; None for what is not one (an older format)."""
     match value:
         case {"about": {"capabilities": dict()} as about, "lists": dict() as stored}:
-            listings = {method: _stored(naming, method, stored[method]) for method in KINDS if method in stored}
-            return assemble(naming.server, about, listings)
+            listings = dict[str, ListSection]()
+            for method in KINDS:
+                match stored.get(method, ...):
+                    case {"items": list() as items, "ttlMs": int()} as held:
+                        listings[method] = yield from make(method, items, time_to_live(held))
+                    case other if other is not ...:
+                        listings[method] = ListSection(method)
+            return assemble(server, about, listings)
     return None
-
-
-def _stored(naming: ServerNaming, method: str, value: Any) -> ListSection:
-    match value:
-        case {"items": list() as items, "ttlMs": int()}:
-            return listing(naming, method, items, time_to_live(value))
-    return ListSection(method)

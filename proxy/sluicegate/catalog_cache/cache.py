@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal
 from weakref import WeakValueDictionary
 
@@ -27,7 +28,7 @@ from sluicegate.catalog_cache.lent_lists import LentLists
 from sluicegate.catalog_cache.list_waits import HangingStarts
 from sluicegate.catalog_cache.list_walk import ServerInfos, walk
 from sluicegate.catalog_cache.server_catalog import ServerCatalog, digests, evict
-from sluicegate.catalog_cache.snapshot_store import SnapshotStore
+from sluicegate.catalog_cache.snapshot_store import SnapshotStore, Source
 from sluicegate.hub import Event, Hub
 from sluicegate.policy.pins import Found, fingerprint
 from sluicegate.protocol.jsonrpc import Json, Notification
@@ -51,7 +52,6 @@ REVALIDATE: Final = 5.0
 HELD: Final[Mapping[str, str]] = {LISTS[method].changed: method for method in KINDS}
 LIST_OF: Final[Mapping[Kind, str]] = {kind: method for method, kind in KINDS.items()}
 
-Source = tuple[str, int, bytes, str]  # of a list: its method, its time to live, a digest of the items, where it was cut
 Sections = WeakValueDictionary[Source, ListSection]
 """Of one server, by what they were made of: each is made once, however many scopes list the same, however often."""
 
@@ -401,7 +401,7 @@ class CatalogCache:
             catalog.stale.discard(method)
         return True
 
-    def _made(self, server_key: str, source: Source, items: Sequence[Any]) -> Generator[None, None, ListSection]:
+    def _made(self, server_key: str, source: Source, items: Iterable[Any]) -> Generator[None, None, ListSection]:
         """The list of these items: the one that is there, if one was made of the same. A thread that makes it would
         hold up each read and write of the loop."""
         method, ttl_ms, mark, cut = source
@@ -435,7 +435,8 @@ class CatalogCache:
     async def _look_up(self, catalog: ServerCatalog, client: Client) -> None:
         server = catalog.server
         await self.starts.recall(server)
-        stored = await self._stored.recall(self.namings[server.key], server, catalog.scope, client)
+        made = partial(self._made, server.key)
+        stored = await self._stored.recall(self.namings[server.key], server, catalog.scope, client, made)
         if stored is None and self._lends(server.key, client):
             catalog.is_lent = True
             stored = await self._lent.find(self.namings[server.key], server.identity)

@@ -4,19 +4,22 @@ Knows where they stand there and whose they are; when to keep and when to recall
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
-from hashlib import sha256
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator
+from hashlib import blake2b, sha256
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from sluicegate.catalog.snapshot import ServerNaming, Snapshot, from_json, to_json
+from sluicegate.catalog.list_bounds import ITEM, PIECE
+from sluicegate.catalog.snapshot import ListSection, ServerNaming, Snapshot, from_json, listing_in_pieces, to_json
 from sluicegate.protocol import input_requests_server
 from sluicegate.protocol.jsonrpc import Malformed, decode_fast, dump, inside
 from sluicegate.protocol.model import Client, Era, McpServer
+from sluicegate.runtime.loop_budget import budget_of
 from sluicegate.store import Store
 
-T = TypeVar("T")
-_SMALL: Final = 64 * 1024  # bytes that are read at once
+Source = tuple[str, int, bytes, str]  # of a list: its method, its time to live, a digest of the items, where it was cut
+Made = Callable[[Source, Iterable[Any]], Generator[None, None, ListSection]]
 KEEP: Final = 30 * 86400.0  # a server that was away for longer has no names left
 
 
@@ -25,25 +28,33 @@ class SnapshotStore:
 
     def __init__(self, store: Store | None) -> None:
         self._store = store
+        self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
 
     async def recall(
-        self, naming: ServerNaming, server: McpServer, scope: str, client: Client
+        self, naming: ServerNaming, server: McpServer, scope: str, client: Client, made: Made | None = None
     ) -> tuple[Snapshot, Era] | None:
         """A server that was not up since the start has no era, so its scope may read otherwise than it did when
-        the snapshot was kept: what the client itself is leads there, too."""
+        the snapshot was kept: what the client itself is leads there, too. `made` knows lists that were made before."""
         if self._store is None:
             return None
         data = await self._store.get(store_key(server, scope))
         if data is None and (there := await self._store.get(alias(server, client))):
             data = await self._store.get(there.decode())
-        return await _apart(data, _rebuilt, naming, data, client.era) if data else None
+        return await self._rebuilt(naming, data, client.era, made) if data else None
 
     async def all(self, naming: ServerNaming, identity: str) -> list[tuple[Era, Snapshot]]:
         """Every stored list of a server, whichever client it was for."""
         stored = {} if self._store is None else await self._store.scan(places(naming.server, identity))
         each = dict.fromkeys(stored.values())  # many clients were shown the same
-        found = [await _apart(data, _rebuilt, naming, data, "legacy") for data in each]
+        found = [await self._rebuilt(naming, data, "legacy") for data in each]
         return [(era, snapshot) for snapshot, era in filter(None, found)]
+
+    async def _rebuilt(
+        self, naming: ServerNaming, data: bytes, otherwise: Era, made: Made | None = None
+    ) -> tuple[Snapshot, Era] | None:
+        """One at a time for each server: whoever comes next finds the lists made, if they are the same."""
+        async with self._turns[naming.server]:
+            return await budget_of(naming.server).in_pieces(_rebuilt(naming, data, otherwise, made))
 
     async def has_hung(self, server: McpServer) -> bool:
         """Whether its last start took longer than a start may."""
@@ -58,7 +69,8 @@ class SnapshotStore:
         if self._store is None:
             return
         there = store_key(server, scope)
-        await self._store.put(there, await asyncio.to_thread(_encoded, snapshot, era), KEEP)
+        data = await budget_of(server.key).in_pieces(_encoded(snapshot, era))
+        await self._store.put(there, data, KEEP)
         await self._store.put(alias(server, client), there.encode(), KEEP)
 
 
@@ -98,37 +110,69 @@ def _short(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-async def _apart(data: bytes, work: Callable[..., T], *args: Any) -> T:
-    """Work on stored bytes, in a thread where they are many."""
-    return work(*args) if len(data) <= _SMALL else await asyncio.to_thread(work, *args)
+def _rebuilt(
+    naming: ServerNaming, data: bytes, otherwise: Era, made: Made | None
+) -> Generator[None, None, tuple[Snapshot, Era] | None]:
+    def make(method: str, items: list[Any], ttl_ms: int) -> Generator[None, None, ListSection]:
+        mark = b""
+        if items and isinstance(items[0], bytes):
+            mark = yield from _mark(items)
+        own = (decode_fast(item) if isinstance(item, bytes) else item for item in items)
+        if made is None:
+            return (yield from listing_in_pieces(naming, method, own, ttl_ms))
+        return (yield from made((method, ttl_ms, mark, ""), own))
 
-
-def _rebuilt(naming: ServerNaming, data: bytes, otherwise: Era) -> tuple[Snapshot, Era] | None:
-    value = _decoded(data)
-    snapshot = from_json(naming, value)
+    try:
+        value = _value(data, lambda line: line)
+        snapshot = yield from from_json(naming.server, value, make)
+    except Malformed:
+        return None
     if snapshot is None:
         return None
     era = value.get("era")
     return snapshot, era if era in ("legacy", "modern") else otherwise
 
 
-def _encoded(snapshot: Snapshot, era: Era) -> bytes:
-    """A line of JSON for each item behind one for all others: a thread that reads or writes much in one piece stops the
-    event loop as long."""
+def _mark(lines: list[bytes]) -> Generator[None, None, bytes]:
+    """The digest of the items by which a walk knows them, too (`Intake.digest`)."""
+    state, done = blake2b(digest_size=16), 0
+    for line in lines:
+        state.update(line + b"\0")
+        if (done := done + len(line) + ITEM // 16) >= PIECE:
+            done = 0
+            yield
+    return state.digest()
+
+
+def _encoded(snapshot: Snapshot, era: Era) -> Generator[None, None, bytes]:
+    """A line of JSON for each item behind one for all others. In pieces: each read and write of the event loop would
+    wait for a thread that does this, up to 20 ms."""
     value = {**to_json(snapshot), "era": era}
     items = [item for held in value["lists"].values() for item in held["items"]]
     lists = {method: {**held, "items": len(held["items"])} for method, held in value["lists"].items()}
-    return b"\n".join(map(dump, ({**value, "lists": lists}, *items)))
+    lines, done = [dump({**value, "lists": lists})], 0
+    for item in items:
+        lines.append(dump(item))
+        if (done := done + len(lines[-1]) + ITEM) >= PIECE:
+            done = 0
+            yield
+    return b"\n".join(lines)
 
 
 def _decoded(data: bytes) -> Any:
     try:
-        head, *rest = map(decode_fast, data.split(b"\n"))
+        return _value(data, decode_fast)
     except Malformed:
         return None
+
+
+def _value(data: bytes, read: Callable[[bytes], Any]) -> Any:
+    """What was kept, with each item as `read` takes its line. Raises `Malformed`."""
+    first, *rest = data.split(b"\n")
+    head = decode_fast(first)
     match head:
         case {"lists": dict() as lists}:
-            lines = iter(rest)
+            lines = map(read, rest)
             return {**head, "lists": {method: _with_items(held, lines) for method, held in lists.items()}}
     return head
 
