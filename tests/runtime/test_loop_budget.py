@@ -1,6 +1,7 @@
 """A server that talks without end gets its part of the loop's time, and no more; who says little never waits."""
 
 import asyncio
+from collections.abc import Generator
 
 import pytest
 
@@ -296,3 +297,27 @@ async def test_budgets_of_clients_that_nobody_has_need_of_are_forgotten() -> Non
         for number in range(3_000):
             budgets[f"key:{number}"].pause()
         assert len(budgets) <= 1_000 and budgets["busy"] is busy and client_budgets() is budgets
+
+
+@pytest.mark.parametrize(("each", "turns"), [(0.0001, 20), (0.00001, 1), (0.1, 1)])
+async def test_behind_a_piece_others_have_the_loop_for_twice_its_time_while_they_need_it(
+    each: float, turns: int
+) -> None:  # fmt: skip
+    clock, had, between = Clock(), 0, list[int]()
+
+    async def others() -> None:
+        nonlocal had
+        while True:
+            await asyncio.sleep(0)
+            clock.time, had = clock.time + each, had + 1
+
+    def pieces() -> Generator[None, None, None]:
+        for _ in range(3):
+            before, clock.time = had, clock.time + 0.001
+            yield
+            between.append(had - before)
+
+    busy = asyncio.create_task(others())
+    await budget(clock).in_pieces(pieces())
+    busy.cancel()
+    assert between[1:] == pytest.approx([turns] * 2, abs=1)

@@ -34,6 +34,9 @@ BYTE: Final = 4e-9
 """Seconds that count for a byte of a large body: its copies, and the memory that it waits in."""
 PIECE: Final = 8 * 1024
 """Bytes of a stream that are read without a turn for others."""
+_OTHERS: Final = 2
+_EMPTY: Final = 50e-6
+"""Seconds. A turn of the loop that is shorter had nothing to do for anybody."""
 _WHOLE: Final = 3
 """A request that is refused takes so many times what its refusal does: its head, its answer, its record."""
 _IDLE: Final = 0.1
@@ -136,7 +139,18 @@ class LoopBudget:
                 return value
             finally:
                 self.take(since)
+            await self._give_way(since)
+
+    async def _give_way(self, since: float) -> None:
+        """After a piece others have the loop `_OTHERS` times as long, while they need it: a call takes ten turns of the
+        loop or more, and would have a piece in each."""
+        now = self._clock()
+        until = now + _OTHERS * (now - since)
+        while True:
             await asyncio.sleep(0)
+            before, now = now, self._clock()
+            if now >= until or now - before < _EMPTY:
+                return
 
     async def large(self, work: Generator[None, None, T]) -> T:
         """The same of a large message, when it is this peer's turn. The steps of its way to the client, each as long,
