@@ -232,6 +232,22 @@ MISTAKES = {
         "audit: {sinks: [{name: a, to: 'udp://x:1'}, {name: §a, to: 'udp://y:1'}]}",
         ["duplicate-sink a name of its own"],
     ),
+    "a sink that is to confirm, and is not there": (
+        "audit: {sinks: [{name: a, to: 'https://x'}], confirm: {sink: §b}}", ["unknown-sink its names are: a"],
+    ),
+    "a sink that cannot confirm": (
+        "audit: {sinks: [{name: a, to: 'tcp://x:1'}], confirm: {sink: §a}}", ["cannot-confirm http(s) sink"],
+    ),
+    "nothing to confirm": (
+        "audit: {enabled: false, sinks: [{name: a, to: 'https://x'}], §confirm: {sink: a}}", ["cannot-confirm enabled"],
+    ),
+    "calls that pass unconfirmed": (
+        "audit: {on_failure: allow_and_alarm, sinks: [{name: a, to: 'https://x'}], §confirm: {sink: a}}",
+        ["cannot-confirm on_failure: deny"],
+    ),
+    "no class that a sink confirms": (
+        "audit: {sinks: [{name: a, to: 'https://x'}], confirm: {sink: a, classes: §[]}}", ["wrong-value not be empty"],
+    ),
     "no JSON pointer": ("audit: {redact: {pointers: {'a/b': [§body]}}}", ["bad-pointer begins with /"]),
     "unknown key of a sink": ("audit: {sinks: [{name: a, to: 'udp://x', §too: 1}]}", ['unknown-key did you mean "to"']),
     "unknown way to pin": ("servers: {a: {command: x, pin: §maybe}}", ["wrong-value off, warn, review or block"]),

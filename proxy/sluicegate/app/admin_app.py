@@ -247,7 +247,8 @@ def _notes(inner: Core) -> list[str]:
     doubt = services.store.warning if not services.config.state.replicated else ""
     # All replicas lose a database at once: they serve on, and `replicas.problem` ends that.
     down = services.store.problem if services.replicas is not None else ""
-    notes = [one for one in (doubt, down and f"the database cannot be used: {down}") if one]
+    unconfirmed = services.audit.warning if services.audit is not None else ""
+    notes = [one for one in (doubt, down and f"the database cannot be used: {down}", unconfirmed) if one]
     return [*services.judging.notes(), *notes, *(services.replicas.notes() if services.replicas is not None else ())]
 
 

@@ -238,7 +238,7 @@ async def open_audit(
     digest, sign = state.ring(config, "digest"), state.ring(config, "sign")
     about, seeds = settings.audit(config, transport), sign.keys.values()
     if judge is None:
-        audit = AuditLog(replace(about, sinks=()), digest.newest, seeds)
+        audit = AuditLog(replace(about, sinks=(), confirm=None), digest.newest, seeds)
     else:
         audit = AuditLog(about, digest.newest, seeds, judge.classify, judge.revision)
     async with nullcontext() if registry is None else audit_heads.kept(audit, registry):

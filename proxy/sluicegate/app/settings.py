@@ -16,7 +16,7 @@ from sluicegate.app.shapes import shapes
 from sluicegate.approval.queue import ApprovalSettings as Approvals
 from sluicegate.approval.record import Approval
 from sluicegate.approval.webhook import Receiver
-from sluicegate.audit.settings import AuditSettings, Checkpointing, Redaction, Rotation, SinkSettings
+from sluicegate.audit.settings import AuditSettings, Checkpointing, ConfirmSettings, Redaction, Rotation, SinkSettings
 from sluicegate.catalog.list_bounds import Bounds
 from sluicegate.catalog_cache import ListSettings
 from sluicegate.catalog_cache.definition_pins import Pinned
@@ -174,6 +174,7 @@ def audit(config: Config, transport: str = "http") -> AuditSettings:
             SinkSettings(sink.name, sink.to, {name: value.get_secret_value() for name, value in sink.headers.items()})
             for sink in section.sinks
         ),
+        confirm=None if section.confirm is None else ConfirmSettings(section.confirm.sink, section.confirm.classes),
         has_hooks=bool(config.hooks),
     )
 

@@ -19,6 +19,7 @@ import anyio.to_thread
 
 from sluicegate.audit import checkpoint
 from sluicegate.audit.checkpoint import Checkpoint, PublicKeys, Signer
+from sluicegate.audit.confirm import SinkConfirmation
 from sluicegate.audit.publish import Publisher, read_newest
 from sluicegate.audit.queue import Done
 from sluicegate.audit.record import Body, Composer, needs_intent
@@ -105,6 +106,7 @@ class AuditLog:
         self._writer: AuditWriter | None = None
         self._publisher: Publisher | None = None
         self._sinks: list[AuditSink] = []
+        self._confirmation: SinkConfirmation | None = None
         self._lock: Lock | None = None
 
     # ------------------------------------------------------------ life
@@ -124,6 +126,8 @@ class AuditLog:
         await self._writer.start()
         self._sinks = [AuditSink(sink, settings.path.parent, settings.state, name) for sink in settings.sinks]
         for sink in self._sinks:
+            if settings.confirm is not None and sink.name == settings.confirm.sink:
+                self._confirmation = SinkConfirmation(sink, settings.confirm.classes)
             sink.start()
 
     async def run(self) -> None:
@@ -149,8 +153,8 @@ class AuditLog:
     # ------------------------------------------------------------ calls
 
     def intent(self, call: Call, approval: Json | None = None) -> Awaitable[bool]:
-        """True once the record of the call is kept; False: it must not take place. Calls that cannot do
-        anything (lists, completions) need none and pass."""
+        """True once the record of the call is kept, at a sink, too, where the settings say so; False: it must not take
+        place. Calls that cannot do anything (lists, completions) need none and pass."""
         writer = self._writer
         if not needs_intent(call):
             return _known_answer(True)
@@ -160,8 +164,13 @@ class AuditLog:
         about = self._open[id] = self.composer.about(call)
         body = self.composer.intent(call, about, approval)
         if isinstance(body, bytes):
-            return writer.inbox.ask(body, id)
-        return self._ask_later(self._compose(body, call, lambda composed: writer.inbox.ask(composed, id)))
+            kept: Awaitable[bool] = writer.inbox.ask(body, id)
+        else:
+            kept = self._ask_later(self._compose(body, call, lambda composed: writer.inbox.ask(composed, id)))
+        confirmation = self._confirmation
+        if confirmation is None or self.composer.class_of(call) not in confirmation.classes:
+            return kept
+        return _confirmed(kept, writer, id, confirmation)
 
     async def _ask_later(self, composing: asyncio.Task[Done | None]) -> bool:
         done = await asyncio.shield(composing)
@@ -243,6 +252,11 @@ class AuditLog:
         """Why the log cannot be written, None while it can."""
         return "the audit log is not started" if self._writer is None else self._writer.problem
 
+    @property
+    def warning(self) -> str:
+        """What an operator should know although the log can be written; empty most of the time."""
+        return "" if self._confirmation is None else self._confirmation.problem
+
     def tally(self) -> Tally:
         counts = self._writer.counts if self._writer is not None else WriterCounts()
         records = {
@@ -254,6 +268,8 @@ class AuditLog:
         for sink in self._sinks:
             records |= {(sink.name, "ok"): sink.sent, (sink.name, "failed"): sink.failures}
             busy[sink.name] = sink.busy_since
+        if (confirmation := self._confirmation) is not None:
+            records[confirmation.sink.name, "refused"] = confirmation.refused
         lag = {name: 0.0 if since is None else time.monotonic() - since for name, since in busy.items()}
         waiting = 0 if self._writer is None else len(self._writer.inbox)
         return Tally(records, counts.lost + self._lost, waiting, lag)
@@ -291,6 +307,12 @@ def _timed(body: Body) -> tuple[bytes | None, float]:
         log.exception("an audit record cannot be composed")
         return None, time.thread_time() - since
     return composed, time.thread_time() - since
+
+
+async def _confirmed(kept: Awaitable[bool], writer: AuditWriter, id: str, confirmation: SinkConfirmation) -> bool:
+    if not await kept or (seq := writer.intent_of(id)) is None:
+        return False
+    return await confirmation.has(seq)
 
 
 async def _known_answer(answer: bool) -> bool:

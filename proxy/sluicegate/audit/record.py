@@ -109,6 +109,11 @@ class Composer:
             text = f'{text},"trace":"{trace}"'
         return text
 
+    def class_of(self, call: Call) -> str:
+        """That of what is called; what is about no one thing may write."""
+        target = call.trail.target or call.target
+        return "write" if target is None else self._classify(target)
+
     def intent(self, call: Call, about: str, approval: Json | None) -> Body:
         extra = f',"approval":{self._small(approval)}' if approval else ""
         if (login := call.trail.login) is not None:

@@ -49,6 +49,14 @@ class SinkSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfirmSettings:
+    """The intents of calls of these classes are kept once the sink of that name has them, too."""
+
+    sink: str
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AuditSettings:
     """`path` is the file of the first writer, `state` the directory of positions and published checkpoints.
     With `durability: write` a record counts as kept when the system has it: a crash of the machine loses some."""
@@ -65,6 +73,7 @@ class AuditSettings:
     retain: float = 400 * 86_400.0
     checkpoints: Checkpointing = Checkpointing()
     sinks: tuple[SinkSettings, ...] = ()
+    confirm: ConfirmSettings | None = None
     queue: int = 10_000
     has_hooks: bool = False  # who are shown arguments before they are recorded
 

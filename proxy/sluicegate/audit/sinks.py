@@ -28,6 +28,7 @@ BATCH: Final = 500
 TIMEOUT: Final = 10.0
 _POLL: Final = 1.0
 _PAUSE: Final = (1.0, 60.0)
+_PAUSE_WHERE_CALLS_WAIT: Final = 5.0
 _PATIENCE: Final = 3.0
 # RFC 5424: facility 13 (log audit), severity 5 (notice) and 6 (informational)
 _NOTICE, _INFORMATIONAL = 13 * 8 + 5, 13 * 8 + 6
@@ -45,17 +46,21 @@ class Channel(Protocol):
 
 
 class AuditSink:
-    """Sends one writer's records to one place. `seq` is the last that has arrived."""
+    """Sends one writer's records to one place. `seq` is the last that has arrived. Where calls wait for that, `told` is
+    called from its thread when more has arrived, or cannot."""
+
+    told: Callable[[], None] | None = None
 
     def __init__(self, settings: SinkSettings, directory: Path, state: Path, writer: str) -> None:
         self.name, self.sent, self.failures = settings.name, 0, 0
+        self.is_down = False
         self.busy_since: float | None = None  # monotonic; None while it has everything
         self._position = state / f"{writer}.{settings.name}.position"
         self.seq = _read_position(self._position)
         self._channel = open_channel(settings)
         self._follower = Follower(directory, writer, self.seq)
         self._directory, self._writer = directory, writer
-        self._stopped = threading.Event()
+        self._stopped, self._bell = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"audit sink {settings.name}", daemon=True)
 
     def start(self) -> None:
@@ -64,24 +69,31 @@ class AuditSink:
     def stop(self) -> None:
         """What is not sent by now is sent after the next start."""
         self._stopped.set()
+        self.ring()
         self._thread.join(_PATIENCE)
 
+    def ring(self) -> None:
+        """There is a record that somebody waits for. One that is down is asked no sooner for that."""
+        self._bell.set()
+
     def _run(self) -> None:
-        pause = _PAUSE[0]
+        pause, longest = _PAUSE[0], _PAUSE[1] if self.told is None else _PAUSE_WHERE_CALLS_WAIT
         while not self._stopped.is_set():
             self.busy_since = self.busy_since or time.monotonic()
+            self._bell.clear()
             try:
-                waiting = 0.0
                 if not self._step():
-                    waiting, self.busy_since = _POLL, None
+                    self.busy_since = None
+                    self._bell.wait(_POLL)
                 pause = _PAUSE[0]
             except (OSError, httpx.HTTPError) as error:
                 self.failures += 1
+                self._tell(is_down=True)
                 log.warning("an audit sink is down", extra={"sink": self.name, "error": type(error).__name__})
                 self._follower.close()
                 self._follower = Follower(self._directory, self._writer, self.seq)
-                waiting, pause = pause, min(pause * 2, _PAUSE[1])
-            self._stopped.wait(waiting)
+                self._stopped.wait(pause)
+                pause = min(pause * 2, longest)
         self._follower.close()
         self._channel.close()
 
@@ -93,8 +105,14 @@ class AuditSink:
         self._channel.send(records)
         self.seq = records[-1][0].seq
         self.sent += len(records)
+        self._tell(is_down=False)
         private.write(self._position, json.dumps({"seq": self.seq}).encode("ascii"), replace=True)
         return True
+
+    def _tell(self, *, is_down: bool) -> None:
+        self.is_down = is_down
+        if self.told is not None:
+            self.told()
 
 
 def _read_position(path: Path) -> int:

@@ -96,6 +96,10 @@ class AuditWriter:
     def takes_records(self) -> bool:
         return not self.inbox.is_full and not self._is_stopping
 
+    def intent_of(self, call: str) -> int | None:
+        """The number of its record, once that is kept and until the call has ended."""
+        return self._calls.get(call)
+
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:

@@ -136,6 +136,7 @@ REST: Final = """\
 #   retain: 400d
 #   checkpoints: {every: 10s, to: []}         # signed; `to` are files elsewhere, and http(s) URLs
 #   sinks: []                                 # {name: siem, to: "https://...", headers: {}} or tcp:// udp:// syslog
+#   # confirm: {sink: siem, classes: [write, destroy]}   # such calls wait until that sink has their record
 
 # limits:
 #   max_request: 4MiB

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, PlainValidator, ValidationInfo, WithJsonSchema
+from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema
 
 from sluicegate.config.names import HeaderName, HeaderValue, KeyName
 from sluicegate.config.section import Section, written
@@ -73,6 +73,13 @@ class Sink(Section):
     """Headers that are sent along, such as Authorization."""
 
 
+class Confirm(Section):
+    sink: KeyName
+    """The name of the sink, one with an http(s) URL."""
+    classes: tuple[Literal["read", "write", "destroy"], ...] = Field(default=("write", "destroy"), min_length=1)
+    """Of what is called. Calls of other classes do not wait."""
+
+
 class Audit(Section):
     enabled: Flag = True
     """false keeps no audit log."""
@@ -97,3 +104,5 @@ class Audit(Section):
     """Signed statements of how far the log has come."""
     sinks: tuple[Sink, ...] = ()
     """Where records go besides, from the file and at their own pace."""
+    confirm: Confirm | None = None
+    """A sink that must have a record, too, before its call reaches a server. While it is down, calls are refused."""

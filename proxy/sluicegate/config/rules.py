@@ -400,6 +400,23 @@ def _sinks_differ(config: Config) -> Iterator[Problem]:
         names.add(sink.name)
 
 
+def _what_confirms_can(config: Config) -> Iterator[Problem]:
+    section, confirm = config.audit, config.audit.confirm
+    if confirm is None:
+        return
+    sink = next((one for one in section.sinks if one.name == confirm.sink), None)
+    path, names = ("audit", "confirm", "sink"), ", ".join(one.name for one in section.sinks) or "none"
+    if sink is None:
+        yield Problem(path, "unknown-sink", f"audit.sinks has no {confirm.sink}", f"its names are: {names}")
+    elif not sink.to.startswith(("http://", "https://")):
+        yield Problem(path, "cannot-confirm", "a syslog server does not say what has arrived", "name an http(s) sink")
+    if not section.enabled:
+        yield Problem(path[:2], "cannot-confirm", "there is no audit log", "remove audit.enabled", at_key=True)
+    elif section.on_failure != "deny":
+        message = "calls pass while the log cannot be written, so nothing is confirmed"
+        yield Problem(path[:2], "cannot-confirm", message, "write on_failure: deny", at_key=True)
+
+
 def _hashes_differ(config: Config) -> Iterator[Problem]:
     owners: dict[str, str] = {}
     for name, key in config.clients.keys.items():
@@ -569,7 +586,8 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _blocked_results_are_whole, *HOOK_RULES,
     _pins_need_a_list, _forwarding_outruns_denies,
     _timeouts_are_in_order, _named_files_exist, _sandboxes_hold,
-    _containers_have_what_their_image_has, _sinks_differ, _hashes_differ, _keys_are_in_time,
+    _containers_have_what_their_image_has, _sinks_differ, _what_confirms_can, _hashes_differ,
+    _keys_are_in_time,
     _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _sessions_let_go_of_processes,
     _the_extra_is_installed, _logins_are_whole, _logins_are_somebodys, _people_can_sign_in,
     _a_database_is_whole, _a_fleet_is_whole, _peers_are_sure_of_each_other, _certificates_can_be_used,
