@@ -89,7 +89,7 @@ class IssuerPages:
             ],
             exception_handlers={StoreFailed: _not_now, TooManyAtOnce: come_again},
         )
-        served = bounded(app, self._roots, forwarded, "/metadata", _refuse)
+        served = bounded(app, self._roots, forwarded, "/metadata", _refuse, self._shown)
         self.serve: Callable[[HttpRequest], Awaitable[None]] = asgi(served)
 
     @property
@@ -100,6 +100,20 @@ class IssuerPages:
         """Nothing is, where clients do not log in by themselves."""
         is_ours = path in self._documents or path.startswith(self._roots)
         return is_ours and self._config().clients.login is not None
+
+    async def _shown(self, request: Request) -> str:
+        match request.scope["path"]:
+            case "/callback":
+                return self._sign_in.shown(request.url.query)
+            case "/consent":
+                ticket = (await _form(request)).get("ticket", "")
+                question = self._sealer.unseal(_CONSENT, ticket, self._issuer)
+                return str(question["id"]) if question is not None else ""
+            case "/token" | "/revoke":
+                form = await _form(request)
+                tokens = (form.get(name, "") for name in ("refresh_token", "code", "token"))
+                return next(filter(None, map(self._grants.shown, tokens)), "")
+        return ""
 
     async def _metadata(self, request: Request) -> Response:
         return JSONResponse(issuing.server_metadata(self._issuer), headers={"cache-control": "max-age=300"})

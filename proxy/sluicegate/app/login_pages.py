@@ -90,11 +90,26 @@ class LoginPages:
             ],
             exception_handlers={TooManyAtOnce: come_again},
         )
-        served = bounded(app, self._roots, forwarded, "/client.json", _refuse)
+        served = bounded(app, self._roots, forwarded, "/client.json", _refuse, self._shown)
         self.serve: Callable[[HttpRequest], Awaitable[None]] = asgi(served)
 
     def is_at(self, path: str) -> bool:
         return path.startswith(self._roots)
+
+    async def _shown(self, request: Request) -> str:
+        path = request.scope["path"]
+        if path.startswith("/api/"):
+            seen = self._seen(request)
+            return "" if seen is None else seen.name
+        if path == "/idp/callback":
+            return self._sign_in.shown(request.url.query)
+        ticket = (await _fields(request)).get("t", [""])[-1] if request.method == "POST" else only_field(request, "t")
+        made = self._opened(path.removeprefix("/"), ticket)
+        return "" if made is None else str(made["principal"])
+
+    def _seen(self, request: Request) -> Principal | None:
+        authorization = request.headers.get("authorization")
+        return None if authorization is None else self._identity.seen(authorization.encode("latin-1"))
 
     def link(self, server: str, client: Client) -> str:
         """The page on which this client's person logs in; empty where it cannot be known who opens it."""
@@ -143,7 +158,7 @@ class LoginPages:
         if request.headers.get("origin") != self._origin:
             return page(403, "Log in", text("This page was not sent by Sluice."))
         try:
-            fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=8)
+            fields = await _fields(request)
         except ValueError:
             return page(400, "Log in", text("This is not the form of this page."))
         server, ticket = request.path_params["server"], fields.get("t", [""])[-1]
@@ -153,7 +168,8 @@ class LoginPages:
         if not self._config().login.key_page:
             return page(404, "No such page", CLOSE)
         address = address_of(request.scope, self._forwarded)
-        if self._attempts.hit(counted_as(address)) > 0 or (made and self._attempts.hit(made["principal"]) > 0):
+        # A link is of its principal alone: others at the same address use nothing up of it.
+        if self._attempts.hit(made["principal"] if made else counted_as(address)) > 0:
             return page(429, "Log in", text("Too many keys were typed. Try again in a minute."))
         key = fields.get("key", [""])[-1].strip()
         found = await self._identity.verify(b"Bearer " + key.encode("utf-8", "replace"))
@@ -272,9 +288,11 @@ class LoginPages:
     async def _caller(self, request: Request, server: str) -> tuple[str, Client, Json] | Response:
         """Whose login it is about, who asks, and the body; or the refusal. Browsers have no business here."""
         authorization, address = request.headers.get("authorization"), address_of(request.scope, self._forwarded)
-        if self._wrong.until_free(counted_as(address)) > 0:
+        found: Principal | CredentialRefused | None = self._seen(request)
+        if found is None and self._wrong.until_free(counted_as(address)) > 0:
             return _error(429, "too many credentials were wrong; try again in a minute")
-        found = await self._identity.verify(authorization.encode("latin-1")) if authorization else None
+        if found is None and authorization:
+            found = await self._identity.verify(authorization.encode("latin-1"))
         if not isinstance(found, Principal):
             if authorization:
                 self._wrong.hit(counted_as(address))
@@ -307,6 +325,11 @@ class LoginPages:
         """For whom that link was made; None for one that is over, altered, or of another server."""
         made = self._sealer.unseal(_PURPOSE, ticket, server) if ticket else None
         return made if made is not None and made["until"] > self._sign_in.now() else None
+
+
+async def _fields(request: Request) -> dict[str, list[str]]:
+    """Raises `ValueError` for what is no form."""
+    return parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=8)
 
 
 def _provider(config: Config) -> Provider:

@@ -91,6 +91,14 @@ class SignIn:
                 {"nonce": nonce},
             )  # fmt: skip
 
+    def shown(self, query: str) -> str:
+        """Which sign-in that was begun here an answer of a provider is for; empty where it is for none."""
+        try:
+            pending = self._sealer.unseal(_PURPOSE, authorization.read(query).state, self._callback)
+        except Unfit:
+            return ""
+        return str(pending["nonce"]) if pending is not None and pending["until"] > self.now() else ""
+
     async def finish(self, provider: Provider, query: str, browser: str) -> tuple[Principal, Json]:
         """Who signed in, and what was asked. Raises `LoginFailed`, `LoginUnavailable`."""
         with plainly(provider.name):

@@ -8,7 +8,7 @@ basic/authorization#authorization-code-protection). Text of others is escaped.
 import re
 import secrets
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from hmac import compare_digest
@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluicegate.http import cookies
 from sluicegate.http.addresses import counted_as
@@ -115,6 +115,8 @@ def is_same(secret: str, digested: str) -> bool:
 
 MAX_BODY: Final = 64 * 1024
 A_MINUTE: Final = 600  # requests of one address, which a whole office may share
+OWN_A_MINUTE: Final = 20
+"""Requests beyond that with one token, link or answer that Sluice made: no stranger of the same office ends a login."""
 _MAX_FIELDS: Final = 16
 
 Refused = Callable[[str, str], None]
@@ -122,19 +124,29 @@ Refused = Callable[[str, str], None]
 
 
 def bounded(
-    app: ASGIApp, roots: Sequence[str], forwarded: ForwardedHeaders, free: str, refuse: Callable[[int, str], Response]
-) -> ASGIApp:
+    app: ASGIApp, roots: Sequence[str], forwarded: ForwardedHeaders, free: str,
+    refuse: Callable[[int, str], Response], shown: Callable[[Request], Awaitable[str]],
+) -> ASGIApp:  # fmt: skip
     """`app` with its paths below `roots`, for requests that are small, and not too many of one address. `free` is a
-    document that costs nothing, and stands at all other paths, too. `refuse` takes a status and words."""
-    rate = Windows(A_MINUTE, 60)
+    document that costs nothing, and stands at all other paths, too. `refuse` takes a status and words. `shown` names
+    what a request brings that was made here; nothing for any other."""
+    rate, own = Windows(A_MINUTE, 60), Windows(OWN_A_MINUTE, 60)
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        path, answer = path_below(scope["path"], roots) or free, app
+        scope = {**scope, "path": path_below(scope["path"], roots) or free}
         if status := body_refusal(scope):
-            answer = refuse(status, "too large")
-        elif path != free and rate.hit(counted(scope, forwarded)) > 0:
-            answer = refuse(429, "too many requests")
-        await answer({**scope, "path": path}, receive, send)
+            return await refuse(status, "too large")(scope, receive, send)
+        if scope["path"] == free or rate.hit(counted(scope, forwarded)) == 0:
+            return await app(scope, receive, send)
+        request = Request(scope, receive)
+        body = await request.body()
+
+        async def again() -> Message:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        name = await shown(request)
+        answer = app if name and own.hit(name) == 0 else refuse(429, "too many requests")
+        await answer(scope, again, send)
 
     return serve
 

@@ -173,6 +173,13 @@ class ClientGrants:
 
     # ------------------------------------------------------------ tokens
 
+    def shown(self, token: str) -> str:
+        """Which grant or code a token is of that was made here; empty for any other."""
+        for kind, name in ((_REFRESH, "grant"), (ACCESS, "grant"), (_CODE, "id")):
+            if token.startswith(kind) and (made := self._sealer.unseal(kind, token[len(kind) :], self._resource)):
+                return str(made[name])
+        return ""
+
     def read(self, token: str) -> tuple[Subject, str, float] | None:
         """Whose access token it is, of which grant, and when it ends; None for what is no good one. Whether the grant
         is still there `lives` says."""

@@ -107,14 +107,23 @@ class Identity:
         digest = sha256(token).hexdigest()
         found = self._keys.get(digest)
         if found is None:
-            issued = self._issued
-            if issued is not None and token.startswith(issued.prefix):
-                return issued.known(digest)
-            return self._tokens.verified(digest)
+            return self._seen_token(token, digest)
         if len(self._verified) >= _MAX_KNOWN:  # the same key can be written in many ways
             self._verified.clear()
         self._verified[authorization] = found
         return found
+
+    def _seen_token(self, token: bytes, digest: str) -> Principal | None:
+        if self._issued is not None and token.startswith(self._issued.prefix):
+            return self._issued.known(digest)
+        return self._tokens.verified(digest)
+
+    def seen(self, authorization: bytes) -> Principal | None:
+        """Whose credential that is, if somebody has come in with it before: guesses find no other."""
+        found, token = self._verified.get(authorization), _bearer(authorization)
+        if found is None and token is not None:
+            found = self._seen_token(token, sha256(token).hexdigest())
+        return None if found is None or self._is_over(found) else found
 
     async def verify(self, authorization: bytes | None) -> Principal | CredentialRefused:
         """Returns the principal of this credential, or why it is refused."""
