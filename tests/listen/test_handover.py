@@ -12,7 +12,9 @@ from anyio.lowlevel import checkpoint
 from listen_harness import ACCEPT, INFO, META, Scripted, key
 from waiting import until
 
+from sluicegate.listen import http1
 from sluicegate.listen.auth import Identity, IdentitySettings
+from sluicegate.listen.http1 import UnansweredBytes
 from sluicegate.listen.listener import Listener
 from sluicegate.listen.server import AddressServer
 from sluicegate.listen.settings import ConnectionLimits, ListenSettings
@@ -110,6 +112,28 @@ async def test_no_worker_takes_a_body_for_a_request(tmp_path: Path, size: int) -
         assert answer.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 503 ")), answer
         await send(here.request(0, 1))
         assert (await proxy.receive()).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_large_body_is_kept_once_by_its_own_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[UnansweredBytes] = []
+
+    class Watched(UnansweredBytes):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr(http1, "UnansweredBytes", Watched)
+    async with place(tmp_path) as here, await anyio.connect_tcp("127.0.0.1", here.servers[0].port) as client:
+        head, end, body = here.request(0, 0).partition(b"\r\n\r\n")
+        large = head.replace(b"Content-Length: %d" % len(body), b"Content-Length: %d" % (len(body) + 1_000_000))
+        await client.send(large + end + b" " * 500_000)
+        await client.send(b" " * 500_000)
+        for _ in range(20):
+            await checkpoint()
+        (received,) = made
+        assert int(repr(received).removeprefix("UnansweredBytes(").split()[0]) < 400_000, "one read more than is kept"
+        await client.send(body)
+        assert (await client.receive()).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_connections_do_not_pile_up_at_whoever_passed_them_on(tmp_path: Path) -> None:

@@ -71,3 +71,18 @@ def test_a_body_that_comes_after_its_answer_is_no_request(step: int, chunked: bo
     received.answered(rests=True)
     received.begin(second)
     assert received.rest() == second
+
+
+def test_a_large_body_that_is_for_us_is_not_kept_a_second_time() -> None:
+    received, large, next_ = UnansweredBytes(), request(1, 1_000_000), request(2, 10)
+    received.add(large[:1_000])
+    received.stays()
+    for at in range(1_000, len(large), 50_000):
+        received.add(large[at : at + 50_000])
+        assert int(repr(received).removeprefix("UnansweredBytes(").split()[0]) < 100_000
+    received.add(next_)
+    assert received.rest() is None, "whose it is nobody can say by then"
+    received.answered(rests=True)
+    received.begin(large[:1_000])
+    received.add(large[1_000:])
+    assert received.rest() == large, "that may be for another worker"

@@ -27,14 +27,15 @@ _TRIM_AT: Final = 64 * 1024
 class UnansweredBytes:
     """The bytes since the connection last rested, with which another process can go on. Requests that were answered
     meanwhile are found and left out when they become many, or when somebody wants the `rest`. The body of one that was
-    answered before it came is left out without its end: from there to the next rest nobody can go on."""
+    answered before it came is left out without its end, and so is a large one that is for us: from there to the next
+    rest nobody can go on."""
 
-    __slots__ = ("_answered", "_is_cut", "_parts", "_size")
+    __slots__ = ("_answered", "_is_cut", "_parts", "_size", "_stays")
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = self._answered = 0
-        self._is_cut = False
+        self._is_cut = self._stays = False
 
     def __repr__(self) -> str:
         return f"UnansweredBytes({self._size} bytes, {self._answered} answered)"
@@ -42,20 +43,26 @@ class UnansweredBytes:
     def begin(self, data: bytes) -> None:
         """The first bytes after a rest."""
         self._parts = [data]
-        self._size, self._answered, self._is_cut = len(data), 0, False
+        self._size, self._answered = len(data), 0
+        self._is_cut = self._stays = False
+
+    def stays(self) -> None:
+        """The request whose turn it is is answered here: nobody goes on from its body, which is in memory as such."""
+        self._stays = True
 
     def add(self, data: bytes) -> None:
         if self._is_cut:
             return
         self._parts.append(data)
         self._size += len(data)
-        if self._answered and self._size > _TRIM_AT:
-            rest = self.rest()
+        if (self._answered or self._stays) and self._size > _TRIM_AT:
+            rest = None if self._stays else self.rest()
             self.begin(rest or b"")
             self._is_cut = rest is None
 
     def answered(self, rests: bool) -> None:
         """Notes that one more request has its answer. `rests`: no later bytes have come."""
+        self._stays = False
         if rests:
             self.begin(b"")
         else:
@@ -499,6 +506,10 @@ class Http1(asyncio.Protocol):
             self.resume_reading()
             if not self._requests:
                 self._rest()
+
+    def stays(self) -> None:
+        if self._received is not None:
+            self._received.stays()
 
     async def hand_over(self, give: Give) -> bool:
         """Has `give` take the connection, from the request on whose turn it is; whether it did, or nobody is there any

@@ -113,6 +113,8 @@ class HttpConnection(Protocol):
 
     def abort(self) -> None: ...
 
+    def stays(self) -> None: ...
+
     async def hand_over(self, give: Give) -> bool: ...
 
 
@@ -193,6 +195,10 @@ class HttpRequest:
 
     def abort(self) -> None:
         self._connection.abort()
+
+    def stays(self) -> None:
+        """It is answered here, where connections are shared."""
+        self._connection.stays()
 
     def hand_over(self, give: Give) -> Awaitable[bool]:
         """Has somebody else answer it, and whatever comes after it on the connection; whether they do."""

@@ -257,8 +257,10 @@ class Listener:
         if entered is None:
             return exchange.error(404, "Not found")  # as a path that is none
         principal = entered
-        if self._handover is not None and not self._handover.is_ours(principal.name):
-            return self._pass_on(exchange, self._handover, principal)
+        if self._handover is not None:
+            if not self._handover.is_ours(principal.name):
+                return self._pass_on(exchange, self._handover, principal)
+            exchange.peer.stays()
         if self._peers is not None and not exchange.is_from_peer and version(exchange) != _MODERN:
             owner = self._peers.owner(exchange.head)
             if owner is not None:
