@@ -21,6 +21,8 @@ from peers.login.browser import Browser
 from policy_bed import bearer, bed, reason, recorder
 from waiting import until_so
 
+from sluicegate.app.issuer_pages import FAILURES_A_MINUTE
+
 TESTS = Path(__file__).parents[1]
 SDK_LOGIN = TESTS / "peers" / "login" / "sdk_login.py"
 
@@ -386,6 +388,18 @@ def test_what_was_not_made_here_fills_no_log(there: Gateway, ann: ClientLogin) -
     assert ann.exchange(ann.told()["code"]).status_code == 200
     there.bed.until(lambda: "client_logged_in" in "".join(events(there.bed)[-3:]))
     assert len(there.bed.audit()) < before + 10
+
+
+def test_what_has_ended_fills_no_log_either(there: Gateway, ann: ClientLogin) -> None:
+    token = ann.log_in()["refresh_token"]
+    form = {"token": token, "client_id": ann.id}
+    assert httpx.post(f"{there.issuer}/oauth/revoke", data=form, timeout=20).status_code == 200
+    before = len(events(there.bed))
+    for _ in range(2 * FAILURES_A_MINUTE):
+        assert ann.refresh(token).json()["error"] == "invalid_grant"
+    ann.log_in()
+    there.bed.until(lambda: "client_logged_in" in "".join(events(there.bed)[-3:]))
+    assert len(events(there.bed)) < before + FAILURES_A_MINUTE + 10
 
 
 @pytest.mark.parametrize("body", [

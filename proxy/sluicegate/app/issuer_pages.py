@@ -54,6 +54,8 @@ from sluicegate.store.keys import Sealer
 COOKIE: Final = "__Host-sluice-client-login"
 FETCHED_A_MINUTE: Final = 20
 """Documents of clients that one address has us fetch: nobody makes us ask others all the time, or fills our log."""
+FAILURES_A_MINUTE: Final = 20
+"""With tokens that were ours, of one address: those that are recorded one by one. More are summed up."""
 _WELL_KNOWN: Final = "/.well-known/oauth-authorization-server"
 _CONSENT: Final = "client consent"
 _NO_STORE: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -75,6 +77,7 @@ class IssuerPages:
         self._sealer, self._store, self._forwarded, self._note, self._refused = sealer, store, forwarded, note, refused
         self._cookie = BrowserCookie(COOKIE, lambda: self._config().login.within)
         self._fetched, self._places = Windows(FETCHED_A_MINUTE, 60), Places()
+        self._failures = Windows(FAILURES_A_MINUTE, 60)
         self._documents = {_WELL_KNOWN, f"{_WELL_KNOWN}{parts.path}", f"{parts.path}{_WELL_KNOWN}"}
         self._roots = f"{forwarded.beside}/oauth/", "/oauth/"  # the longer one first, as it may begin with the other
         app = Starlette(
@@ -230,7 +233,10 @@ class IssuerPages:
             self._refused(self._address(request), "client_login")
             return _error(400, "invalid_grant", str(refused))
         except GrantEnded as refused:
-            self._tell("client_login_failed", "", "", why=str(refused))
+            if self._failures.hit(counted(request.scope, self._forwarded)) > 0:
+                self._refused(self._address(request), "client_login")
+            else:
+                self._tell("client_login_failed", "", "", why=str(refused))
             return _error(400, "invalid_grant", str(refused))
         return JSONResponse(_token_answer(found), 200, _NO_STORE)
 
