@@ -143,9 +143,9 @@ class LoopBudget:
 
     async def _give_way(self, since: float) -> None:
         """After a piece others have the loop `_OTHERS` times as long, while they need it: a call takes ten turns of the
-        loop or more, and would have a piece in each."""
+        loop or more, and would have a piece in each. What is over a `STEP` was mostly spent waiting for a processor."""
         now = self._clock()
-        until = now + _OTHERS * (now - since)
+        until = now + _OTHERS * min(now - since, STEP)
         while True:
             await asyncio.sleep(0)
             before, now = now, self._clock()
