@@ -15,6 +15,7 @@ from sluicegate.downstream.session import connection
 from sluicegate.downstream.transport.stdio_transport import _EACH, StdioTransport
 from sluicegate.http.sse import EventParser
 from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Result
 from sluicegate.runtime.loop_budget import PIECE
 
 MOST = 1_000
@@ -201,3 +202,33 @@ async def test_so_it_is_on_the_stream_of_the_2024_transport(noise: str, most_fed
     async with endpoint(Older(act=act)) as (url, _), running(url=url) as rig:
         await rig.request("tools/call", {"name": "t", "arguments": {}})
     assert 0 < most_fed() <= PIECE
+
+
+@pytest.mark.parametrize("kind", ["body", "stream"])
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_an_equal_long_list_is_not_decoded_anew_whoever_asks_for_it(
+    era: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But what differs in more than its id is; and so is what has another id than was asked for."""
+    count, wrong = 3_000, False
+
+    async def script(asked: Asked) -> None:
+        if await (modern_start if era == "modern" else legacy_start)(asked):
+            return
+        result = {"resultType": "complete", "tools": [{"name": f"t{n}", "inputSchema": {}} for n in range(count)]}
+        answer = {"jsonrpc": "2.0", "id": asked.message["id"] + 1_000 * wrong, "result": result}
+        await (asked.reply(answer) if kind == "body" else asked.stream(event(answer)))
+
+    decoded, decode = list[int](), connection.decode_in_pieces
+    monkeypatch.setattr(connection, "decode_in_pieces", lambda *args: (decoded.append(1), decode(*args))[1])
+    client = MODERN if era == "modern" else LEGACY
+    async with endpoint(script) as (url, _), running(url=url, era=era, list_timeout=2.0) as rig:
+        for _ in range(3):
+            found = await rig.request("tools/list", client=client)
+            assert isinstance(found, Result) and len(found.value["tools"]) == count
+        assert len(decoded) == 1
+        count = 3_001
+        found = await rig.request("tools/list", client=client)
+        assert isinstance(found, Result) and len(found.value["tools"]) == count and len(decoded) == 2
+        wrong = True
+        assert not isinstance(await rig.request("tools/list", client=client), Result)

@@ -31,6 +31,7 @@ from sluicegate.protocol.jsonrpc import (
     decode,
     decode_fast,
     decode_weighed,
+    digest_but_id,
     dump,
     encode,
     encode_result,
@@ -40,6 +41,7 @@ from sluicegate.protocol.jsonrpc import (
     to_value,
     weigh,
 )
+from sluicegate.protocol.pieces import in_one_step
 
 UNPARSABLE = {
     "not JSON": b"{",
@@ -367,6 +369,19 @@ def ended(work: Generator[None, None, bool]) -> bool:
         while True:
             next(work)
     return bool(end.value.value)
+
+
+def test_the_digest_of_a_message_but_for_its_id() -> None:
+    def digest(text: str, id: int) -> bytes:
+        return in_one_step(digest_but_id(text.encode(), id))
+
+    first, last = '{{"jsonrpc":"2.0","id":{},"result":{}}}', '{{"result":{1},"jsonrpc":"2.0","id":{0}}}'
+    for shape in (first, last):
+        assert digest(shape.format(7, '{"a":1}'), 7) == digest(shape.format(123, '{"a":1}'), 123) != b""
+        assert digest(shape.format(7, '{"a":1}'), 7) != digest(shape.format(7, '{"a":2}'), 7)
+        assert digest(shape.format(7, '{"a":1}'), 8) == b"" == digest(shape.format('"7"', "{}"), 7)
+    assert digest('{"result":{"id":7},"x":1}', 7) == b""
+    assert digest('{"id":1,"a":"x"}', 1) != digest('{"id":1,"b":"x"}', 1)
 
 
 def test_an_infinity_is_found_across_the_pieces_of_a_large_message() -> None:

@@ -378,7 +378,8 @@ class CatalogCache:
         """A list whose capability is not declared is empty. One that fails midway stays what it was."""
         landed, source, size = ListSection(method), (method, 0, b"", ""), 0
         if LISTS[method].capability in about["capabilities"]:
-            walked = await walk(catalog.server, client, method, self.settings.list_timeout, self.settings.bounds)
+            server, timeout, known = catalog.server, self.settings.list_timeout, self._abouts.walked
+            walked = await walk(server, client, method, timeout, self.settings.bounds, known[server.key])
             if walked is None:
                 return False
             size = walked.size

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import anyio
 
-from sluicegate.catalog.list_bounds import Bounds, Intake
+from sluicegate.catalog.list_bounds import PIECE, Bounds, Intake
 from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Client, Failure, McpServer, Outcome, Result
@@ -24,16 +24,31 @@ TRIES: Final = 3  # of a question that it does not answer, one with each walk
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """`cut` says why the walk ended before the server's list did, "" if it did not. `digest` is equal for equal items,
+    and empty where they cannot be told apart by it. `size` is about how many bytes the items have."""
+
+    items: tuple[Any, ...]
+    ttl_ms: int
+    cut: str = ""
+    digest: bytes = b""
+    size: int = 0
+
+
 class ServerInfos:
-    """What each server says of itself, and what it lists without declaring it."""
+    """What each server says of itself, and what it lists without declaring it. `walked` has its last long list of each
+    method, by the answer that it came of: who is given that very answer again takes what is there."""
 
     def __init__(self) -> None:
+        self.walked: defaultdict[str, dict[str, tuple[Outcome, Walked]]] = defaultdict(dict)
         self._undeclared: defaultdict[str, set[str]] = defaultdict(set)
         self._tries: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def forget(self, server_key: str) -> None:
         self._undeclared.pop(server_key, None)
         self._tries.pop(server_key, None)
+        self.walked.pop(server_key, None)
 
     async def about(self, server: McpServer, client: Client, timeout: float) -> Json | None:
         """Its capabilities, with those that it has without declaring them, and its instructions; None if it does not
@@ -69,18 +84,6 @@ def _is_final(outcome: Outcome | None) -> bool:
     return isinstance(outcome, Result) or (isinstance(outcome, Failure) and outcome.code == METHOD_NOT_FOUND)
 
 
-@dataclass(frozen=True, slots=True)
-class Walked:
-    """`cut` says why the walk ended before the server's list did, "" if it did not. `digest` is equal for equal items,
-    and empty where they cannot be told apart by it. `size` is about how many bytes the items have."""
-
-    items: tuple[Any, ...]
-    ttl_ms: int
-    cut: str = ""
-    digest: bytes = b""
-    size: int = 0
-
-
 async def ask(server: McpServer, call: Call, timeout: float) -> Outcome | None:
     """What the server answers in time; None for a server that is dead or too slow."""
     try:
@@ -90,17 +93,22 @@ async def ask(server: McpServer, call: Call, timeout: float) -> Outcome | None:
         return None
 
 
-async def walk(server: McpServer, client: Client, method: str, timeout: float, bounds: Bounds) -> Walked | None:
+async def walk(
+    server: McpServer, client: Client, method: str, timeout: float, bounds: Bounds,
+    walked: dict[str, tuple[Outcome, Walked]] | None = None,
+) -> Walked | None:  # fmt: skip
     """All items of a list. A server without that method has none; None if a page fails, so that half a list is
-    never taken for the whole."""
+    never taken for the whole. `walked` are its last long lists of one page."""
     try:
         with anyio.fail_after(timeout):
-            return await _pages(server, client, method, bounds)
+            return await _pages(server, client, method, bounds, {} if walked is None else walked)
     except OSError:
         return None
 
 
-async def _pages(server: McpServer, client: Client, method: str, bounds: Bounds) -> Walked | None:
+async def _pages(
+    server: McpServer, client: Client, method: str, bounds: Bounds, walked: dict[str, tuple[Outcome, Walked]]
+) -> Walked | None:  # fmt: skip
     items: list[Any] = []
     ttls: list[int] = []
     intake = Intake(bounds)
@@ -109,6 +117,8 @@ async def _pages(server: McpServer, client: Client, method: str, bounds: Bounds)
         outcome = await server(Call(client, method, params))
         if isinstance(outcome, Failure) and outcome.code == METHOD_NOT_FOUND and not params:
             return Walked((), 0)
+        if not params and method in walked and walked[method][0] is outcome:
+            return walked[method][1]
         entries = page_of(outcome, method)
         if entries is None or not isinstance(outcome, Result):
             return None
@@ -117,7 +127,10 @@ async def _pages(server: McpServer, client: Client, method: str, bounds: Bounds)
         taken, cut = await budget_of(server.key).in_pieces(intake.take(entries, cursor))
         items += taken
         if cursor is None or cut:
-            return Walked(tuple(items), min(ttls), cut, intake.digest, intake.size)
+            found = Walked(tuple(items), min(ttls), cut, intake.digest, intake.size)
+            if not params and intake.size >= PIECE:
+                walked[method] = outcome, found
+            return found
         params = {"cursor": cursor}
 
 

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field, fields, make_dataclass
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -345,6 +346,22 @@ def id_unread(data: bytes | bytearray) -> RequestId | None:
     """The id of a message that is not to be decoded, where it stands at one of its ends; else None."""
     found = _FIRST_ID.match(data[:_EDGE]) or _LAST_ID.search(data[-_EDGE:])
     return json.loads(found[1]) if found else None
+
+
+def digest_but_id(data: bytes, id: int) -> Generator[None, None, bytes]:
+    """Equal for messages that differ in their id alone, of which this one has that. Empty where the id does not stand
+    at one of the ends."""
+    found, start = _FIRST_ID.match(data[:_EDGE]), 0
+    if found is None:
+        found, start = _LAST_ID.search(data[-_EDGE:]), max(0, len(data) - _EDGE)
+    if found is None or found[1] != b"%d" % id:
+        return b""
+    state, view = blake2b(b"%d" % (start + found.start(1)), digest_size=32), memoryview(data)
+    for part in (view[: start + found.start(1)], view[start + found.end(1) :]):
+        for at in range(0, len(part), 4 * _PIECE):
+            state.update(part[at : at + 4 * _PIECE])
+            yield
+    return state.digest()
 
 
 # ---------------------------------------------------------------- JSON -> message

@@ -112,6 +112,9 @@ class ModernConnection(ServerConnection):
         response = await self._send(call, exchange)
         if response.error is not None and not exchange.has_begun:
             response = await self._as_wanted(call, response, response.error)
+        known = self.settings.known.of(call.method, response.result)
+        if known is not None and known.outcome is not None:
+            return known.outcome
         outcome = dialect.outcome(call, response)
         if isinstance(outcome, TaskStarted):
             if tasks.takes(call.client) and self.settings.sharing != "shared":  # to which no task was offered
@@ -120,7 +123,9 @@ class ModernConnection(ServerConnection):
                 return task_ids.outwards(call, outcome, self.mark)
             return await self._task(call, PolledTask(outcome.task["taskId"], mark=self.mark)).run()
         if call.method == "tools/list" and isinstance(outcome, Result):
-            return Result(await self._offerable(outcome.value))
+            outcome = Result(await self._offerable(outcome.value))
+        if known is not None and isinstance(outcome, Result):
+            known.outcome = outcome
         return outcome
 
     async def _as_wanted(self, call: Call, response: Response, error: Json) -> Response:
