@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from sluicegate.protocol import input_requests_server, tasks
 from sluicegate.protocol.input_forms import refusal
 from sluicegate.protocol.jsonrpc import Json, Request, Response
-from sluicegate.protocol.model import Client, Failure
+from sluicegate.protocol.legacy_client import Handshake, initialize
+from sluicegate.protocol.model import MODERN, Client, Failure
 
 UI: Json = {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}}
 EVERYTHING: Json = {
@@ -27,6 +28,11 @@ SAMPLE: Json = {"messages": [], "maxTokens": 1}
 
 
 def client(revision: str, capabilities: Json = EVERYTHING) -> Client:
+    """As its edge makes it."""
+    if revision < MODERN:
+        settled = initialize({"protocolVersion": revision, "capabilities": capabilities})
+        assert isinstance(settled, Handshake)
+        capabilities = settled.capabilities
     return Client("key:a", revision=revision, capabilities=capabilities)
 
 

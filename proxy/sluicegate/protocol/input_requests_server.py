@@ -24,7 +24,7 @@ from sluicegate.protocol.jsonrpc import (
     without,
 )
 from sluicegate.protocol.model import MISSING_CAPABILITY, Client, Failure
-from sluicegate.protocol.revisions import META, NEWEST_LEGACY, REVISIONS
+from sluicegate.protocol.revisions import META, NEWEST_LEGACY, REVISIONS, Revision
 
 MAX_REQUESTS: Final = 32
 """Questions of one answer: each is judged, signed and sealed, and shown to a person."""
@@ -50,10 +50,10 @@ _PARTS: Final = {"elicitation": ("form", "url"), "sampling": ("tools", "context"
 
 
 def for_modern_server(client: Client) -> Json:
-    """A modern client's capabilities exactly, without unknown extensions; a legacy client's in today's words."""
+    """A modern client's capabilities exactly, without unknown extensions."""
     declared = client.capabilities
     if client.era == "legacy":
-        return _without_changes(_translated(client))
+        return _without_changes(declared)
     defined: Json = without(declared, _UNKNOWN)
     return declared if defined is declared else defined | carried_extensions(declared)
 
@@ -61,13 +61,12 @@ def for_modern_server(client: Client) -> Json:
 def for_legacy_server(client: Client) -> Json:
     """What `initialize` declares. Only that a legacy client tells of changed roots has a way to its servers:
     nothing that a modern one sends says so (2026-07-28 client/roots has no listChanged)."""
-    made = _translated(client)
-    return made if client.era == "legacy" else _without_changes(made)
-
-
-def _translated(client: Client) -> Json:
     declared = client.capabilities
-    revision = REVISIONS[client.revision]
+    return declared if client.era == "legacy" else _without_changes(as_legacy(declared, REVISIONS[client.revision]))
+
+
+def as_legacy(declared: Json, revision: Revision) -> Json:
+    """Of what a client of that revision declares what is defined in it and can be carried."""
     made: Json = {}
     for name in ("elicitation", "sampling"):
         parts = declared.get(name)

@@ -57,7 +57,7 @@ _CAPABILITIES: Final = ("completions", "logging", "prompts", "resources", "tools
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """What `initialize` settled for the life of the session."""
+    """What `initialize` settled for the life of the session. `capabilities` are those that the revision has."""
 
     revision: str
     info: Json
@@ -76,7 +76,7 @@ def initialize(params: Json) -> Handshake | Failure:
     if not key or is_longer(info, MAX_DESCRIPTION) or len(canonical(info)) > MAX_DESCRIPTION:
         return Failure(INVALID_PARAMS, f"{'clientInfo' if key else 'capabilities'} {TOO_LARGE}")
     revision = version if version in LEGACY else NEWEST_LEGACY
-    return Handshake(revision, info, capabilities, key)
+    return Handshake(revision, info, input_requests_server.as_legacy(capabilities, REVISIONS[revision]), key)
 
 
 def initialize_result(handshake: Handshake, discovered: Outcome, server_info: Json) -> Outcome:
