@@ -53,9 +53,10 @@ Reason = Literal[
 @dataclass(frozen=True, slots=True)
 class Client:
     """The peer that calls. `session` is the id of a legacy session, None for stateless clients.
-    `capability_key` is the canonical text of `capabilities`: equal keys, equal capability sets. `credential` tells the
-    keys apart that one principal has had (see `key_mark`); it is empty for whoever came in without a key. `is_operator`
-    of one that came in at the admin port. `toolset` is the name of the one that it has, empty for none."""
+    `capability_key` is the canonical text of what it declared: equal keys of one revision, equal `capabilities`.
+    `credential` tells the keys apart that one principal has had (see `key_mark`); it is empty for whoever came in
+    without a key. `is_operator` of one that came in at the admin port. `toolset` is the name of the one that it has,
+    empty for none."""
 
     principal: str
     roles: tuple[str, ...] = ()
