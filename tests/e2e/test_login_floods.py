@@ -36,6 +36,10 @@ def test_a_flood_ends_no_grant_and_no_login_that_has_begun(peers: None, tmp_path
             assert client.refresh(tokens["refresh_token"]).status_code == 200, number
         assert client.refresh(tokens["refresh_token"]).status_code == 429, "nothing of ours is without a bound"
         assert mallory.post(f"{there.issuer}/oauth/register", json={}).status_code == 429
+        for odd in ("callback?state=x", "callback?state=x&state=y", f"callback?{'a=1&' * 60}"):
+            assert mallory.get(f"{there.issuer}/oauth/{odd}").status_code == 429
+        for path in ("consent", "token", "revoke"):
+            assert mallory.post(f"{there.issuer}/oauth/{path}", content=b"\xff&&" * 60).status_code == 429
 
 
 @pytest.fixture
@@ -56,6 +60,8 @@ def test_wrong_keys_of_one_lock_nobody_out_who_has_a_link_or_has_come_in_before(
         wrong = [mallory.post(api, json=asked, headers=bearer("nobody")).status_code for _ in range(6)]
         assert wrong == [401] * 5 + [429]
         flooded(mallory, page, data={"key": "wrong"}, headers=origin)
+        assert mallory.post(page, content="a=1&" * 9, headers=origin).status_code == 429
+        assert mallory.get(f"{base(there)}login/callback/mail?state=x").status_code == 429
         assert typed(browser, url, "ann").status_code == 200
         assert mallory.post(api, json=asked, headers=bearer("ann")).status_code == 200
         assert mallory.post(api, json=asked, headers=bearer("bob")).status_code == 429, "it could be a guess"

@@ -103,7 +103,11 @@ class LoginPages:
             return "" if seen is None else seen.name
         if path == "/idp/callback":
             return self._sign_in.shown(request.url.query)
-        ticket = (await _fields(request)).get("t", [""])[-1] if request.method == "POST" else only_field(request, "t")
+        try:
+            fields = await _fields(request)
+        except ValueError:
+            return ""
+        ticket = fields.get("t", [""])[-1] if request.method == "POST" else only_field(request, "t")
         made = self._opened(path.removeprefix("/"), ticket)
         return "" if made is None else str(made["principal"])
 
