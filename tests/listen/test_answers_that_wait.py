@@ -27,7 +27,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 
 def connection_of(request: HttpRequest) -> Http1:
-    connection = request._connection
+    connection = request.connection
     assert isinstance(connection, Http1)
     return connection
 
@@ -125,11 +125,12 @@ async def test_another_process_that_goes_on_behind_it() -> None:
             os.write(descriptor, b"taken over with %d bytes" % len(unanswered))
             return True
 
-        assert await request.hand_over(give)
+        assert await request.connection.hand_over(give)
 
     async with serving(respond, hand_over) as connect:
-        raw = await connect(BOTH)
+        raw = await connect(GET % 1)
         assert (await raw.answer())[::2] == (200, b"answer")
+        raw.writer.write(GET % 2)
         assert await raw.closed() == b"taken over with %d bytes" % len(GET % 2)
 
 @pytest.mark.parametrize("then", ["half-closes", "asks once more and half-closes"])

@@ -1,24 +1,28 @@
-"""Connections between workers: passed on with what was read of them, and answered by whoever they belong to."""
+"""Between workers: connections passed on with what was read of them, and requests on connections that have an owner."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
 import httpx
 import pytest
-from anyio.lowlevel import checkpoint
 from listen_harness import ACCEPT, INFO, META, Scripted, key
 from waiting import until
 
-from sluicegate.listen import http1
+from sluicegate.app.workers.partition import owner_of
+from sluicegate.http.client.pool import HttpClient, Route
+from sluicegate.http.hosts import ServedNames
 from sluicegate.listen.auth import Identity, IdentitySettings
-from sluicegate.listen.http1 import UnansweredBytes
 from sluicegate.listen.listener import Listener
+from sluicegate.listen.owners import OwnersByClient
+from sluicegate.listen.peer_forwarding import PeerForwarding
 from sluicegate.listen.server import AddressServer
 from sluicegate.listen.settings import ConnectionLimits, ListenSettings
-from sluicegate.listen.worker_handoff import WorkerHandoff, owner_of
+from sluicegate.listen.worker_handoff import WorkerHandoff
 
 
 def test_everybody_has_one_owner_that_stays() -> None:
@@ -26,6 +30,9 @@ def test_everybody_has_one_owner_that_stays() -> None:
     found = [owner_of(f"key:{number}", 4) for number in range(4_000)]
     assert all(900 < found.count(worker) < 1_100 for worker in range(4))
     assert owner_of("jwt:https://a#\udcff", 1) == 0
+
+
+SETTINGS = ListenSettings(names=ServedNames(trusted_proxies=("127.0.0.1",)))
 
 
 class Place:
@@ -39,31 +46,31 @@ class Place:
         settings = IdentitySettings(keys=tuple(key(name, f"key-of-{name}") for name in self.names))
         self.handlers = [Scripted(), Scripted()]
         self.handovers = [WorkerHandoff(index, addresses, patience) for index in range(2)]
+        self.clients = [HttpClient(route=Route(dial=one.dial)) for one in self.handovers]
+        self.peers = [
+            PeerForwarding(OwnersByClient(index, 2, partial(owner_of, workers=2)), self.clients[index], handover)
+            for index, handover in enumerate(self.handovers)
+        ]
         listeners = [
-            Listener(handler, INFO, Identity(settings), ListenSettings(), lambda id: None, handover=handover)
-            for handler, handover in zip(self.handlers, self.handovers, strict=True)
+            Listener(handler, INFO, Identity(settings), SETTINGS, lambda id: None, peers=peers)
+            for handler, peers in zip(self.handlers, self.peers, strict=True)
         ]
         self.servers = [
             AddressServer(listener, "127.0.0.1", 0, ConnectionLimits(is_shared=True), 1.0) for listener in listeners
         ]
 
-    def request(self, at: int, whose: int) -> bytes:
-        """The bytes of what `echo` sends."""
-        head, body = self._echo(at, whose)
-        lines = {"Host": "localhost", "Content-Type": "application/json", **head, "Content-Length": str(len(body))}
-        text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-        return f"POST /mcp HTTP/1.1\r\n{text}\r\n{body}".encode()
+    def url(self, at: int, path: str = "/mcp") -> str:
+        return f"http://127.0.0.1:{self.servers[at].port}{path}"
 
-    async def echo(self, client: httpx.AsyncClient, at: int, whose: int) -> httpx.Response:
-        head, body = self._echo(at, whose)
-        headers = {**head, "Content-Type": "application/json"}
-        return await client.post(f"http://127.0.0.1:{self.servers[at].port}/mcp", content=body, headers=headers)
+    def head(self, whose: int, **more: str) -> dict[str, str]:
+        return {"Accept": ACCEPT, "Authorization": f"Bearer key-of-{self.names[whose]}", **more}
 
-    def _echo(self, at: int, whose: int) -> tuple[dict[str, str], str]:
+    async def echo(self, client: httpx.AsyncClient, at: int, whose: int, **more: str) -> httpx.Response:
         params = {"name": "echo", "arguments": {"at": at}, "_meta": META}
-        head = {"Accept": ACCEPT, "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "echo",
-                "Authorization": f"Bearer key-of-{self.names[whose]}"}  # fmt: skip
-        return head, json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+        head = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "echo",
+                **self.head(whose, **more)}  # fmt: skip
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        return await client.post(self.url(at), json=body, headers=head)
 
 
 @asynccontextmanager
@@ -76,6 +83,8 @@ async def place(folder: Path, taking: int = 2, patience: float = 30.0) -> AsyncI
             for handover, server in zip(made.handovers[:taking], made.servers, strict=False):
                 group.start_soon(handover.run, server.adopt)
             yield made
+            for client in made.clients:
+                await client.aclose()
             for server in made.servers:
                 server.stop(now=True)
             group.cancel_scope.cancel()
@@ -91,51 +100,6 @@ async def test_a_call_is_made_by_its_owner_wherever_it_comes_in(tmp_path: Path) 
             assert [call.client.principal for call in handler.calls] == [f"key:{here.names[whose]}"] * 4
 
 
-@pytest.mark.parametrize("size", [1_000, 70_000, 200_000])
-async def test_no_worker_takes_a_body_for_a_request(tmp_path: Path, size: int) -> None:
-    """The first request is refused before its body is there. A proxy may send another client's request after it."""
-    smuggled = b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    async with place(tmp_path) as here, await anyio.connect_tcp("127.0.0.1", here.servers[0].port) as proxy:
-
-        async def send(data: bytes) -> None:
-            await proxy.send(data)
-            for _ in range(20):  # so that it is read by itself
-                await checkpoint()
-
-        head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
-        await send(head % (size + len(smuggled)))
-        assert (await proxy.receive()).startswith(b"HTTP/1.1 401 ")
-        await send(b" " * (size - 500))
-        await send(b" " * 500)
-        await send(smuggled + here.request(0, 1))
-        answer = await proxy.receive()
-        assert answer.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 503 ")), answer
-        await send(here.request(0, 1))
-        assert (await proxy.receive()).startswith(b"HTTP/1.1 200 ")
-
-
-async def test_a_large_body_is_kept_once_by_its_own_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[UnansweredBytes] = []
-
-    class Watched(UnansweredBytes):
-        def __init__(self) -> None:
-            super().__init__()
-            made.append(self)
-
-    monkeypatch.setattr(http1, "UnansweredBytes", Watched)
-    async with place(tmp_path) as here, await anyio.connect_tcp("127.0.0.1", here.servers[0].port) as client:
-        head, end, body = here.request(0, 0).partition(b"\r\n\r\n")
-        large = head.replace(b"Content-Length: %d" % len(body), b"Content-Length: %d" % (len(body) + 1_000_000))
-        await client.send(large + end + b" " * 500_000)
-        await client.send(b" " * 500_000)
-        for _ in range(20):
-            await checkpoint()
-        (received,) = made
-        assert int(repr(received).removeprefix("UnansweredBytes(").split()[0]) < 400_000, "one read more than is kept"
-        await client.send(body)
-        assert (await client.receive()).startswith(b"HTTP/1.1 200 ")
-
-
 async def test_connections_do_not_pile_up_at_whoever_passed_them_on(tmp_path: Path) -> None:
     async with place(tmp_path) as here, httpx.AsyncClient(timeout=30) as client:
         for _ in range(3):
@@ -144,11 +108,78 @@ async def test_connections_do_not_pile_up_at_whoever_passed_them_on(tmp_path: Pa
         assert here.servers[1].connections == 1
 
 
+async def test_a_connection_that_has_an_owner_stays_and_what_others_ask_on_it_is_passed_on(tmp_path: Path) -> None:
+    async with place(tmp_path) as here, httpx.AsyncClient(timeout=30) as client:
+        for whose in (0, 1, 1, 0, 1):
+            assert (await here.echo(client, 0, whose)).status_code == 200
+        assert here.peers[0].results == {"answered": 3} and not here.peers[1].results
+        assert here.servers[0].connections == 1
+        for whose, handler in enumerate(here.handlers):
+            assert {call.client.principal for call in handler.calls} == {f"key:{here.names[whose]}"}
+
+
+async def test_a_connection_of_nobody_yet_is_still_handed_over(tmp_path: Path) -> None:
+    """A client that logs in asks without a token first."""
+    async with place(tmp_path) as here, httpx.AsyncClient(timeout=30) as client:
+        assert (await client.post(here.url(0), json={})).status_code == 401
+        assert (await here.echo(client, 0, 1)).status_code == 200
+        assert not here.peers[0].results
+        await until(lambda: (here.servers[0].connections, here.servers[1].connections) == (0, 1))
+
+
+async def test_requests_that_came_together_are_passed_on_where_the_first_was_refused(tmp_path: Path) -> None:
+    """Bytes of which some are answered are nothing that another process could begin with."""
+    async with place(tmp_path) as here:
+        stream = await anyio.connect_tcp("127.0.0.1", here.servers[0].port)
+        lines = ["POST /mcp HTTP/1.1", "host: localhost", "content-type: application/json", "content-length: 2"]
+        plain = "\r\n".join([*lines, "{}\r\n{{}}"])
+        whose = f"authorization: {here.head(1)['Authorization']}\r\n"
+        async with stream:
+            await stream.send((plain.format("") + plain.format(whose)).encode())
+            text = b""
+            while text.count(b"HTTP/1.1 ") < 2:
+                text += await stream.receive()
+        assert re.findall(rb"HTTP/1\.1 (\d+)", text) == [b"401", b"400"]
+        assert here.peers[0].results == {"answered": 1}
+
+
+async def test_a_client_cannot_say_that_its_request_was_passed_on(tmp_path: Path) -> None:
+    async with place(tmp_path) as here, httpx.AsyncClient(timeout=30) as client:
+        for whose in (1, 0, 1):
+            answer = await here.echo(client, 0, whose, **{"Sluice-Hop": "127.0.0.1 1 127.0.0.1 1"})
+            assert answer.status_code == 200
+        assert [len(handler.calls) for handler in here.handlers] == [1, 2]
+
+
+async def test_what_is_passed_on_to_the_wrong_worker_is_refused(tmp_path: Path) -> None:
+    """It would be counted there by another rate. Whose a credential is can change while a request is on its way."""
+    async with place(tmp_path) as here:
+        reply = await here.clients[0].exchange(
+            httpx.URL("http://1/mcp"),
+            [(b"host", b"localhost"), (b"authorization", here.head(0)["Authorization"].encode()),
+             (b"content-type", b"application/json"), (b"sluice-hop", b"127.0.0.1 1 127.0.0.1 2")],
+            b"{}",
+        )  # fmt: skip
+        assert reply.status == 503 and not here.handlers[1].calls
+
+
+async def test_a_stream_is_passed_on_with_the_addresses_that_it_came_between(tmp_path: Path) -> None:
+    async with place(tmp_path) as here, httpx.AsyncClient(timeout=30) as client:
+        assert (await here.echo(client, 0, 0)).status_code == 200
+        head = here.head(1, **{"Accept": "text/event-stream", "X-Forwarded-Prefix": "/outside"})
+        async with client.stream("GET", here.url(0, "/sse"), headers=head) as stream:
+            text = await anext(stream.aiter_text())
+            assert "data: /outside/messages" in text, "only a trusted proxy says so"
+            assert here.peers[1].results == {} and here.servers[1].connections == 1
+
+
 async def test_where_the_owner_does_not_come_back_the_client_is_told(tmp_path: Path) -> None:
     async with place(tmp_path, taking=1, patience=0.1) as here, httpx.AsyncClient(timeout=30) as client:
         refused = await here.echo(client, 0, 1)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert (await here.echo(client, 0, 0)).status_code == 200, "on the same connection"
+        refused = await here.echo(client, 0, 1)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1"), "now that it has an owner"
 
 
 async def test_who_brings_no_connection_is_sent_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -248,6 +248,24 @@ def test_a_worker_that_is_killed_comes_back_and_the_others_go_on(tmp_path: Path)
         assert not list((tmp_path / "state").glob("workers-*")), "nothing is left behind"
 
 
+def test_a_call_that_was_passed_on_to_a_worker_that_is_killed_may_have_been_executed(tmp_path: Path) -> None:
+    server = {"command": sys.executable, "args": [PATIENT, str(tmp_path)]}
+    first, second = names(2, 1)
+    with sluice(config(tmp_path, [first, second], servers={"slow": server}), tmp_path, 2) as process:
+        bare = Bare(process.url)
+        bare.send(rendered(process.url, first, "tools/list"))  # the connection belongs to the first worker
+        assert bare.answer()[0] == 200
+        bare.send(rendered(process.url, second, "tools/call", name="slow__wait", arguments={"n": 1}))
+        until(lambda: (tmp_path / "waiting-1").exists())
+        os.kill(next(pid for pid in workers(process) if b"1.taking" in sockets(pid)), signal.SIGKILL)
+        status, body = bare.answer()
+        assert status == 200 and json.loads(body)["error"]["data"]["reason"] == "outcome_unknown"
+        bare.send(rendered(process.url, first, "tools/list"))
+        assert bare.answer()[0] == 200
+        bare.close()
+        assert 'sluice_forwarded_total{result="broken"} 1.0' in lines(process)
+
+
 def sockets(pid: int) -> bytes:
     """The names of Unix sockets that a process listens on."""
     inodes = set(open_files(pid))

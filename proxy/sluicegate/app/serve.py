@@ -10,9 +10,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from starlette.types import ASGIApp
@@ -32,7 +31,7 @@ from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.config import Address, Config
 from sluicegate.config.fleet import PeerTls
 from sluicegate.downstream.accounts import AnyDownstream
-from sluicegate.http.client.pool import HttpClient
+from sluicegate.http.client.pool import HttpClient, Route
 from sluicegate.http.fetch import Fetcher
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.issuer.clients import ClientDirectory
@@ -42,10 +41,12 @@ from sluicegate.listen.asgi import asgi
 from sluicegate.listen.auth import Principal
 from sluicegate.listen.auth.issued import Issued
 from sluicegate.listen.listener import Listener, Pages
+from sluicegate.listen.owners import Owners, OwnersByClient, OwnersByMark
+from sluicegate.listen.peer_forwarding import PeerForwarding
 from sluicegate.listen.server import AddressServer as Port
 from sluicegate.listen.server import on_unix_socket
 from sluicegate.listen.tls import Tls
-from sluicegate.listen.worker_handoff import WorkerHandoff
+from sluicegate.listen.worker_handoff import PATIENCE, WorkerHandoff
 from sluicegate.metrics import Sample
 from sluicegate.policy.judge import PolicyEngine
 from sluicegate.policy.memo import Memo
@@ -53,9 +54,6 @@ from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client
 from sluicegate.runtime import process_limits
 from sluicegate.store.keys import new_operator_token
-
-FORWARDING: Final = "sluicegate.listen.peer_forwarding"
-"""By name: most have no other replicas."""
 
 MAX_ENTERED: Final = 10_000
 
@@ -148,25 +146,25 @@ async def running(
         identities = inner.services.identities
         refused = inner.services.audit.identity_failure if inner.services.audit is not None else None
         pages = tuple(_pages(config, inner))
-        handover = None if placement is None else WorkerHandoff(partition.index, placement.taking)
-        peers = await stack.enter_async_context(_peers(config, inner.services))
+        peers = await stack.enter_async_context(_peers(config, inner.services, placement))
+        has_peer_port = peers is not None and placement is None
         mark = "" if inner.services.replicas is None else inner.services.replicas.mark
         listener = Listener(inner.handler, ME, identities.clients, settings.listening(config, mark), inner.end_session,
-                            refused, on_abandoned=inner.abandon, on_sweep=inner.keep, handover=handover,
-                            until_free=inner.until_free, pages=pages, peers=peers,
+                            refused, on_abandoned=inner.abandon, on_sweep=inner.keep, until_free=inner.until_free,
+                            pages=pages, peers=peers,
                             toolsets=PolicyToolsets(inner.services.judging.judge))  # fmt: skip
         inner.behind.sessions.set(listener)
         inner.services.metrics.watch(partial(_open, listener))
         files = process_limits.raise_open_files()
         wire = listening.ConnectionLimits(
             headers=config.limits.headers, is_shared=placement is not None,
-            connections=files * (3 if peers is None else 2) // 4,
+            connections=files * (2 if has_peer_port else 3) // 4,
         )  # fmt: skip
         bound = () if placement is None else placement.sockets
         port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain, bound=bound,
                     tls=_own_tls(config))  # fmt: skip
         application = admin_application(config, inner, identities.operators, token, lambda: port.is_retiring)
-        ports = (port,) if peers is None else (port, peer_port(config, listener, replace(wire, connections=files // 4)))
+        ports = (port, peer_port(config, listener, replace(wire, connections=files // 4))) if has_peer_port else (port,)
         for one in ports:
             one.bind()
         if placement is None:
@@ -189,8 +187,8 @@ async def running(
         else:
             behind = asgi(front(application, inner.behind.pins.refresh, note_in(inner.services.audit)))
             await stack.enter_async_context(on_unix_socket(behind, placement.asked))
-        if handover is not None:
-            group.start_soon(telemetry.supervise, "connections of others", partial(handover.run, port.adopt))
+        if peers is not None and peers.handoff is not None:
+            group.start_soon(telemetry.supervise, "connections of others", partial(peers.handoff.run, port.adopt))
         # Left, not cancelled: this group ends when the last open call has, or the drain time is over.
         calls = await stack.enter_async_context(anyio.create_task_group())
         for one in ports:
@@ -264,16 +262,27 @@ def _source(config: Config) -> str:
 
 
 @asynccontextmanager
-async def _peers(config: Config, services: Services) -> AsyncIterator[Any]:
-    """The way to other replicas; None without any. Raises `OSError` where a file of `tls` cannot be used."""
-    peer = config.fleet.peer if config.fleet is not None else None
-    if services.replicas is None or peer is None:
+async def _peers(
+    config: Config, services: Services, placement: WorkerPlacement | None
+) -> AsyncIterator[PeerForwarding | None]:
+    """The way to other workers or replicas; None without any. Raises `OSError` where a file of `tls` cannot be used."""
+    peer, replicas, handoff = config.fleet.peer if config.fleet is not None else None, services.replicas, None
+    owners: Owners
+    if placement is not None:
+        partition = placement.partition
+        handoff = WorkerHandoff(partition.index, placement.taking)
+        owners = OwnersByClient(partition.index, partition.count, partition.owner)
+        client = HttpClient(connect_timeout=2 * PATIENCE, route=Route(dial=handoff.dial))
+    elif replicas is not None and peer is not None:
+        tls = _tls(peer.tls)
+        owners = OwnersByMark(replicas.owner)
+        client = HttpClient(ssl_context=tls.to_peers() if tls is not None else None)
+    else:
         yield None
         return
-    tls = _tls(peer.tls)
-    client = HttpClient(ssl_context=tls.to_peers() if tls is not None else None)
-    peers = import_module(FORWARDING).PeerForwarding(services.replicas, client)
-    services.replicas.on_change.append(peers.keep)
+    peers = PeerForwarding(owners, client, handoff)
+    if replicas is not None:
+        replicas.on_change.append(peers.keep)
     services.metrics.watch(lambda: (("sluice_forwarded", (result,), n) for result, n in peers.results.items()))
     try:
         yield peers
@@ -285,8 +294,8 @@ def peer_port(config: Config, listener: Listener, wire: listening.ConnectionLimi
     """Where other replicas pass on the requests of our sessions."""
     assert config.fleet is not None and config.fleet.peer is not None
     peer = config.fleet.peer
-    serve = partial(listener, is_from_peer=True)
-    return Port(serve, peer.listen.host, peer.listen.port, wire, config.drain, tls=_tls(peer.tls))
+    wire = replace(wire, is_for_peers=True)
+    return Port(listener, peer.listen.host, peer.listen.port, wire, config.drain, tls=_tls(peer.tls))
 
 
 def _own_tls(config: Config) -> Tls | None:

@@ -7,7 +7,6 @@ to read it. Requests that arrive together are answered one after the other. Know
 
 import asyncio
 import re
-from bisect import bisect_left
 from collections import deque
 from functools import lru_cache
 from itertools import islice
@@ -20,83 +19,6 @@ from sluicegate.listen.http_exchange import error_body
 from sluicegate.listen.http_request import STATUS_LINE, Give, Headers, HttpRequest, RequestHead, Serve
 from sluicegate.listen.settings import ConnectionLimits
 from sluicegate.runtime.write_coalescer import write_coalescer_of
-
-_TRIM_AT: Final = 64 * 1024
-
-
-class UnansweredBytes:
-    """The bytes since the connection last rested, with which another process can go on. Requests that were answered
-    meanwhile are found and left out when they become many, or when somebody wants the `rest`. The body of one that was
-    answered before it came is left out without its end, and so is a large one that is for us: from there to the next
-    rest nobody can go on."""
-
-    __slots__ = ("_answered", "_is_cut", "_parts", "_size", "_stays")
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._size = self._answered = 0
-        self._is_cut = self._stays = False
-
-    def __repr__(self) -> str:
-        return f"UnansweredBytes({self._size} bytes, {self._answered} answered)"
-
-    def begin(self, data: bytes) -> None:
-        """The first bytes after a rest."""
-        self._parts = [data]
-        self._size, self._answered = len(data), 0
-        self._is_cut = self._stays = False
-
-    def stays(self) -> None:
-        """The request whose turn it is is answered here: nobody goes on from its body, which is in memory as such."""
-        self._stays = True
-
-    def add(self, data: bytes) -> None:
-        if self._is_cut:
-            return
-        self._parts.append(data)
-        self._size += len(data)
-        if (self._answered or self._stays) and self._size > _TRIM_AT:
-            rest = None if self._stays else self.rest()
-            self.begin(rest or b"")
-            self._is_cut = rest is None
-
-    def answered(self, rests: bool) -> None:
-        """Notes that one more request has its answer. `rests`: no later bytes have come."""
-        self._stays = False
-        if rests:
-            self.begin(b"")
-        else:
-            self._answered += 1
-
-    def rest(self) -> bytes | None:
-        """Returns the bytes from the first one of the oldest request that has no answer; None where nobody can say
-        which that is."""
-        if self._is_cut:
-            return None
-        whole = b"".join(self._parts)
-        if not self._answered:
-            return whole
-        sizes = range(len(whole) + 1)
-        end = bisect_left(sizes, self._answered, key=lambda size: _Counter().count(whole[:size]))
-        return None if end > len(whole) else whole[end:]
-
-
-class _Counter:
-    """Counts the requests that end within some bytes."""
-
-    def __init__(self) -> None:
-        self._ended = 0
-
-    def count(self, data: bytes) -> int:
-        try:
-            httptools.HttpRequestParser(self).feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            pass  # what is wrong comes after what was answered
-        return self._ended
-
-    def on_message_complete(self) -> None:
-        self._ended += 1
-
 
 _MAX_PIPELINED: Final = 8
 _MAX_LINES: Final = 512
@@ -142,7 +64,7 @@ class Http1(asyncio.Protocol):
         first: bytes = b"",
     ) -> None:
         self._serve, self._wire, self._first = serve, wire, first
-        self._received = UnansweredBytes() if wire.is_shared else None
+        self.unclaimed: list[bytes] | None = [] if wire.is_shared else None  # of none is a part answered
         self._connections, self._tasks = connections, tasks
         self.loop = asyncio.get_running_loop()
         self.outbox = write_coalescer_of(self.loop)
@@ -194,6 +116,7 @@ class Http1(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=self._wire.write_buffer)
         self.server = _address(transport.get_extra_info("sockname"))
         self.client = _address(transport.get_extra_info("peername"))
+        self.is_from_peer = self._wire.is_for_peers or (self._wire.is_shared and self.server is None)
 
     def _make_room(self) -> bool:
         """Ends the connection that has been without a request for longest, among some: whoever opens many has most of
@@ -256,8 +179,8 @@ class Http1(asyncio.Protocol):
         if self._deaf:
             return
         repeatable, is_first = self._repeatable, not self._receiving and not self._requests
-        if self._received is not None:
-            (self._received.begin if is_first else self._received.add)(data)
+        if self.unclaimed is not None:
+            self.unclaimed.append(data)
         if repeatable is not None and is_first and len(data) == repeatable.size and data.startswith(repeatable.text):
             self._repeat(repeatable, data)
             return
@@ -498,8 +421,8 @@ class Http1(asyncio.Protocol):
 
     def answered(self, request: HttpRequest) -> None:
         self._requests.popleft()
-        if self._received is not None:
-            self._received.answered(rests=not (self._requests or self._receiving))
+        if self.unclaimed is not None:
+            self.unclaimed = None if self._requests or self._receiving else []
         if not request.keeps:
             self._close()
         elif not self.transport.is_closing():
@@ -507,24 +430,17 @@ class Http1(asyncio.Protocol):
             if not self._requests:
                 self._rest()
 
-    def stays(self) -> None:
-        if self._received is not None:
-            self._received.stays()
-
     async def hand_over(self, give: Give) -> bool:
         """Has `give` take the connection, from the request on whose turn it is; whether it did, or nobody is there any
-        more. Earlier answers are out of our hands before."""
-        assert self._received is not None, "only where connections are shared"
+        more. Earlier answers are out of our hands before. Nobody may have claimed it."""
         self.pause_reading()
-        rest = self._received.rest()
-        if rest is None:
-            return False  # what came before it would be taken for a request
         self.outbox.flush()
         self.transport.set_write_buffer_limits(high=0)
         await self.writable.wait()
         if self._is_lost or self.transport.is_closing():
             return True
-        is_given = await give(self.transport.get_extra_info("socket").fileno(), rest)
+        assert self.unclaimed is not None, "only where nobody has claimed it"
+        is_given = await give(self.transport.get_extra_info("socket").fileno(), b"".join(self.unclaimed))
         if not (is_given or self._is_lost):
             self.transport.set_write_buffer_limits(high=self._wire.write_buffer)
         return is_given

@@ -54,8 +54,6 @@ class HttpExchange:
     """Whether a call comes of it, which pays for itself."""
     spent = 0.0
     """Seconds of work before its answer is begun: of a small body's decoding, and of what it is."""
-    is_from_peer = False
-    """Whether another replica passed it on."""
 
     def __init__(self, request: HttpRequest, pace: StreamTiming) -> None:
         self.peer, self.head = request, request.head

@@ -89,8 +89,11 @@ class BodyTooLarge(Exception):
     """The body is over the limit."""
 
 
+HOP: Final = b"sluice-hop"
+"""A request was passed on by another process of this Sluice. A worker says between which addresses it came."""
+
 Give = Callable[[int, bytes], Awaitable[bool]]
-"""Passes a connection on: its file descriptor, and the bytes that were read and not answered. Whether it was taken."""
+"""Passes a connection on: its file descriptor, and the bytes that were read of it. Whether it was taken."""
 
 
 class HttpConnection(Protocol):
@@ -103,6 +106,10 @@ class HttpConnection(Protocol):
     """Set while the write buffer has room."""
     server: Address | None
     client: Address | None
+    is_from_peer: bool
+    """Whether another process of this Sluice passes requests on by it."""
+    unclaimed: list[bytes] | None
+    """What came of a connection that another worker may have, by `hand_over`. Whoever serves it makes it None."""
 
     def pause_reading(self) -> None: ...
 
@@ -112,8 +119,6 @@ class HttpConnection(Protocol):
         """The last byte of the answer was written: the next request may have its turn."""
 
     def abort(self) -> None: ...
-
-    def stays(self) -> None: ...
 
     async def hand_over(self, give: Give) -> bool: ...
 
@@ -147,7 +152,7 @@ class HttpRequest:
     _waiter: asyncio.Future[None] | None = None
 
     def __init__(self, connection: HttpConnection, head: RequestHead, chunks: bool = True, keeps: bool = True) -> None:
-        self._connection = connection
+        self.connection = connection
         self.loop = connection.loop
         self.head = head
         self._chunks, self.keeps = chunks, keeps
@@ -158,11 +163,16 @@ class HttpRequest:
     @property
     def server(self) -> Address | None:
         """The address of the accepting socket."""
-        return self._connection.server
+        return self.connection.server or self._told(0)
 
     @property
     def client(self) -> Address | None:
-        return self._connection.client
+        return self.connection.client or self._told(2)
+
+    def _told(self, at: int) -> Address | None:
+        """As another worker says, for between workers there are no addresses."""
+        words = self.head[HOP].decode("ascii").split() if self.connection.is_from_peer else []
+        return (words[at], int(words[at + 1])) if words else None
 
     @property
     def size(self) -> int:
@@ -178,31 +188,23 @@ class HttpRequest:
     @property
     def congested(self) -> bool:
         """Whether the client reads so slowly that the write buffer is full."""
-        return not self._connection.writable.is_set()
+        return not self.connection.writable.is_set()
 
     @property
     def transport(self) -> asyncio.Transport:
-        return self._connection.transport
+        return self.connection.transport
 
     @property
     def unread(self) -> int:
         """Bytes that were written to the connection and have not left."""
-        return self._connection.transport.get_write_buffer_size()
+        return self.connection.transport.get_write_buffer_size()
 
     async def drained(self) -> None:
         """Returns when the write buffer has room, or the client has gone."""
-        await self._connection.writable.wait()
+        await self.connection.writable.wait()
 
     def abort(self) -> None:
-        self._connection.abort()
-
-    def stays(self) -> None:
-        """It is answered here, where connections are shared."""
-        self._connection.stays()
-
-    def hand_over(self, give: Give) -> Awaitable[bool]:
-        """Has somebody else answer it, and whatever comes after it on the connection; whether they do."""
-        return self._connection.hand_over(give)
+        self.connection.abort()
 
     # ------------------------------------------------------------ told by the connection
 
@@ -212,10 +214,10 @@ class HttpRequest:
             self._parts.append(data)
             self._size += len(data)
             if self._size > self._room:
-                self._connection.pause_reading()
+                self.connection.pause_reading()
                 self._stir()
         if self.budget is not None and self.budget.read(len(data)):
-            self._connection.pause_reading()
+            self.connection.pause_reading()
             if self._resting is None or self._resting.done():  # one read may be thousands of pieces
                 self._resting = self.loop.create_task(self._rest(self.budget))
 
@@ -223,7 +225,7 @@ class HttpRequest:
         """Its client has used up its part: the rest of the body waits in the peer's buffers."""
         await budget.rest_to_read()
         if self.is_answered or (not self.is_whole and self._size <= self._room):
-            self._connection.resume_reading()
+            self.connection.resume_reading()
 
     def fill(self, body: bytes) -> None:
         """Takes the whole body at once, before a handler can have read it."""
@@ -279,7 +281,7 @@ class HttpRequest:
 
     async def whole(self, limit: int) -> None:
         """Returns when all of it is here, or more than the limit, or the client has gone."""
-        connection = self._connection
+        connection = self.connection
         self._room = limit
         is_awaited = not (self._size or self._is_asked) and self.head.get(b"expect", b"").lower() == b"100-continue"
         self._is_asked = True
@@ -296,14 +298,14 @@ class HttpRequest:
     async def respond(self, status: int, lines: bytes, body: bytes) -> None:
         """Sends the whole answer. `lines` are header lines and include Content-Length."""
         if self.congested:
-            await self._connection.writable.wait()
+            await self.connection.writable.wait()
         self.respond_at_once(status, lines, body)
 
     def respond_at_once(self, status: int, lines: bytes, body: bytes) -> None:
         """The same, for a caller that has checked that nothing is `congested`."""
         if self.lost:
             return
-        connection = self._connection
+        connection = self.connection
         close = b"" if self.keeps else _CLOSE
         content = b"" if self.head.method == "HEAD" else body
         # In one piece: two would be two system calls on asyncio's own loop, 13 us each, and twice the work on uvloop.
@@ -326,7 +328,7 @@ class HttpRequest:
             self._finish()
 
     async def _write(self, data: bytes) -> None:
-        connection = self._connection
+        connection = self.connection
         if not connection.writable.is_set():
             await connection.writable.wait()
         if data and not self.lost:
@@ -340,7 +342,7 @@ class HttpRequest:
         self.is_answered = True
         self.on_lost = None
         self._parts.clear()
-        self._connection.answered(self)
+        self.connection.answered(self)
 
 
 Serve = Callable[[HttpRequest], Awaitable[None]]

@@ -20,15 +20,17 @@ from sluicegate.http.forwarded_headers import ForwardedHeaders, is_forwarded
 from sluicegate.http.hosts import MCP_PORT, HostOriginPolicy
 from sluicegate.listen.auth import CredentialRefused, Identity, Principal
 from sluicegate.listen.http_exchange import HttpExchange, error_body
-from sluicegate.listen.http_request import BodyTooLarge, ClientGone, Headers, RequestHead
+from sluicegate.listen.http_request import BodyTooLarge, ClientGone, Headers
 from sluicegate.listen.http_request import HttpRequest as HttpRequest
 from sluicegate.listen.http_sse import MESSAGES, SSE, HttpSse
 from sluicegate.listen.large_requests import LARGE, LargeRequests, UntilFree
 from sluicegate.listen.large_requests import RequestRefused as TooMuch
 from sluicegate.listen.legacy_http import LegacyHttp
+from sluicegate.listen.owners import Owner
+from sluicegate.listen.peer_forwarding import PeerForwarding
 from sluicegate.listen.protected_resource_metadata import ProtectedResource
 from sluicegate.listen.sessions import Sessions
-from sluicegate.listen.settings import ListenSettings, RequestLimits
+from sluicegate.listen.settings import ListenSettings
 from sluicegate.listen.streamable_http import (
     EndpointContext,
     StreamSlots,
@@ -40,18 +42,7 @@ from sluicegate.listen.streamable_http import (
     version,
 )
 from sluicegate.listen.toolset_paths import NO_TOOLSETS, ToolsetEntry, named_by
-from sluicegate.listen.worker_handoff import WorkerHandoff
-from sluicegate.protocol.jsonrpc import (
-    INTERNAL_ERROR,
-    Json,
-    Malformed,
-    Message,
-    Request,
-    Response,
-    decode,
-    encode,
-    read,
-)
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Malformed, Request, Response, encode, read
 from sluicegate.protocol.model import MODERN, SLUICE, Asker, Handler, Trail
 from sluicegate.protocol.modern_client import is_modern
 from sluicegate.runtime.own_steps import OwnSteps
@@ -66,7 +57,6 @@ _ALLOW: Final = [(b"allow", b"POST, GET, DELETE, OPTIONS")]
 _ALLOW_GET: Final = [(b"allow", b"GET, OPTIONS")]
 _ALLOW_POST: Final = [(b"allow", b"POST, OPTIONS")]
 _SWEEP_EVERY: Final = 2.0
-_GONE: Final = "the replica that has this session ended before it answered"
 
 _PROCESS: Final = token_hex(6)
 _numbers: Final = count(1)
@@ -85,17 +75,6 @@ class Pages(Protocol):
     def is_at(self, path: str) -> bool: ...
 
 
-class Forwarding(Protocol):
-    """The way to other replicas."""
-
-    def owner(self, head: RequestHead) -> tuple[str, str] | None: ...
-    def holder(self, head: RequestHead, params: Json) -> tuple[str, str] | None: ...
-    async def forward(
-        self, exchange: HttpExchange, owner: tuple[str, str], body: bytes, lost: Callable[[], tuple[int, bytes]]
-    ) -> bool: ...
-    def stop(self) -> None: ...
-
-
 class Listener:
     """Serves requests. `run` belongs in a task beside it; `close` comes before the server stops accepting."""
 
@@ -111,15 +90,13 @@ class Listener:
         clock: Callable[[], float] = time.monotonic,
         on_abandoned: Callable[[str], None] = lambda id: None,
         on_sweep: Callable[[frozenset[str]], None] = lambda holders: None,
-        handover: WorkerHandoff | None = None,
         until_free: UntilFree = lambda principal: 0.0,
         pages: Sequence[Pages] = (),
-        peers: Forwarding | None = None,
+        peers: PeerForwarding | None = None,
         toolsets: ToolsetEntry = NO_TOOLSETS,
     ) -> None:
-        """`handover`: other workers exist, and each serves the principals that are its own. `pages` are for people.
-        `peers`: other replicas exist, and each serves the sessions that are its own. `toolsets` have paths of their
-        own."""
+        """`pages` are for people. `peers`: other workers or replicas exist, and each serves what is its own. `toolsets`
+        have paths of their own."""
         self._settings, self._identity, self._on_refused = settings, identity, on_refused
         self._policy = HostOriginPolicy(settings.names, MCP_PORT)
         large = LargeRequests(settings.limits, until_free)
@@ -127,7 +104,7 @@ class Listener:
             partial(large.handle, handler), server_info, lambda: Trail(new_id()), on_abandoned, settings,
             StreamSlots(settings.limits.streams), large,
         )  # fmt: skip
-        self._on_sweep, self._handover, self._pages, self._peers = on_sweep, handover, pages, peers
+        self._on_sweep, self._pages, self._peers = on_sweep, pages, peers
         self._toolsets = toolsets
         self.sessions = Sessions(settings.sessions, self._context, on_session_end, clock)
         self._legacy = LegacyHttp(self._context, self.sessions, self._again)
@@ -149,12 +126,9 @@ class Listener:
         bare = {path: path.rstrip("/") for path in routes}
         return {form: routes[path] for path in routes for form in (path, bare[path] or "/", f"{bare[path]}/")}
 
-    async def __call__(self, request: HttpRequest, is_from_peer: bool = False) -> None:
-        """The boundary of one request: whatever goes wrong inside is its answer, and nobody else's trouble.
-        `is_from_peer`: another replica passed it on, and it is not passed on again."""
+    async def __call__(self, request: HttpRequest) -> None:
+        """The boundary of one request: whatever goes wrong inside is its answer, and nobody else's trouble."""
         exchange = HttpExchange(request, self._settings.pace)
-        if is_from_peer:
-            exchange.is_from_peer = True
         try:
             await self._serve(exchange)
         except ClientGone:
@@ -245,46 +219,42 @@ class Listener:
         return self._enter(exchange, serve)
 
     def _enter(self, exchange: HttpExchange, serve: _Serve) -> Awaitable[None]:
-        """Authenticates the request, and checks whether its principal belongs to this worker."""
+        """Authenticates the request."""
         principal = self._principal(exchange)
         if principal is None:
             return self._admit(exchange, serve)
         return self._dispatch(exchange, principal, serve)
 
     def _dispatch(self, exchange: HttpExchange, principal: Principal, serve: _Serve) -> Awaitable[None]:
-        """Has it served by the worker that has this principal, the replica that has the session, or here."""
+        """Has it served by its owner, which may be another process."""
         entered = self._entered(exchange, principal)
         if entered is None:
             return exchange.error(404, "Not found")  # as a path that is none
         principal = entered
-        if self._handover is not None:
-            if not self._handover.is_ours(principal.name):
-                return self._pass_on(exchange, self._handover, principal)
-            exchange.peer.stays()
-        if self._peers is not None and not exchange.is_from_peer and version(exchange) != _MODERN:
-            owner = self._peers.owner(exchange.head)
+        peers = self._peers
+        if peers is not None:
+            owner = peers.owners.of(exchange, principal.name)
             if owner is not None:
-                return self._forward(exchange, principal, self._peers, owner)
+                return self._pass_on(exchange, principal, peers, owner)
+            exchange.peer.connection.unclaimed = None
         return serve(exchange, principal)
 
-    async def _forward(
-        self, exchange: HttpExchange, principal: Principal, peers: Forwarding, owner: tuple[str, str]
-    ) -> None:
+    async def _pass_on(self, exchange: HttpExchange, principal: Principal, peers: PeerForwarding, owner: Owner) -> None:
+        if exchange.peer.connection.is_from_peer:  # whoever passed it on knows the client by another name, for a moment
+            return await exchange.error(503, "the credential has just changed", [(b"retry-after", b"1")])
+        if await peers.hand_over(exchange, owner):
+            return
         async with unread(exchange, principal, self._context) as body:
-            if not await peers.forward(exchange, owner, body, partial(_unread_lost, body, self._settings.limits)):
+            if not await peers.forward(exchange, owner, body, self._settings.limits):
                 await exchange.error(404, "Session not found")  # it has ended: the client begins anew
 
     async def _go_on(
-        self, exchange: HttpExchange, principal: Principal, request: Request, peers: Forwarding, owner: tuple[str, str]
+        self, exchange: HttpExchange, principal: Principal, request: Request, peers: PeerForwarding, owner: Owner
     ) -> None:
-        """Passes on what goes on with another replica's answer. Where that one has ended, it may be good here, too."""
-        exchange.is_call = True  # the other replica judges it
-        if not await peers.forward(exchange, owner, encode(request), partial(_lost, request)):
+        """Passes on what goes on with its owner's answer. Where that one has ended, it may be good here, too."""
+        exchange.is_call = True  # its owner judges it
+        if not await peers.forward(exchange, owner, encode(request), self._settings.limits):
             await serve_modern(self._context, exchange, request, principal)
-
-    async def _pass_on(self, exchange: HttpExchange, handover: WorkerHandoff, principal: Principal) -> None:
-        if not await exchange.peer.hand_over(partial(handover.give, principal.name)):
-            await exchange.error(503, "the worker that serves this client is not up", [(b"retry-after", b"1")])
 
     async def _admit(self, exchange: HttpExchange, serve: _Serve) -> None:
         """Verifies a credential that is not remembered, then serves or refuses the request."""
@@ -409,8 +379,8 @@ class Listener:
                 raise Malformed(-32600, "a client sends no responses in this revision")
         elif by_header or is_modern(message):
             if isinstance(message, Request):
-                if self._peers is not None and not exchange.is_from_peer:
-                    owner = self._peers.holder(exchange.head, message.params)
+                if self._peers is not None:
+                    owner = self._peers.owners.holder(exchange, message.params)
                     if owner is not None:
                         return self._go_on(exchange, principal, message, self._peers, owner)
                 return serve_modern(self._context, exchange, message, principal)
@@ -441,19 +411,3 @@ def _refuse(
     status: int, text: str, headers: Headers, exchange: HttpExchange, principal: Principal
 ) -> Awaitable[None]:  # fmt: skip
     return exchange.error(status, text, headers)
-
-
-def _unread_lost(body: bytes, limits: RequestLimits) -> tuple[int, bytes]:
-    try:
-        return _lost(read(decode(body, limits.max_depth, limits.nodes)))
-    except Malformed:
-        return 502, error_body(_GONE)
-
-
-def _lost(message: Message) -> tuple[int, bytes]:
-    """The answer to a request that another replica has taken, and may have executed."""
-    if not isinstance(message, Request):
-        return 502, error_body(_GONE)
-    reason = "outcome_unknown" if message.method == "tools/call" else "server_unavailable"
-    error = {"code": INTERNAL_ERROR, "message": _GONE, "data": {"reason": reason}}
-    return 200, encode(Response(message.id, error=error))

@@ -1,39 +1,41 @@
-"""Requests of a session that another replica has: passed on to it once, and its answer passed back as it comes.
+"""What another process of this Sluice has to serve: its connection handed over, or its request passed on.
 
-The request keeps its credential, and the replica that has the session judges it as one of its own: nobody's identity
-is asserted here. A request is never sent twice. Knows HTTP and ids; no MCP but for the words of a call that was lost.
+Between workers a connection that nobody has claimed changes hands, which costs its later requests nothing. Every other
+request is passed on once, and its answer passed back as it comes. It keeps its credential, and its owner judges it as
+one of its own: nobody's identity is asserted here. A request is never sent twice. Knows HTTP; no MCP but for the words
+of a call that was lost.
 """
 
 import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from functools import partial
+from typing import Any, Final, Literal
 
 import httpx
 
 from sluicegate.http.client.connection import Reply
 from sluicegate.http.client.pool import HttpClient
-from sluicegate.listen.http_exchange import HttpExchange
-from sluicegate.listen.http_request import RequestHead, render
-from sluicegate.listen.http_sse import session_id
-from sluicegate.protocol.jsonrpc import Json
+from sluicegate.listen.http_exchange import HttpExchange, error_body
+from sluicegate.listen.http_request import HOP, render
+from sluicegate.listen.owners import Owner, Owners
+from sluicegate.listen.settings import RequestLimits
+from sluicegate.listen.worker_handoff import WorkerHandoff
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Malformed, Request, Response, decode, encode, read
 
 log = logging.getLogger(__name__)
 
 # What is of one connection (RFC 9110 7.6.1), and what the client writes itself.
 _OF_A_HOP: Final = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect",
-     b"content-length", b"date"}
+     b"content-length", b"date", HOP}
 )  # fmt: skip
-_HOP: Final = b"sluice-hop"
-_GOES_ON: Final = ("requestState", "taskId", "cursor")
-
-
-class LivingReplicas(Protocol):
-    def owner(self, id: str) -> tuple[str, str] | None:
-        """Mark and URL of another replica that gave out this id; None where it is ours, or that one has ended."""
+_RETRY: Final = [(b"retry-after", b"1")]
+_GONE: Final = "the process that serves this client ended before it answered"
+_DOWN: Final = "the process that serves this client cannot be reached"
 
 
 @dataclass(slots=True)
@@ -46,31 +48,13 @@ class _Forward:
 
 
 class PeerForwarding:
-    """`results` counts what became of requests: answered, gone, unreachable or broken."""
+    """`handoff` is there between workers. `results` counts what became of requests that were passed on:
+    answered, gone, unreachable or broken."""
 
-    def __init__(self, replicas: LivingReplicas, client: HttpClient) -> None:
-        self._replicas, self._client = replicas, client
+    def __init__(self, owners: Owners, client: HttpClient, handoff: WorkerHandoff | None = None) -> None:
+        self.owners, self._client, self.handoff = owners, client, handoff
         self._running: dict[asyncio.Task[Any], _Forward] = {}
         self.results = Counter[str]()
-
-    def owner(self, head: RequestHead) -> tuple[str, str] | None:
-        """The replica that has the session which this request names, where that is another one."""
-        if _HOP in head:  # somebody's URL leads here, and not to the port for replicas
-            return None
-        id = head.get(b"mcp-session-id")
-        if id is None:
-            return self._replicas.owner(session_id(head.query)) if head.query else None
-        return self._replicas.owner(id.decode("latin-1"))
-
-    def holder(self, head: RequestHead, params: Json) -> tuple[str, str] | None:
-        """The replica that gave out what these parameters go on with, where that is another one."""
-        if _HOP in head:
-            return None
-        for key in _GOES_ON:
-            value = params.get(key)
-            if isinstance(value, str) and (owner := self._replicas.owner(value)) is not None:
-                return owner
-        return None
 
     def keep(self, marks: Collection[str]) -> None:
         """Gives up what was passed on to replicas that live no more: a machine that vanished closes no connection."""
@@ -86,11 +70,16 @@ class PeerForwarding:
                 one.why = why
                 task.cancel()
 
-    async def forward(
-        self, exchange: HttpExchange, owner: tuple[str, str], body: bytes, lost: Callable[[], tuple[int, bytes]]
-    ) -> bool:
-        """Whether it was answered; False where the other replica has ended, and nothing was sent. `lost` makes status
-        and body of the answer where nobody knows what became of the request."""
+    async def hand_over(self, exchange: HttpExchange, owner: Owner) -> bool:
+        """Whether that was tried: the owner has the connection now, or the client knows that it is not up."""
+        if self.handoff is None or exchange.peer.connection.unclaimed is None:
+            return False
+        if not await exchange.peer.connection.hand_over(partial(self.handoff.give, owner[0])):
+            await exchange.error(503, _DOWN, _RETRY)
+        return True
+
+    async def forward(self, exchange: HttpExchange, owner: Owner, body: bytes, limits: RequestLimits) -> bool:
+        """Whether it was answered; False where the owner has ended, and nothing was sent."""
         mark, url = owner
         task = asyncio.current_task(exchange.peer.loop)
         assert task is not None
@@ -100,7 +89,7 @@ class PeerForwarding:
             return await self._passed_on(exchange, url, body)
         except httpx.TransportError as error:
             self.results["broken"] += 1
-            log.warning("a request was passed on in vain", extra={"replica": mark, "error": str(error)})
+            log.warning("a request was passed on in vain", extra={"owner": mark, "error": str(error)})
         except asyncio.CancelledError:
             if not (exchange.peer.lost or one.why):
                 raise
@@ -109,14 +98,14 @@ class PeerForwarding:
         finally:
             exchange.peer.on_lost = None
             del self._running[task]
-        await _end(exchange, one, lost)
+        await _end(exchange, one, body, limits)
         return True
 
     async def _passed_on(self, exchange: HttpExchange, url: str, body: bytes) -> bool:
         head = exchange.head
         path = head.path + (f"?{head.query.decode('latin-1')}" if head.query else "")
         sent = [(name, value) for name, value in head.headers if name not in _OF_A_HOP]
-        sent += [(b"x-forwarded-for", exchange.client.encode("ascii", "replace")), (_HOP, b"1")]
+        sent += self.owners.hop(exchange)
         try:
             target = httpx.URL(url).copy_with(raw_path=path.encode("latin-1", "replace"))
             reply = await self._client.exchange(target, sent, body, head.method)
@@ -128,8 +117,8 @@ class PeerForwarding:
                 self.results["gone"] += 1
                 return False
             self.results["unreachable"] += 1
-            log.warning("a replica cannot be reached", extra={"url": url, "error": str(error)})
-            await exchange.error(503, "the replica that has this session cannot be reached", [(b"retry-after", b"1")])
+            log.warning("a request cannot be passed on", extra={"url": url, "error": str(error)})
+            await exchange.error(503, _DOWN, _RETRY)
             return True
         try:
             await _relay(exchange, reply)
@@ -139,17 +128,28 @@ class PeerForwarding:
         return True
 
 
-async def _end(exchange: HttpExchange, one: _Forward, lost: Callable[[], tuple[int, bytes]]) -> None:
+async def _end(exchange: HttpExchange, one: _Forward, body: bytes, limits: RequestLimits) -> None:
     """Ends what has no whole answer."""
     if exchange.peer.lost or exchange.finished:
         return
     if not exchange.started:
-        await exchange.json(*lost())
+        await exchange.json(*_lost(body, limits))
     elif one.why == "stopping":
         exchange.finished = True
         await exchange.peer.end()
     else:
         exchange.peer.abort()
+
+
+def _lost(body: bytes, limits: RequestLimits) -> tuple[int, bytes]:
+    """The answer to a request that another process has taken, and may have executed."""
+    with suppress(Malformed):
+        message = read(decode(body, limits.max_depth, limits.nodes))
+        if isinstance(message, Request):
+            reason = "outcome_unknown" if message.method == "tools/call" else "server_unavailable"
+            error = {"code": INTERNAL_ERROR, "message": _GONE, "data": {"reason": reason}}
+            return 200, encode(Response(message.id, error=error))
+    return 502, error_body(_GONE)
 
 
 async def _relay(exchange: HttpExchange, reply: Reply) -> None:

@@ -19,7 +19,8 @@ class ConnectionLimits:
     write_buffer: int = 1024 * 1024
     linger: float = 2.0  # how long a refused peer may go on talking, so that it can read why
     connections: int = 10_000  # open at once; over it the one that waits longest for a request is closed
-    is_shared: bool = False  # what came is kept until it is answered: another worker may have to go on with it
+    is_shared: bool = False  # what came is kept until somebody claims it: another worker may have to go on with it
+    is_for_peers: bool = False  # other replicas pass requests on here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,15 @@
-"""Connections that belong to another worker: given away, and taken. Every principal has one worker, which has all that
-is its own: sessions, rates, calls that wait.
+"""Connections between workers on one machine: given away, taken, and made.
 
-Whoever learns from a request's credential that somebody else has its principal passes the connection on, with the
-bytes that were read of it; from then on it is the other's. Knows sockets and names; no HTTP and no MCP.
+Whoever learns from a request's credential that another worker has its client passes the connection on, with the bytes
+that were read of it; from then on it is the other's. Over one that already has an owner, requests of other workers'
+clients are passed on one by one (peer_forwarding.py), on connections that are given in the same way. Knows sockets; no
+HTTP and no MCP.
 """
 
 import logging
 import socket
-import zlib
 from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
+from contextlib import ExitStack
 from typing import Final
 
 import anyio
@@ -25,30 +25,31 @@ _LENGTH: Final = 4  # bytes that say how many follow
 log = logging.getLogger(__name__)
 
 
-@lru_cache(maxsize=4096)
-def owner_of(principal: str, workers: int) -> int:
-    """The number, from 0, of the worker that a principal belongs to: the same in every process and after each start."""
-    return zlib.crc32(principal.encode("utf-8", "surrogatepass")) % workers
-
-
 class WorkerHandoff:
     """We are the worker `index`; `addresses` are those of the Unix sockets where workers take connections."""
 
     def __init__(self, index: int, addresses: Sequence[str], patience: float = PATIENCE) -> None:
         self._index, self._addresses, self._patience = index, addresses, patience
 
-    def is_ours(self, principal: str) -> bool:
-        return owner_of(principal, len(self._addresses)) == self._index
-
-    async def give(self, principal: str, connection: int, first: bytes) -> bool:
-        """Passes the file descriptor on; whether its worker has it now. False where that does not come back."""
-        address = self._addresses[owner_of(principal, len(self._addresses))]
+    async def give(self, worker: str, connection: int, first: bytes) -> bool:
+        """Passes the file descriptor on to the worker of that number; whether it has it now. False where that one does
+        not come back."""
         with anyio.move_on_after(self._patience):
-            async with await _connect(address) as stream:
+            async with await _connect(self._addresses[int(worker)]) as stream:
                 await stream.send_fds(len(first).to_bytes(_LENGTH, "big"), [connection])
                 await stream.send(first)
                 return True
         return False
+
+    async def dial(self, worker: str) -> socket.socket:
+        """A new connection to that worker. Raises `OSError` where it does not come back."""
+        with ExitStack() as on_failure:
+            ours, theirs = map(on_failure.enter_context, socket.socketpair())
+            if not await self.give(worker, theirs.fileno(), b""):
+                raise OSError("that worker is not up")
+            theirs.close()
+            on_failure.pop_all()
+        return ours
 
     async def run(self, take: Take) -> None:
         """Takes the connections that other workers pass on, until it is cancelled."""

@@ -185,8 +185,9 @@ TABLE: Final[Mapping[str, Asked]] = {
         "machines."
     ),
     "sluice_forwarded": _counter(
-        "Requests that were passed on to the replica of their session, by result: answered, gone (it has ended), "
-        "unreachable or broken. A balancer that keeps clients where they are leaves few.",
+        "Requests that were passed on to the replica of their session, or the worker of their client, by result: "
+        "answered, gone (it has ended), unreachable or broken. A balancer that keeps clients where they are leaves "
+        "few.",
         "result",
     ),
     "sluice_task_crashes": _counter(

@@ -1,9 +1,15 @@
 """What part of everything this process has: all of it, or that of one of several workers. Values only."""
 
+import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
-from sluicegate.listen.worker_handoff import owner_of
+
+@lru_cache(maxsize=4096)
+def owner_of(principal: str, workers: int) -> int:
+    """The number, from 0, of the worker that a principal belongs to: the same in every process and after each start."""
+    return zlib.crc32(principal.encode("utf-8", "surrogatepass")) % workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +22,10 @@ class WorkerPartition:
     """Servers that an operator had disabled when this process was started."""
 
     def has(self, principal: str) -> bool:
-        return self.count == 1 or owner_of(principal, self.count) == self.index
+        return self.owner(principal) == self.index
+
+    def owner(self, principal: str) -> int:
+        return owner_of(principal, self.count)
 
     def of(self, amount: int) -> int:
         """Our part of what there is so many of: those of all together are the amount."""

@@ -28,13 +28,12 @@ from sluicegate.app import policy_loading, replicas, settings, state
 from sluicegate.app.admin_app import with_console
 from sluicegate.app.reload import InForce, Reload
 from sluicegate.app.serve import Announce, admin_port, greeting, policy_line, stopping, url
-from sluicegate.app.workers.partition import WorkerPartition
+from sluicegate.app.workers.partition import WorkerPartition, owner_of
 from sluicegate.app.workers.sockets import WorkerSockets, new_worker_sockets
 from sluicegate.app.workers.worker import ASKED, UP, Order, Task, packed
 from sluicegate.config import Config
 from sluicegate.downstream.transport import stray_processes
 from sluicegate.listen.server import bind
-from sluicegate.listen.worker_handoff import owner_of
 from sluicegate.policy.files import LoadedPolicy
 from sluicegate.runtime import process_limits
 from sluicegate.store.keys import new_operator_token

@@ -50,6 +50,8 @@ class Route:
 
     permit: Callable[[str, Sequence[str]], Sequence[str]] = lambda host, addresses: addresses
     proxy: str | None = None
+    dial: Callable[[str], Awaitable[socket.socket]] | None = None
+    """Opens a Unix socket for a host's name. Raises `OSError`."""
 
     def check(self, host: str) -> str:
         """The proxy judges names; an address is judged here."""
@@ -146,7 +148,9 @@ class HttpClient:
         async def attempt(address: str) -> HttpClientConnection:
             return (await loop.create_connection(new, address, port, ssl=context, server_hostname=name))[1]
 
-        if self._route.proxy is not None:
+        if self._route.dial is not None:
+            wire = (await loop.create_unix_connection(new, sock=await self._route.dial(host)))[1]
+        elif self._route.proxy is not None:
             opened = await _tunnel(self._route.proxy, self._route.check(host), port)
             wire = (await loop.create_connection(new, sock=opened, ssl=context, server_hostname=name))[1]
         else:

@@ -1,0 +1,79 @@
+"""Who serves a request, where several processes are one Sluice: the one decision, for workers and for replicas.
+
+Workers share a machine, and each has clients: all that is a client's own, its rates included, is in one of them.
+Replicas each have what they gave out, by the mark that an id begins with; what has no mark is anybody's. A worker's ids
+have none: a client that could choose its worker could choose a fresh rate. Knows ids and heads; carries nothing.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from sluicegate.listen.http_exchange import HttpExchange
+from sluicegate.listen.http_request import HOP, Headers
+from sluicegate.listen.http_sse import session_id
+from sluicegate.listen.streamable_http import version
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import MODERN
+
+_MODERN: Final = MODERN.encode()
+_GOES_ON: Final = ("requestState", "taskId", "cursor")
+
+
+Owner = tuple[str, str]
+"""Another process: the replica's mark or the worker's number, and where it takes requests."""
+
+
+class Owners(Protocol):
+    def of(self, exchange: HttpExchange, principal: str) -> Owner | None:
+        """Who has what the head is about; None where it is this process, anybody, or one that has ended."""
+
+    def holder(self, exchange: HttpExchange, params: Json) -> Owner | None:
+        """Who gave out what these parameters go on with, likewise."""
+
+    def hop(self, exchange: HttpExchange) -> Headers:
+        """What a request that is passed on says besides."""
+
+
+class OwnersByClient:
+    """`Owners` of the worker `index`. `number_of` gives the one that a principal belongs to."""
+
+    def __init__(self, index: int, count: int, number_of: Callable[[str], int]) -> None:
+        self._every = [None if at == index else (str(at), f"http://{at}/") for at in range(count)]
+        self._number_of = number_of
+
+    def of(self, exchange: HttpExchange, principal: str) -> Owner | None:
+        return self._every[self._number_of(principal)]
+
+    def holder(self, exchange: HttpExchange, params: Json) -> Owner | None:
+        return None
+
+    def hop(self, exchange: HttpExchange) -> Headers:
+        ends = exchange.peer.server, exchange.peer.client
+        return [(HOP, " ".join(f"{end[0]} {end[1]}" for end in ends if end).encode())]
+
+
+class OwnersByMark:
+    """`Owners` of a replica. `living` gives another one that lives and gave out an id."""
+
+    def __init__(self, living: Callable[[str], Owner | None]) -> None:
+        self._living = living
+
+    def of(self, exchange: HttpExchange, principal: str) -> Owner | None:
+        if version(exchange) == _MODERN or self._is_passed_on(exchange):
+            return None
+        id, query = exchange.head.get(b"mcp-session-id"), exchange.head.query
+        return self._living(session_id(query) if id is None else id.decode("latin-1")) if id or query else None
+
+    def holder(self, exchange: HttpExchange, params: Json) -> Owner | None:
+        if self._is_passed_on(exchange):
+            return None
+        ids = (params.get(key) for key in _GOES_ON)
+        return next((owner for id in ids if isinstance(id, str) and (owner := self._living(id)) is not None), None)
+
+    def hop(self, exchange: HttpExchange) -> Headers:
+        return [(b"x-forwarded-for", exchange.client.encode("ascii", "replace")), (HOP, b"1")]
+
+    @staticmethod
+    def _is_passed_on(exchange: HttpExchange) -> bool:
+        """Also by somebody's URL that leads here, and not to the port for replicas."""
+        return exchange.peer.connection.is_from_peer or HOP in exchange.head
