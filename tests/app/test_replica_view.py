@@ -84,18 +84,18 @@ def test_others_live_on_for_as_long_as_they_need_to_renew_after_the_store_was_si
     here.take(rows(here, other))
     now += replicas.BEAT
     here.take(rows(here))
-    assert here.count == 1 and told[-1] == [], "it was heard all the time, and that one not"
+    assert here.shares.partition.count == 1 and told[-1] == [], "it was heard all the time, and that one not"
     here.take(rows(here, other))
     now += 3 * replicas.LASTS
     here.take(rows(here))
-    assert here.count == 2 and here.owner(f"{other.mark}x") and told[-1] == [other.mark]
+    assert here.shares.partition.count == 2 and here.owner(f"{other.mark}x") and told[-1] == [other.mark]
     assert here.shares.is_agreed
     now += replicas.LASTS / 2
     here.take(rows(here, there))
-    assert here.count == 2 and not here.owner(f"{other.mark}x"), "another one has its name by now"
+    assert here.shares.partition.count == 2 and not here.owner(f"{other.mark}x"), "another one has its name by now"
     now += replicas.LASTS / 2
     here.take(rows(here))
-    assert here.count == 1
+    assert here.shares.partition.count == 1
 
 
 def test_what_others_have_to_read_is_sealed_with_the_newest_key_that_all_of_them_have() -> None:

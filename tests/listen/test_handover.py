@@ -13,7 +13,7 @@ import pytest
 from listen_harness import ACCEPT, INFO, META, Scripted, key
 from waiting import until
 
-from sluicegate.app.workers.partition import owner_of
+from sluicegate.app.partition import owner_of
 from sluicegate.http.client.pool import HttpClient, Route
 from sluicegate.http.hosts import ServedNames
 from sluicegate.listen.auth import Identity, IdentitySettings

@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from sluicegate.app.workers.partition import WorkerPartition
+from sluicegate.app.partition import Partition
 from sluicegate.metrics import Metrics
 from sluicegate.metrics.merged import STATES, Merged
 from sluicegate.metrics.scraped import TABLE
@@ -63,6 +63,6 @@ def test_every_state_that_is_named_is_a_gauge_of_ours_or_of_the_process() -> Non
 def test_shares_of_all_are_the_whole() -> None:
     for count in range(1, 9):
         for amount in range(1, 40):
-            shares = [WorkerPartition(index, count).of(amount) for index in range(count)]
+            shares = [Partition(index, count).of(amount) for index in range(count)]
             assert sum(shares) == amount and max(shares) - min(shares) <= 1
-    assert [WorkerPartition(index, 2).has("key:a") for index in range(2)].count(True) == 1
+    assert [Partition(index, 2).has("key:a") for index in range(2)].count(True) == 1

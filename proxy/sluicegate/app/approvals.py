@@ -13,9 +13,9 @@ from pathlib import Path
 
 from sluicegate.app import settings, state
 from sluicegate.app.late import Late
+from sluicegate.app.partition import WHOLE, Partition
 from sluicegate.app.services import PolicyService
 from sluicegate.app.settings import is_gone
-from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.approval.eligibility import objection
 from sluicegate.approval.queue import ApprovalDeps, ApprovalQueue
 from sluicegate.approval.record import Approval, CallBinding
@@ -40,7 +40,7 @@ PageLink = Callable[[Approval], str]
 
 
 def open_queue(
-    config: Config, judges: PolicyService, store: Store, audit: AuditLog | None, partition: WorkerPartition = WHOLE,
+    config: Config, judges: PolicyService, store: Store, audit: AuditLog | None, partition: Partition = WHOLE,
     clock: Callable[[], float] = time.time, watch: Watch | None = None,
 ) -> ApprovalQueue:  # fmt: skip
     """The queue over this store. It goes by the config in force from now on."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from hashlib import sha256
 from typing import Any, Protocol
 
+from sluicegate.app.partition import WHOLE, Partition
 from sluicegate.protocol.jsonrpc import Json
 
 
@@ -28,7 +29,7 @@ class ConcurrencyShares:
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
-        self._count, self._place = 1, 0
+        self.partition = WHOLE
         self._view = ""
         self.is_agreed = False
         self._late: frozenset[str] = frozenset()
@@ -46,7 +47,7 @@ class ConcurrencyShares:
     def see(self, others: Mapping[str, Mapping[str, Any]]) -> None:
         """`others`: the row of each other one that lives, by its mark."""
         marks = sorted({*others, self._mark})
-        self._count, self._place = len(marks), marks.index(self._mark)
+        self.partition = Partition(marks.index(self._mark), len(marks))
         self._view = sha256("\n".join(marks).encode()).hexdigest()[:16]
         # One of the version before shares nothing, and would never agree.
         self.is_agreed = all(row["view"] == self._view for row in others.values() if "view" in row)
@@ -58,7 +59,7 @@ class ConcurrencyShares:
 
     def of(self, key: str, concurrency: int) -> int:
         """The share of a server: as of now where it is settled, else what it was, or less."""
-        share = concurrency // self._count + (self._place < concurrency % self._count)
+        share = self.partition.of(concurrency)
         if not self.is_agreed or key in self._late:
             share = min(share, self._shares.get(key, 0))
         self._shares[key] = share

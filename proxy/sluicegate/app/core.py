@@ -17,10 +17,10 @@ from sluicegate import telemetry
 from sluicegate.app import approvals, metric_sources, settings
 from sluicegate.app.approvals import PageLink, open_queue
 from sluicegate.app.late import Late
+from sluicegate.app.partition import WHOLE, Partition
 from sluicegate.app.pipeline import NO_HOOKS, pipeline
 from sluicegate.app.servers import ME, Backends, open_backends
 from sluicegate.app.services import Services, open_services
-from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.webhook import Receiver, Webhooks
 from sluicegate.catalog_cache import completeness
@@ -134,7 +134,7 @@ class Core:
 
 @asynccontextmanager
 async def core(
-    config: Config, transport: str = "http", file: Path | None = None, partition: WorkerPartition = WHOLE,
+    config: Config, transport: str = "http", file: Path | None = None, partition: Partition = WHOLE,
     told: LoadedPolicy | None = None,
 ) -> AsyncIterator[Core]:  # fmt: skip
     """Servers are dialled, everything is wired; closed in the opposite order. What `file` says later on is taken into

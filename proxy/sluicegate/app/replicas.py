@@ -80,8 +80,6 @@ class Replicas:
         self._writers: set[str] = set()
         self.watch = Watch(_PATIENCE)
         self.shares = ConcurrencyShares(self.mark)
-        self.count, self.place = 1, 0
-        """How many live, and where this one stands among them, from 0."""
 
     def learned(self, revoked: int, blocks: str, policy: str, since: float) -> None:
         """All keys that were revoked before that moment of the monotonic clock are refused here from now on, and the
@@ -103,7 +101,6 @@ class Replicas:
         self._policies = {self._policy, *(str(row.get("policy", "")) for row in found.values())} - {""}
         if len(self._policies) < 2:
             self._agreed = time.monotonic()
-        self.count, self.place = len(found) + 1, sum(mark < self.mark for mark in found)
         self.foreign = [name for name, ring in self._rings.items() if not ring.agree(_keys(name, found.values()))]
         for name, ring in self._rings.items():  # one that cannot reach the store serves on, and comes back as it was
             ring.agree(_keys(name, [*found.values(), *self._seen]))

@@ -25,9 +25,10 @@ from sluicegate.app.core import ME, Core, core
 from sluicegate.app.issuer_pages import IssuerPages, provider_of
 from sluicegate.app.login_pages import LoginPages
 from sluicegate.app.login_sign_in import SignIn
+from sluicegate.app.partition import WHOLE, Partition
 from sluicegate.app.reload import InForce, ToldReload, joining
 from sluicegate.app.services import Services
-from sluicegate.app.workers.partition import WHOLE, WorkerPartition
+from sluicegate.app.workers.sockets import WorkerSockets
 from sluicegate.config import Address, Config
 from sluicegate.config.fleet import PeerTls
 from sluicegate.downstream.accounts import AnyDownstream
@@ -90,14 +91,12 @@ class RunningServer:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlacement:
-    """Where a worker is: `sockets` are those that all of them serve; at `taking`, addresses of Unix sockets, each takes
-    the connections that are its own; at `asked` we are by whoever serves the admin port, whose URL is `admin`, and
-    the operator's token there `token`. `in_force` is what the others have."""
+    """Where a worker is: `sockets` are those that all of them serve, and in `folder` each has its own. `admin` is the
+    URL of the admin port, and `token` the operator's token there. `in_force` is what the others have."""
 
-    partition: WorkerPartition
+    partition: Partition
     sockets: Sequence[socket.socket]
-    taking: Sequence[str]
-    asked: str
+    folder: WorkerSockets
     admin: str
     token: str = field(repr=False)
     in_force: InForce = field(repr=False)
@@ -186,7 +185,7 @@ async def running(
             await group.start(backstage.run)
         else:
             behind = asgi(front(application, inner.behind.pins.refresh, note_in(inner.services.audit)))
-            await stack.enter_async_context(on_unix_socket(behind, placement.asked))
+            await stack.enter_async_context(on_unix_socket(behind, placement.folder.asked(partition.index)))
         if peers is not None and peers.handoff is not None:
             group.start_soon(telemetry.supervise, "connections of others", partial(peers.handoff.run, port.adopt))
         # Left, not cancelled: this group ends when the last open call has, or the drain time is over.
@@ -270,7 +269,7 @@ async def _peers(
     owners: Owners
     if placement is not None:
         partition = placement.partition
-        handoff = WorkerHandoff(partition.index, placement.taking)
+        handoff = WorkerHandoff(partition.index, [placement.folder.taking(at) for at in range(partition.count)])
         owners = OwnersByClient(partition.index, partition.count, partition.owner)
         client = HttpClient(connect_timeout=2 * PATIENCE, route=Route(dial=handoff.dial))
     elif replicas is not None and peer is not None:

@@ -19,10 +19,10 @@ from sluicegate import __version__, telemetry
 from sluicegate.app import audit_heads, blocks, metric_sources, policy_loading, replicas, settings, state
 from sluicegate.app.late import Late
 from sluicegate.app.logins import DEFAULT, GATEWAY, SERVICE, LoginIndex, whose
+from sluicegate.app.partition import WHOLE, Partition
 from sluicegate.app.reload import Prepared, Reload, ToldReload, unprepared
 from sluicegate.app.replicas import Replicas
 from sluicegate.app.settings import client_of, without_revoked
-from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.audit.log import AuditLog
 from sluicegate.catalog_cache.definition_pins import PinEvent
 from sluicegate.config import Config, HttpServer, StdioServer
@@ -429,7 +429,7 @@ class Services:
     egress: Egress
     identities: Identities
     spans: SpanGuards | None
-    partition: WorkerPartition
+    partition: Partition
     own_pages: OwnUrls
     logins: LoginIndex
     replicas: Replicas | None
@@ -478,7 +478,7 @@ def _may_log_in(judges: PolicyService, server: str, for_whom: str, by: Client) -
 
 @asynccontextmanager
 async def open_services(
-    config: Config, file: Path | None, transport: str, partition: WorkerPartition = WHOLE,
+    config: Config, file: Path | None, transport: str, partition: Partition = WHOLE,
     told: LoadedPolicy | None = None,
 ) -> AsyncIterator[Services]:  # fmt: skip
     """Raises `PolicyError` where the policy cannot be used. `told` as for `open_policy_service`."""

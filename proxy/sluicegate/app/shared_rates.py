@@ -36,7 +36,7 @@ def shared(rates: Mapping[str, Rate], replicas: Replicas) -> dict[str, Windows]:
 
 def _recount(replicas: Replicas, leased: Collection[LeasedWindows], others: object = None) -> None:
     for one in leased:
-        one.live(replicas.count, replicas.place)
+        one.live(replicas.shares.partition.count, replicas.shares.partition.index)
 
 
 async def settle(ledger: Ledger, holder: str, rates: Mapping[str, Windows]) -> None:

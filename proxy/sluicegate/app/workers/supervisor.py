@@ -26,9 +26,9 @@ from sluicegate.admin.gateway import Gateway
 from sluicegate.admin.peers import Peer, note_at_peers
 from sluicegate.app import policy_loading, replicas, settings, state
 from sluicegate.app.admin_app import with_console
+from sluicegate.app.partition import Partition, owner_of
 from sluicegate.app.reload import InForce, Reload
 from sluicegate.app.serve import Announce, admin_port, greeting, policy_line, stopping, url
-from sluicegate.app.workers.partition import WorkerPartition, owner_of
 from sluicegate.app.workers.sockets import WorkerSockets, new_worker_sockets
 from sluicegate.app.workers.worker import ASKED, UP, Order, Task, packed
 from sluicegate.config import Config
@@ -90,7 +90,7 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
 class _Worker:
     """One place among the workers, whoever has it."""
 
-    def __init__(self, partition: WorkerPartition) -> None:
+    def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.writer: asyncio.StreamWriter | None = None
         self.mark: int | None = None  # of the process that is up
@@ -120,7 +120,7 @@ class Crew:
         self._token = token
         self._loaded = loaded
         self.reload = Reload(config, loaded.policy.revision, file, "http", self._apply, on_read=self._share)
-        self._workers = [_Worker(WorkerPartition(index, count)) for index in range(count)]
+        self._workers = [_Worker(Partition(index, count)) for index in range(count)]
         self._marks = 0
         self._kept_down_by: dict[int, tuple[str, ...]] = {}  # what the files say and cannot be used, by worker
         self._switched_off: set[str] = set()

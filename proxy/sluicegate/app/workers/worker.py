@@ -19,9 +19,9 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from sluicegate import telemetry
+from sluicegate.app.partition import Partition
 from sluicegate.app.reload import InForce, ToldReload
 from sluicegate.app.serve import Announce, RunningServer, WorkerPlacement, announce_servers, running
-from sluicegate.app.workers.partition import WorkerPartition
 from sluicegate.app.workers.sockets import WorkerSockets
 from sluicegate.config import Config
 
@@ -45,7 +45,7 @@ class Task:
     config: Config
     in_force: InForce = field(repr=False)
     file: Path
-    partition: WorkerPartition
+    partition: Partition
     folder: Path
     sockets: tuple[int, ...]
     admin: str
@@ -85,9 +85,7 @@ async def serve_worker(task: Task, orders: socket.socket, announce: Announce) ->
     sockets = [socket.socket(fileno=one) for one in task.sockets]
     for one in (orders, *sockets):
         one.set_inheritable(False)  # not for servers that are started
-    taking = [folder.taking(index) for index in range(partition.count)]
-    placement = WorkerPlacement(partition, sockets, taking, folder.asked(partition.index), task.admin, task.token,
-                                task.in_force)  # fmt: skip
+    placement = WorkerPlacement(partition, sockets, folder, task.admin, task.token, task.in_force)
     into, out = anyio.create_memory_object_stream[Order](100)
     async with anyio.create_task_group() as group:
         group.start_soon(_hear_signals, into)

@@ -1,4 +1,4 @@
-"""What part of everything this process has: all of it, or that of one of several workers. Values only."""
+"""What part of everything this process has: all of it, or that of one of several workers or replicas. Values only."""
 
 import zlib
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ def owner_of(principal: str, workers: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerPartition:
-    """The principals that worker `index`, from 0, of `count` serves."""
+class Partition:
+    """The part of the worker or replica `index`, from 0, of `count`. Workers have principals, too."""
 
     index: int = 0
     count: int = 1
@@ -32,4 +32,4 @@ class WorkerPartition:
         return amount // self.count + (self.index < amount % self.count)
 
 
-WHOLE: Final = WorkerPartition()
+WHOLE: Final = Partition()
