@@ -100,14 +100,6 @@ async def test_a_call_is_made_by_its_owner_wherever_it_comes_in(tmp_path: Path) 
             assert [call.client.principal for call in handler.calls] == [f"key:{here.names[whose]}"] * 4
 
 
-async def test_connections_do_not_pile_up_at_whoever_passed_them_on(tmp_path: Path) -> None:
-    async with place(tmp_path) as here, httpx.AsyncClient(timeout=30) as client:
-        for _ in range(3):
-            assert (await here.echo(client, 0, 1)).status_code == 200
-        await until(lambda: not here.servers[0].connections)
-        assert here.servers[1].connections == 1
-
-
 async def test_a_connection_that_has_an_owner_stays_and_what_others_ask_on_it_is_passed_on(tmp_path: Path) -> None:
     async with place(tmp_path) as here, httpx.AsyncClient(timeout=30) as client:
         for whose in (0, 1, 1, 0, 1):

@@ -30,7 +30,7 @@ from sluicegate.app.reload import InForce, ToldReload, joining
 from sluicegate.app.services import Services
 from sluicegate.app.workers.sockets import WorkerSockets
 from sluicegate.config import Address, Config
-from sluicegate.config.fleet import PeerTls
+from sluicegate.config.fleet import FleetPeer, PeerTls
 from sluicegate.downstream.accounts import AnyDownstream
 from sluicegate.http.client.pool import HttpClient, Route
 from sluicegate.http.fetch import Fetcher
@@ -145,8 +145,8 @@ async def running(
         identities = inner.services.identities
         refused = inner.services.audit.identity_failure if inner.services.audit is not None else None
         pages = tuple(_pages(config, inner))
-        peers = await stack.enter_async_context(_peers(config, inner.services, placement))
-        has_peer_port = peers is not None and placement is None
+        peer = config.fleet.peer if config.fleet is not None else None
+        peers = await stack.enter_async_context(_peers(peer, inner.services, placement))
         mark = "" if inner.services.replicas is None else inner.services.replicas.mark
         listener = Listener(inner.handler, ME, identities.clients, settings.listening(config, mark), inner.end_session,
                             refused, on_abandoned=inner.abandon, on_sweep=inner.keep, until_free=inner.until_free,
@@ -157,13 +157,16 @@ async def running(
         files = process_limits.raise_open_files()
         wire = listening.ConnectionLimits(
             headers=config.limits.headers, is_shared=placement is not None,
-            connections=files * (2 if has_peer_port else 3) // 4,
+            connections=files * (3 if peer is None else 2) // 4,
         )  # fmt: skip
         bound = () if placement is None else placement.sockets
         port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain, bound=bound,
                     tls=_own_tls(config))  # fmt: skip
         application = admin_application(config, inner, identities.operators, token, lambda: port.is_retiring)
-        ports = (port, peer_port(config, listener, replace(wire, connections=files // 4))) if has_peer_port else (port,)
+        ports: tuple[Port, ...] = (port,)
+        if peer is not None:
+            wire = replace(wire, connections=files // 4, is_for_peers=True)
+            ports += (Port(listener, peer.listen.host, peer.listen.port, wire, config.drain, tls=_tls(peer.tls)),)
         for one in ports:
             one.bind()
         if placement is None:
@@ -262,10 +265,10 @@ def _source(config: Config) -> str:
 
 @asynccontextmanager
 async def _peers(
-    config: Config, services: Services, placement: WorkerPlacement | None
+    peer: FleetPeer | None, services: Services, placement: WorkerPlacement | None
 ) -> AsyncIterator[PeerForwarding | None]:
     """The way to other workers or replicas; None without any. Raises `OSError` where a file of `tls` cannot be used."""
-    peer, replicas, handoff = config.fleet.peer if config.fleet is not None else None, services.replicas, None
+    replicas, handoff = services.replicas, None
     owners: Owners
     if placement is not None:
         partition = placement.partition
@@ -287,14 +290,6 @@ async def _peers(
         yield peers
     finally:
         await client.aclose()
-
-
-def peer_port(config: Config, listener: Listener, wire: listening.ConnectionLimits) -> Port:
-    """Where other replicas pass on the requests of our sessions."""
-    assert config.fleet is not None and config.fleet.peer is not None
-    peer = config.fleet.peer
-    wire = replace(wire, is_for_peers=True)
-    return Port(listener, peer.listen.host, peer.listen.port, wire, config.drain, tls=_tls(peer.tls))
 
 
 def _own_tls(config: Config) -> Tls | None:
