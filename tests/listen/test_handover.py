@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 import httpx
 import pytest
+from anyio.lowlevel import checkpoint
 from listen_harness import ACCEPT, INFO, META, Scripted, key
 from waiting import until
 
@@ -17,6 +18,7 @@ from sluicegate.app.partition import owner_of
 from sluicegate.http.client.pool import HttpClient, Route
 from sluicegate.http.hosts import ServedNames
 from sluicegate.listen.auth import Identity, IdentitySettings
+from sluicegate.listen.http1 import Http1
 from sluicegate.listen.listener import Listener
 from sluicegate.listen.owners import OwnersByClient
 from sluicegate.listen.peer_forwarding import PeerForwarding
@@ -65,12 +67,23 @@ class Place:
     def head(self, whose: int, **more: str) -> dict[str, str]:
         return {"Accept": ACCEPT, "Authorization": f"Bearer key-of-{self.names[whose]}", **more}
 
+    def request(self, at: int, whose: int) -> bytes:
+        """The bytes of what `echo` sends."""
+        head, body = self._echo(at, whose)
+        lines = {"Host": "localhost", "Content-Type": "application/json", **head, "Content-Length": str(len(body))}
+        text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        return f"POST /mcp HTTP/1.1\r\n{text}\r\n{body}".encode()
+
     async def echo(self, client: httpx.AsyncClient, at: int, whose: int, **more: str) -> httpx.Response:
+        head, body = self._echo(at, whose)
+        headers = {**head, "Content-Type": "application/json", **more}
+        return await client.post(self.url(at), content=body, headers=headers)
+
+    def _echo(self, at: int, whose: int) -> tuple[dict[str, str], str]:
         params = {"name": "echo", "arguments": {"at": at}, "_meta": META}
         head = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "echo",
-                **self.head(whose, **more)}  # fmt: skip
-        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        return await client.post(self.url(at), json=body, headers=head)
+                **self.head(whose)}  # fmt: skip
+        return head, json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
 
 
 @asynccontextmanager
@@ -117,6 +130,40 @@ async def test_a_connection_of_nobody_yet_is_still_handed_over(tmp_path: Path) -
         assert (await here.echo(client, 0, 1)).status_code == 200
         assert not here.peers[0].results
         await until(lambda: (here.servers[0].connections, here.servers[1].connections) == (0, 1))
+
+
+@pytest.mark.parametrize("size", [1_000, 70_000, 200_000])
+async def test_no_worker_takes_a_body_for_a_request(tmp_path: Path, size: int) -> None:
+    """The first request is refused before its body is there. A proxy may send another client's request after it."""
+    smuggled = b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with place(tmp_path) as here, await anyio.connect_tcp("127.0.0.1", here.servers[0].port) as proxy:
+
+        async def send(data: bytes) -> None:
+            await proxy.send(data)
+            for _ in range(20):  # so that it is read by itself
+                await checkpoint()
+
+        head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+        await send(head % (size + len(smuggled)))
+        assert (await proxy.receive()).startswith(b"HTTP/1.1 401 ")
+        await send(b" " * (size - 500))
+        await send(b" " * 500)
+        for sent in (smuggled + here.request(0, 1), here.request(0, 1)):
+            await send(sent)
+            assert (await proxy.receive()).startswith(b"HTTP/1.1 200 ")
+        assert here.peers[0].results == {"answered": 2} and len(here.handlers[1].calls) == 2
+
+
+async def test_a_large_body_is_kept_once_by_its_own_worker(tmp_path: Path) -> None:
+    async with place(tmp_path) as here, await anyio.connect_tcp("127.0.0.1", here.servers[0].port) as client:
+        head, end, body = here.request(0, 0).partition(b"\r\n\r\n")
+        await client.send(head.replace(b"Content-Length: %d" % len(body), b"Content-Length: 1000000") + end)
+        await until(lambda: here.servers[0].connections == 1)
+        (wire,) = here.servers[0]._server.server_state.connections
+        assert isinstance(wire, Http1)
+        await until(lambda: wire.unclaimed is None)
+        await client.send(b" " * (1_000_000 - len(body)) + body)
+        assert (await client.receive()).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_requests_that_came_together_are_passed_on_where_the_first_was_refused(tmp_path: Path) -> None:

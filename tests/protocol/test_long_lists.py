@@ -72,7 +72,9 @@ def test_of_two_lists_of_one_name_the_last_counts() -> None:
 def test_what_is_no_json_is_no_json_in_pieces() -> None:
     data = json.dumps(answer()).encode()
     at = data.index(b'{"name": "t1000"')
-    for bad in (data[:at] + b"x" + data[at:], data[:at] + b"," + data[at:], data[: at - 2] + data[at:], data[:-1]):
+    before, after = data[: at - 2], data[at:]  # without the comma
+    bad_ones = [before + more + after for more in (b"", b",,", b",x", b"],[", b"]],[[", b"]]],[[[")]
+    for bad in (*bad_ones, data[:-1]):
         with pytest.raises(Malformed):
             read(bad)
 

@@ -53,8 +53,8 @@ def _elements(
             break
         part = data[start:end]
         try:
-            elements = decode_fast(b"[[[" + part + b"]]]", True)[0][0]  # as deep as in the message
-        except (Malformed, IndexError, TypeError):  # within an element, or a text
+            ((elements,),) = decode_fast(b"[[[" + part + b"]]]", True)  # as deep as in the message
+        except (Malformed, TypeError, ValueError):  # within an element, or a text
             wasted, target = wasted + len(part), after
         else:
             if clean:
