@@ -5,6 +5,7 @@ from collections.abc import Generator
 
 import pytest
 
+from sluicegate.runtime import loop_budget
 from sluicegate.runtime.loop_budget import (
     BURST,
     BYTE,
@@ -321,3 +322,19 @@ async def test_behind_a_piece_others_have_the_loop_for_twice_its_time_while_they
     await budget(clock).in_pieces(pieces())
     busy.cancel()
     assert between[1:] == pytest.approx([turns] * 2, abs=1)
+
+
+async def test_threads_have_the_interpreter_behind_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop's own polls give it back too soon: who writes the audit log would wait until all pieces are done."""
+    done, let_go = list[int](), list[tuple[int, float]]()
+
+    def pieces() -> Generator[None, None, int]:
+        for number in range(3):
+            done.append(number)
+            yield
+        return len(done)
+
+    monkeypatch.setattr(loop_budget.time, "sleep", lambda seconds: let_go.append((len(done), seconds)))
+    assert await LoopBudget().in_pieces(pieces()) == 3
+    assert [count for count, _ in let_go] == [1, 2, 3]
+    assert all(0 < seconds < 0.001 for _, seconds in let_go), "nothing at all would not let a thread wake"

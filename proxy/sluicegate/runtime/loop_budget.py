@@ -37,6 +37,10 @@ PIECE: Final = 8 * 1024
 _OTHERS: Final = 2
 _EMPTY: Final = 50e-6
 """Seconds. A turn of the loop that is shorter had nothing to do for anybody."""
+_LET_GO: Final = 50e-6
+"""Seconds without the interpreter's lock behind a piece. In short turns the loop releases the lock and has it back
+before a thread wakes, and a thread asks for it only where nobody released it for 5 ms (CPython, ceval_gil.h,
+`take_gil`). So the thread of the audit log waited for 90 ms, and all calls with it."""
 _WHOLE: Final = 3
 """A request that is refused takes so many times what its refusal does: its head, its answer, its record."""
 _IDLE: Final = 0.1
@@ -142,10 +146,12 @@ class LoopBudget:
             await self._give_way(since)
 
     async def _give_way(self, since: float) -> None:
-        """After a piece others have the loop `_OTHERS` times as long, while they need it: a call takes ten turns of the
-        loop or more, and would have a piece in each. What is over a `STEP` was mostly spent waiting for a processor."""
+        """After a piece threads have their turn, and others the loop for `_OTHERS` times as long, while they need it: a
+        call takes ten turns of the loop or more, and would have a piece in each. What is over a `STEP` was mostly spent
+        waiting for a processor."""
         now = self._clock()
         until = now + _OTHERS * min(now - since, STEP)
+        time.sleep(_LET_GO)  # noqa: ASYNC251 - of the loop, too: it is shorter than any step
         while True:
             await asyncio.sleep(0)
             before, now = now, self._clock()
