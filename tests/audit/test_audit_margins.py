@@ -16,6 +16,7 @@ from audit_kit import SEED, check_one, one_call, open_audit, records, settings, 
 
 from sluicegate.audit import chain, export, record_templates, sinks
 from sluicegate.audit import log as audit_log
+from sluicegate.audit import queue as queue_module
 from sluicegate.audit.chain import START, ChainHead, link, link_all
 from sluicegate.audit.checkpoint import Checkpoint, Signer
 from sluicegate.audit.log import AuditLog, IdentityFailures
@@ -121,6 +122,26 @@ async def test_who_asks_alone_is_rung_for_at_once_and_who_asks_beside_others_wit
     assert await alone and await beside[0] and not queue._is_gathering
     queue.ask(b"4")
     assert queue._is_gathering, "two came together last"
+
+
+async def test_a_thread_that_settles_nothing_is_let_at_the_interpreter_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    let_go = list[int]()
+    monkeypatch.setattr(queue_module, "let_go", lambda: let_go.append(len(let_go)))
+    queue = RecordQueue(10)
+    queue.open()
+    done = queue.ask(b"1")
+    await until(lambda: len(let_go) >= 3)
+    queue.settle([done], True)
+    assert await done
+    await until(lambda: not queue._is_watched)
+    let_go.clear()
+    done = queue.ask(b"2")
+    queue.settle([done], True)
+    assert await done
+    await until(lambda: not queue._is_watched)
+    assert not let_go, "what is settled in time needs no help"
 
 
 async def test_the_end_of_an_opening_is_told_once_well_or_badly() -> None:

@@ -13,9 +13,14 @@ from collections import deque
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
+from sluicegate.runtime.loop_budget import let_go
+
 LINGER: Final = 0.05  # seconds a record may wait that nobody waits for
 GATHER: Final = 0.005  # seconds that one may wait for others, however many come
 MAX_BATCH: Final = 2_000
+_PATIENCE: Final = 0.001
+"""Seconds in which somebody is told something; else the thread may wait for the interpreter's lock."""
+_LONGEST: Final = 0.004
 
 Done = asyncio.Future[bool]
 
@@ -43,6 +48,7 @@ class RecordQueue:
         self._until = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_watched = False
 
     def __len__(self) -> int:
         return len(self._items)
@@ -73,6 +79,9 @@ class RecordQueue:
         done = loop.create_future()
         self._items.append(QueuedRecord(body, opens, "", done, signs))
         self._asked += 1
+        if not self._is_watched:
+            self._is_watched = True
+            loop.call_later(_PATIENCE, self._watch, _PATIENCE, self._settled)
         if self._together <= 1 and self._settled == self._asked - 1:
             self.ring()
         elif not self._is_gathering:
@@ -80,6 +89,18 @@ class RecordQueue:
             self._until = loop.time() + GATHER
             loop.call_soon(self._gather, -1)
         return done
+
+    def _watch(self, patience: float, settled: int) -> None:
+        """Lets the thread have the interpreter where it has settled nothing meanwhile: beside much work in short turns
+        of the loop it would not get it. Where the disk is slow that is in vain, and so rarer."""
+        assert self._loop is not None
+        self._is_watched = self._settled < self._asked
+        if self._is_watched:
+            is_stuck = self._settled == settled
+            if is_stuck:
+                let_go()
+            patience = min(2 * patience, _LONGEST) if is_stuck else _PATIENCE
+            self._loop.call_later(patience, self._watch, patience, self._settled)
 
     def _gather(self, before: int) -> None:
         """Once in each turn of the loop: a turn without news is followed by the sync. The first turn cannot tell, for

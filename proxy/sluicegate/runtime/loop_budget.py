@@ -38,9 +38,6 @@ _OTHERS: Final = 2
 _EMPTY: Final = 50e-6
 """Seconds. A turn of the loop that is shorter had nothing to do for anybody."""
 _LET_GO: Final = 50e-6
-"""Seconds without the interpreter's lock behind a piece. In short turns the loop releases the lock and has it back
-before a thread wakes, and a thread asks for it only where nobody released it for 5 ms (CPython, ceval_gil.h,
-`take_gil`). So the thread of the audit log waited for 90 ms, and all calls with it."""
 _WHOLE: Final = 3
 """A request that is refused takes so many times what its refusal does: its head, its answer, its record."""
 _IDLE: Final = 0.1
@@ -61,6 +58,13 @@ def is_large(data: bytes | bytearray) -> bool:
     """Whether a message takes as long to handle as many usual ones."""
     size = len(data)
     return size > LARGE or (size > VALUES and data.count(b",") + data.count(b"[") + data.count(b"{") > VALUES)
+
+
+def let_go() -> None:
+    """A thread that waits for the interpreter's lock has it, which takes less than a step. In short turns the loop
+    releases the lock and has it back before a thread wakes, and a thread asks for it only where nobody released it for
+    5 ms (CPython, ceval_gil.h, `take_gil`). So the thread of the audit log waited for 90 ms, and all calls with it."""
+    time.sleep(_LET_GO)
 
 
 def budget_of(server: str) -> "LoopBudget":
@@ -151,7 +155,7 @@ class LoopBudget:
         waiting for a processor."""
         now = self._clock()
         until = now + _OTHERS * min(now - since, STEP)
-        time.sleep(_LET_GO)  # noqa: ASYNC251 - of the loop, too: it is shorter than any step
+        let_go()
         while True:
             await asyncio.sleep(0)
             before, now = now, self._clock()
