@@ -25,7 +25,8 @@ class Collector:
 
     def start(self) -> None:
         command = [sys.executable, __file__, str(self._file), str(self._port)]
-        self._process = self._stack.enter_context(running(command, self._log))
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        self._process = self._stack.enter_context(running(command, self._log, env=environment))
         wait_for_port(self._port, self._process, self._log)
 
     def lines(self, writer: str) -> dict[int, bytes]:

@@ -334,7 +334,12 @@ async def test_threads_have_the_interpreter_behind_each_piece(monkeypatch: pytes
             yield
         return len(done)
 
-    monkeypatch.setattr(loop_budget.time, "sleep", lambda seconds: let_go.append((len(done), seconds)))
+    class Waiting:
+        def acquire(self, timeout: float) -> bool:
+            let_go.append((len(done), timeout))
+            return False
+
+    monkeypatch.setattr(loop_budget, "_nobody", Waiting())
     assert await LoopBudget().in_pieces(pieces()) == 3
     assert [count for count, _ in let_go] == [1, 2, 3]
     assert all(0 < seconds < 0.001 for _, seconds in let_go), "nothing at all would not let a thread wake"

@@ -11,6 +11,7 @@ nothing itself.
 import asyncio
 import time
 from collections.abc import Callable, Generator
+from threading import Lock
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -49,6 +50,9 @@ _MAX_REMEMBERED: Final = 1_000
 
 T = TypeVar("T")
 
+_nobody: Final = Lock()
+"""Which nobody ever gives back."""
+_nobody.acquire()
 _all: WeakKeyDictionary[asyncio.AbstractEventLoop, "LoopBudget"] = WeakKeyDictionary()
 _servers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, "LoopBudget"]] = WeakKeyDictionary()
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, "ClientBudgets"] = WeakKeyDictionary()
@@ -64,7 +68,7 @@ def let_go() -> None:
     """A thread that waits for the interpreter's lock has it, which takes less than a step. In short turns the loop
     releases the lock and has it back before a thread wakes, and a thread asks for it only where nobody released it for
     5 ms (CPython, ceval_gil.h, `take_gil`). So the thread of the audit log waited for 90 ms, and all calls with it."""
-    time.sleep(_LET_GO)
+    _nobody.acquire(timeout=_LET_GO)  # `time.sleep` raises where the clock jumps meanwhile
 
 
 def budget_of(server: str) -> "LoopBudget":
