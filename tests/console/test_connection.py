@@ -176,8 +176,7 @@ def test_a_key_held_down_on_back_denies_nothing(town: Bed, chrome: Browser, lead
     with page(chrome, storage_state=lead) as tab:
         open_card(tab, town, id)
         tab.get_by_role("button", name="Approve once").click()
-        tab.get_by_role("button", name="Back").focus()
-        tab.keyboard.press("Enter")
+        tab.get_by_role("button", name="Back").press("Enter")
         expect(tab.get_by_role("button", name="Deny")).to_be_visible()
         expect(tab.locator(".decide")).to_be_focused()
         tab.keyboard.press("Enter")
