@@ -67,8 +67,11 @@ class OwnersByMark:
     def holder(self, exchange: HttpExchange, params: Json) -> Owner | None:
         if self._is_passed_on(exchange):
             return None
-        ids = (params.get(key) for key in _GOES_ON)
-        return next((owner for id in ids if isinstance(id, str) and (owner := self._living(id)) is not None), None)
+        for key in _GOES_ON:
+            id = params.get(key)
+            if isinstance(id, str) and (owner := self._living(id)) is not None:
+                return owner
+        return None
 
     def hop(self, exchange: HttpExchange) -> Headers:
         return [(b"x-forwarded-for", exchange.client.encode("ascii", "replace")), (HOP, b"1")]
