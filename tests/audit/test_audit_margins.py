@@ -128,7 +128,7 @@ async def test_a_thread_that_settles_nothing_is_let_at_the_interpreter_again_and
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     let_go = list[int]()
-    monkeypatch.setattr(queue_module, "let_go", lambda: let_go.append(len(let_go)))
+    monkeypatch.setattr(queue_module, "release_gil", lambda: let_go.append(len(let_go)))
     queue = RecordQueue(10)
     queue.open()
     done = queue.ask(b"1")

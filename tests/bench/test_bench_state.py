@@ -10,7 +10,7 @@ from peers.postgres import postgres
 
 BY_THE_CLOCK = ("libraries", "store", "metrics", "downstream")
 """Rooms that do as much as a call in a batch of calls on a busy machine."""
-TIMERS = ("RecordQueue._watch", "let_go")
+TIMERS = ("RecordQueue._watch", "release_gil")
 """What a call waits for longer there has them fire more often."""
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pins cores")
 

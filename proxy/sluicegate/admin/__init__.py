@@ -35,8 +35,8 @@ from sluicegate.store.keys import is_same
 log = logging.getLogger(__name__)
 
 REFUSALS_A_MINUTE: Final = 60
-"""For want of a right, of one client: those that are recorded one by one. More are summed up, as credentials are that
-are nobody's: who has a key and no right must not fill the disk."""
+"""So many refusals of one client that lacks a right have a record each. The rest are counted in one record, as unknown
+credentials are. Otherwise a client with a key and no right could fill the disk."""
 _MAX_AREA: Final = 64
 
 

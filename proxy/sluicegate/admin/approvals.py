@@ -288,7 +288,8 @@ class ApprovalsApi:
         return 404, {"error": "no such path"}
 
     async def _or_newer(self, id: str, found: StatusAndBody) -> StatusAndBody:
-        """Who may see it is in it, too: whoever knows its id is told so much."""
+        """Answers 409, not 404, for a newer version's approval. Who may see it cannot be read from it, so anybody who
+        has its id gets this answer."""
         return _NEWER if found[0] == 404 and await self._queue.book.is_newer(id) else found
 
     def _may_see(self, approval: Approval, who: Client, roles: frozenset[str]) -> bool:

@@ -148,7 +148,7 @@ def front(
     async def _own(scope: Scope, receive: Receive) -> bool:
         if scope["path"] == NOTE:
             body = await read_body(Request(scope, receive))
-            return body is not None and await note(json.loads(body))  # what is not whole here is not recorded
+            return body is not None and await note(json.loads(body))  # too large a body is not recorded
         await look()
         return True
 

@@ -28,7 +28,7 @@ class Partition:
         return owner_of(principal, self.count)
 
     def of(self, amount: int) -> int:
-        """Our part of what there is so many of: those of all together are the amount."""
+        """This process's part of `amount`. The parts of all processes add up to it."""
         return amount // self.count + (self.index < amount % self.count)
 
 

@@ -116,7 +116,8 @@ def is_same(secret: str, digested: str) -> bool:
 MAX_BODY: Final = 64 * 1024
 A_MINUTE: Final = 600  # requests of one address, which a whole office may share
 OWN_A_MINUTE: Final = 20
-"""Requests beyond that with one token, link or answer that Sluice made: no stranger of the same office ends a login."""
+"""Requests beyond `A_MINUTE` with one token, link or answer that Sluice made. So another client at the same address
+cannot stop a login."""
 _MAX_FIELDS: Final = 16
 
 Refused = Callable[[str, str], None]
@@ -129,7 +130,7 @@ def bounded(
 ) -> ASGIApp:  # fmt: skip
     """`app` with its paths below `roots`, for requests that are small, and not too many of one address. `free` is a
     document that costs nothing, and stands at all other paths, too. `refuse` takes a status and words. `shown` names
-    what a request brings that was made here; nothing for any other."""
+    the grant, sign-in or principal of a request that has something that Sluice made or accepted before; else ""."""
     rate, own = Windows(A_MINUTE, 60), Windows(OWN_A_MINUTE, 60)
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:

@@ -219,7 +219,7 @@ def _read(values: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 async def clock(config: Config, store: Store) -> Callable[[], float]:
-    """That by which the replicas of the config go, for a command beside them. Raises `StoreFailed`."""
+    """The replicas' clock, which is the database's, for a command that runs beside them. Raises `StoreFailed`."""
     ahead = 0.0 if config.fleet is None else await store.now() - time.time()
     return lambda: time.time() + ahead
 

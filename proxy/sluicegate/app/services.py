@@ -440,7 +440,8 @@ class Services:
 
     @property
     def clock(self) -> Callable[[], float]:
-        """By which all ends that is in the store, as Unix time. Records, and tokens of others, go by the machine's."""
+        """Unix time. Everything in the store expires by it. Audit records and other issuers' tokens use the machine's
+        clock."""
         return _clock(self.replicas)
 
 

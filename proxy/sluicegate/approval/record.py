@@ -22,8 +22,8 @@ Word = Literal["approve", "deny"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 FORM: Final = 1
-"""Of what is stored, in its member `v`. The first form has none, so that a Sluice without forms reads it. Whoever adds
-a member raises it: what others do not know they cannot obey."""
+"""The version of a stored approval or grant, in its member `v`. Version 1 has no `v`, so that an older Sluice reads it.
+Whoever adds a member must raise the version: an older Sluice cannot obey a member that it does not know."""
 
 # Nothing of a retry is bound: it continues a call, and its seal says which. `task` (2025-11-25) says how the client
 # hears of its end: after a denial it would be another call with each `ttl`.

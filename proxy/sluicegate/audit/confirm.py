@@ -1,7 +1,7 @@
 """Intents that a sink must have, too, before their calls go on: on the event loop, beside the thread of that sink.
 
-What the log has by then, the sink gets in one batch, and all whose record is in it go on together. A sink that is down
-refuses at once, as a full disk does; one that hangs, after a moment.
+The sink gets the records that the log has by then in one batch. All calls whose intent is in it go on together. While
+the sink is down, these calls are refused at once, as with a full disk. If it hangs, they are refused after `WITHIN`.
 """
 
 import asyncio

@@ -13,14 +13,14 @@ from collections import deque
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
-from sluicegate.runtime.loop_budget import let_go
+from sluicegate.runtime.loop_budget import release_gil
 
 LINGER: Final = 0.05  # seconds a record may wait that nobody waits for
 GATHER: Final = 0.005  # seconds that one may wait for others, however many come
 MAX_BATCH: Final = 2_000
 _PATIENCE: Final = 0.001
-"""Seconds in which somebody is told something; else the thread may wait for the interpreter's lock."""
-_LONGEST: Final = 0.004
+"""Seconds. If the thread settles no record in this time, it may be waiting for the interpreter's lock."""
+_LONGEST: Final = 0.004  # seconds between two checks at most
 
 Done = asyncio.Future[bool]
 
@@ -91,14 +91,15 @@ class RecordQueue:
         return done
 
     def _watch(self, patience: float, settled: int) -> None:
-        """Lets the thread have the interpreter where it has settled nothing meanwhile: beside much work in short turns
-        of the loop it would not get it. Where the disk is slow that is in vain, and so rarer."""
+        """Releases the interpreter's lock if the thread has settled no record meanwhile. When the loop does much work
+        in short turns, the thread does not get the lock otherwise. If the disk is slow, releasing it does not help, so
+        the next check comes later."""
         assert self._loop is not None
         self._is_watched = self._settled < self._asked
         if self._is_watched:
             is_stuck = self._settled == settled
             if is_stuck:
-                let_go()
+                release_gil()
             patience = min(2 * patience, _LONGEST) if is_stuck else _PATIENCE
             self._loop.call_later(patience, self._watch, patience, self._settled)
 

@@ -110,7 +110,7 @@ class Composer:
         return text
 
     def class_of(self, call: Call) -> str:
-        """That of what is called; what is about no one thing may write."""
+        """The class of what the call is for. A call without a target counts as `write`."""
         target = call.trail.target or call.target
         return "write" if target is None else self._classify(target)
 

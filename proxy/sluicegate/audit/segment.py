@@ -26,8 +26,8 @@ else:
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 # fdatasync writes the size, too, where it has changed; not every system has it.
 _sync = getattr(os, "fdatasync", os.fsync)
-# A write to a file that was opened so ends as write and fdatasync do, in one wait for the disk and the interpreter's
-# lock. Elsewhere the word may mean less.
+# With O_DSYNC one system call does what write and fdatasync do. So the thread waits only once for the disk and the
+# interpreter's lock. On other systems O_DSYNC may guarantee less.
 _THROUGH: Final = os.O_DSYNC if sys.platform == "linux" else 0
 
 

@@ -73,7 +73,7 @@ class AuditSink:
         self._thread.join(_PATIENCE)
 
     def ring(self) -> None:
-        """There is a record that somebody waits for. One that is down is asked no sooner for that."""
+        """Wakes the thread for a record that a call waits for. A sink that is down is not retried earlier."""
         self._bell.set()
 
     def _run(self) -> None:

@@ -38,7 +38,7 @@ class Walked:
 
 class ServerInfos:
     """What each server says of itself, and what it lists without declaring it. `walked` has its last long list of each
-    method, by the answer that it came of: who is given that very answer again takes what is there."""
+    method, with the answer object from which it was made. If that same object comes again, the list is used again."""
 
     def __init__(self) -> None:
         self.walked: defaultdict[str, dict[str, tuple[Outcome, Walked]]] = defaultdict(dict)

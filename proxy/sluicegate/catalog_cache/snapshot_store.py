@@ -145,8 +145,8 @@ def _mark(lines: list[bytes]) -> Generator[None, None, bytes]:
 
 
 def _encoded(snapshot: Snapshot, era: Era) -> Generator[None, None, bytes]:
-    """A line of JSON for each item behind one for all others. In pieces: each read and write of the event loop would
-    wait for a thread that does this, up to 20 ms."""
+    """The first line of JSON has everything but the items; each item follows on its own line. It is made in pieces on
+    the event loop: a thread would hold the interpreter's lock, and each read and write would wait up to 20 ms."""
     value = {**to_json(snapshot), "era": era}
     items = [item for held in value["lists"].values() for item in held["items"]]
     lists = {method: {**held, "items": len(held["items"])} for method, held in value["lists"].items()}

@@ -77,7 +77,7 @@ class Confirm(Section):
     sink: KeyName
     """The name of the sink, one with an http(s) URL."""
     classes: tuple[Literal["read", "write", "destroy"], ...] = Field(default=("write", "destroy"), min_length=1)
-    """Of what is called. Calls of other classes do not wait."""
+    """The classes of the calls that wait. Calls of other classes do not wait."""
 
 
 class Audit(Section):

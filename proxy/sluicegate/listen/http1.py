@@ -64,7 +64,7 @@ class Http1(asyncio.Protocol):
         first: bytes = b"",
     ) -> None:
         self._serve, self._wire, self._first = serve, wire, first
-        self.unclaimed: list[bytes] | None = [] if wire.is_shared else None  # of none is a part answered
+        self.unclaimed: list[bytes] | None = [] if wire.is_shared else None  # no request in it has an answer
         self._connections, self._tasks = connections, tasks
         self.loop = asyncio.get_running_loop()
         self.outbox = write_coalescer_of(self.loop)
@@ -431,8 +431,8 @@ class Http1(asyncio.Protocol):
                 self._rest()
 
     async def hand_over(self, give: Give) -> bool:
-        """Has `give` take the connection, from the request on whose turn it is; whether it did, or nobody is there any
-        more. Earlier answers are out of our hands before. Nobody may have claimed it."""
+        """Has `give` take the connection, beginning with the current request. True if it did, or if the client has
+        gone. Earlier answers are written to the socket first. No worker may have claimed the connection."""
         self.pause_reading()
         self.outbox.flush()
         self.transport.set_write_buffer_limits(high=0)

@@ -90,7 +90,8 @@ class BodyTooLarge(Exception):
 
 
 HOP: Final = b"sluice-hop"
-"""A request was passed on by another process of this Sluice. A worker says between which addresses it came."""
+"""The header of a request that another process of this Sluice passed on. A worker puts the addresses of the client's
+connection in it: those of the accepting socket and of the client."""
 
 Give = Callable[[int, bytes], Awaitable[bool]]
 """Passes a connection on: its file descriptor, and the bytes that were read of it. Whether it was taken."""
@@ -109,7 +110,8 @@ class HttpConnection(Protocol):
     is_from_peer: bool
     """Whether another process of this Sluice passes requests on by it."""
     unclaimed: list[bytes] | None
-    """What came of a connection that another worker may have, by `hand_over`. Whoever serves it makes it None."""
+    """The bytes read so far, while `hand_over` may still give the connection to another worker. None once a worker
+    serves a request of it."""
 
     def pause_reading(self) -> None: ...
 
@@ -170,7 +172,7 @@ class HttpRequest:
         return self.connection.client or self._told(2)
 
     def _told(self, at: int) -> Address | None:
-        """As another worker says, for between workers there are no addresses."""
+        """From the header of the worker that passed it on: sockets between workers have no addresses."""
         words = self.head[HOP].decode("ascii").split() if self.connection.is_from_peer else []
         return (words[at], int(words[at + 1])) if words else None
 

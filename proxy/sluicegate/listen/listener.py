@@ -240,7 +240,7 @@ class Listener:
         return serve(exchange, principal)
 
     async def _pass_on(self, exchange: HttpExchange, principal: Principal, peers: PeerForwarding, owner: Owner) -> None:
-        if exchange.peer.connection.is_from_peer:  # whoever passed it on knows the client by another name, for a moment
+        if exchange.peer.connection.is_from_peer:  # the other worker still has an older principal for it
             return await exchange.error(503, "the credential has just changed", [(b"retry-after", b"1")])
         if await peers.hand_over(exchange, owner):
             return

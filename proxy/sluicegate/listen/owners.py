@@ -1,8 +1,9 @@
 """Who serves a request, where several processes are one Sluice: the one decision, for workers and for replicas.
 
-Workers share a machine, and each has clients: all that is a client's own, its rates included, is in one of them.
-Replicas each have what they gave out, by the mark that an id begins with; what has no mark is anybody's. A worker's ids
-have none: a client that could choose its worker could choose a fresh rate. Knows ids and heads; carries nothing.
+Workers share a machine, and each serves its clients: one worker has all state of a client, its rates included. A
+replica serves the ids that it issued: each begins with the replica's mark. Any replica serves an id without a mark. A
+worker's ids have no mark, because a client that chose its worker could get a fresh rate. Knows ids and request heads,
+and passes nothing on itself.
 """
 
 from collections.abc import Callable
@@ -25,10 +26,11 @@ Owner = tuple[str, str]
 
 class Owners(Protocol):
     def of(self, exchange: HttpExchange, principal: str) -> Owner | None:
-        """Who has what the head is about; None where it is this process, anybody, or one that has ended."""
+        """The other process that must serve this request, by its head. None if this or any process may serve it, or if
+        that process has ended."""
 
     def holder(self, exchange: HttpExchange, params: Json) -> Owner | None:
-        """Who gave out what these parameters go on with, likewise."""
+        """The same by its parameters: the process that issued their `requestState`, `taskId` or `cursor`."""
 
     def hop(self, exchange: HttpExchange) -> Headers:
         """What a request that is passed on says besides."""
@@ -53,7 +55,7 @@ class OwnersByClient:
 
 
 class OwnersByMark:
-    """`Owners` of a replica. `living` gives another one that lives and gave out an id."""
+    """`Owners` of a replica. `living` gives the other live replica that issued an id."""
 
     def __init__(self, living: Callable[[str], Owner | None]) -> None:
         self._living = living

@@ -13,9 +13,10 @@ Value = TypeVar("Value")
 
 
 class DerivedCache(Generic[Value]):
-    """By the identity of the definition: snapshots keep one object for each. The cache keeps that object, too, so that
-    its identity stays its own. When `most` definitions or `most_bytes` are new, it forgets those that nobody asked for
-    since that happened last: so what was made for a page is there when the page is written."""
+    """Keyed by the `id()` of the definition: snapshots keep one object for each. The cache keeps that object, too, so
+    that no other object gets the same `id()`. Values have two generations. When the new one has `most` definitions or
+    `most_bytes`, it becomes the old one, and the old one is dropped. A value that is used again becomes new. So a value
+    made for a page of a list is still cached when that page is written."""
 
     def __init__(self, make: Callable[[Json], Value], most: int = MOST, most_bytes: int = BYTES) -> None:
         self._make, self._most, self._most_bytes = make, most, most_bytes

@@ -66,7 +66,7 @@ def for_legacy_server(client: Client) -> Json:
 
 
 def as_legacy(declared: Json, revision: Revision) -> Json:
-    """Of what a client of that revision declares what is defined in it and can be carried."""
+    """The declared capabilities that this revision defines, and that Sluice can pass on."""
     made: Json = {}
     for name in ("elicitation", "sampling"):
         parts = declared.get(name)

@@ -349,8 +349,8 @@ def id_unread(data: bytes | bytearray) -> RequestId | None:
 
 
 def digest_but_id(data: bytes, id: int) -> Generator[None, None, bytes]:
-    """Equal for messages that differ in their id alone, of which this one has that. Empty where the id does not stand
-    at one of the ends."""
+    """A digest that is equal for messages that differ only in their id. Empty if `id` is not the id of this message, or
+    does not stand near its beginning or end."""
     found, start = _FIRST_ID.match(data[:_EDGE]), 0
     if found is None:
         found, start = _LAST_ID.search(data[-_EDGE:]), max(0, len(data) - _EDGE)

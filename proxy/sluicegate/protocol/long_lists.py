@@ -1,8 +1,8 @@
 """The answer with a long list, decoded in pieces: 10,000 tools take 3 to 8 ms in one step.
 
-Pure. Where the pieces begin is guessed, and the parser itself proves each guess: elements between brackets have to be
-an array, and what is left of the message has to have, first in its list, a word that its server cannot know. Else the
-message is decoded in one step.
+Pure. The start of each piece is guessed, and the JSON parser checks each guess. The elements of a piece, put between
+brackets, must parse as an array. A random string then replaces them in the message, and must be the first element of
+its list: the server cannot know that string. If a check fails, the message is decoded in one step.
 """
 
 import re

@@ -29,8 +29,8 @@ STRIDE: Final = 8  # items that are judged in a row
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VisibleList:
-    """`shown` are places in the snapshot's list; `number` is another for another list, `size` its bytes. The same list
-    to the same rights is the same object. It does not keep the snapshot: a server may always make new ones."""
+    """`shown` are indexes in the snapshot's list. Each list has its own `number`; `size` is its bytes. Clients with the
+    same rights get the same object. `of` is a weak reference, because a server can cause many new snapshots."""
 
     server: str
     of: ReferenceType[Snapshot]

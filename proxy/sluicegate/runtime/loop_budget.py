@@ -38,7 +38,7 @@ PIECE: Final = 8 * 1024
 _OTHERS: Final = 2
 _EMPTY: Final = 50e-6
 """Seconds. A turn of the loop that is shorter had nothing to do for anybody."""
-_LET_GO: Final = 50e-6
+_RELEASED: Final = 50e-6
 _WHOLE: Final = 3
 """A request that is refused takes so many times what its refusal does: its head, its answer, its record."""
 _IDLE: Final = 0.1
@@ -51,7 +51,7 @@ _MAX_REMEMBERED: Final = 1_000
 T = TypeVar("T")
 
 _nobody: Final = Lock()
-"""Which nobody ever gives back."""
+"""Nobody releases it: who acquires it with a timeout waits without the interpreter's lock."""
 _nobody.acquire()
 _all: WeakKeyDictionary[asyncio.AbstractEventLoop, "LoopBudget"] = WeakKeyDictionary()
 _servers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, "LoopBudget"]] = WeakKeyDictionary()
@@ -64,11 +64,11 @@ def is_large(data: bytes | bytearray) -> bool:
     return size > LARGE or (size > VALUES and data.count(b",") + data.count(b"[") + data.count(b"{") > VALUES)
 
 
-def let_go() -> None:
-    """A thread that waits for the interpreter's lock has it, which takes less than a step. In short turns the loop
-    releases the lock and has it back before a thread wakes, and a thread asks for it only where nobody released it for
-    5 ms (CPython, ceval_gil.h, `take_gil`). So the thread of the audit log waited for 90 ms, and all calls with it."""
-    _nobody.acquire(timeout=_LET_GO)  # `time.sleep` raises where the clock jumps meanwhile
+def release_gil() -> None:
+    """Releases the interpreter's lock for 50 us, so that a waiting thread gets it. In short turns the loop takes the
+    lock back before a thread wakes. A thread requests the lock only if nobody released it for 5 ms (CPython,
+    ceval_gil.h, `take_gil`). So the thread of the audit log waited for up to 90 ms, and all calls with it."""
+    _nobody.acquire(timeout=_RELEASED)  # `time.sleep` raises where the clock jumps meanwhile
 
 
 def budget_of(server: str) -> "LoopBudget":
@@ -154,12 +154,12 @@ class LoopBudget:
             await self._give_way(since)
 
     async def _give_way(self, since: float) -> None:
-        """After a piece threads have their turn, and others the loop for `_OTHERS` times as long, while they need it: a
-        call takes ten turns of the loop or more, and would have a piece in each. What is over a `STEP` was mostly spent
-        waiting for a processor."""
+        """After a piece, threads get the interpreter's lock. Then other tasks have the loop `_OTHERS` times as long, if
+        they need it. A call takes ten turns of the loop or more; without this it waits for a piece in each. Time
+        over a `STEP` does not count: the process mostly waited for a processor."""
         now = self._clock()
         until = now + _OTHERS * min(now - since, STEP)
-        let_go()
+        release_gil()
         while True:
             await asyncio.sleep(0)
             before, now = now, self._clock()
