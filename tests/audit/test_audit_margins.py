@@ -19,6 +19,7 @@ from sluicegate.audit import log as audit_log
 from sluicegate.audit import queue as queue_module
 from sluicegate.audit.chain import START, ChainHead, link, link_all
 from sluicegate.audit.checkpoint import Checkpoint, Signer
+from sluicegate.audit.confirm import SinkConfirmation
 from sluicegate.audit.log import AuditLog, IdentityFailures
 from sluicegate.audit.names import is_secret_name, is_word_for_secret, last_word
 from sluicegate.audit.publish import Publisher
@@ -26,7 +27,7 @@ from sluicegate.audit.queue import MAX_BATCH, QueuedRecord, RecordQueue
 from sluicegate.audit.recover import Torn, list_files, look, recover
 from sluicegate.audit.redact import Redactor
 from sluicegate.audit.segment import Old, Segment, delete, find_old
-from sluicegate.audit.settings import Checkpointing, Rotation, SinkSettings
+from sluicegate.audit.settings import Checkpointing, ConfirmSettings, Rotation, SinkSettings
 from sluicegate.audit.sinks import AuditSink
 from sluicegate.audit.verify import VerifyReport
 from sluicegate.audit.writer import AuditWriter
@@ -446,6 +447,26 @@ def sink_with(tmp_path: Path, channel: Collector) -> AuditSink:
     sink._channel.close()
     sink._channel = channel
     return sink
+
+
+async def test_what_an_earlier_start_sent_confirms_nothing_and_who_may_destroy_waits(tmp_path: Path) -> None:
+    """The log may have lost its end: then it gives the same numbers to other records."""
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "sluice.s.position").write_text('{"seq": 100}')
+    sink = sink_with(tmp_path, Collector())
+    assert sink.seq == 100
+    confirmation = SinkConfirmation(sink, ("destroy",))
+    sink.is_down = True
+    assert not await confirmation.has(7) and confirmation.refused == 1
+    sink.arrived = 8
+    assert await confirmation.has(7)
+    assert [confirmation.awaits(one) for one in ("destroy", "", "write", "read")] == [True, True, False, False]
+
+
+async def test_a_log_that_no_sink_can_confirm_does_not_start(tmp_path: Path) -> None:
+    audit = AuditLog(settings(tmp_path, confirm=ConfirmSettings("s", ("write",))), b"d" * 32, (SEED,))
+    with pytest.raises(ValueError, match="no audit sink is named s"):
+        await audit.start()
 
 
 async def test_a_sink_sends_bounded_batches_in_order_and_remembers_what_has_arrived(

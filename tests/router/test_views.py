@@ -9,7 +9,7 @@ from sluicegate.policy.classes import Classes
 from sluicegate.policy.judge import PolicyEngine, PolicyInForce
 from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist
 from sluicegate.protocol import legacy_client, modern_client
-from sluicegate.protocol.jsonrpc import decode, dump, encode, to_value
+from sluicegate.protocol.jsonrpc import SharedList, decode, dump, encode, to_value
 from sluicegate.protocol.model import Call, Client, Result, Target
 from sluicegate.router.combined_lists import MAX_SHARED
 from sluicegate.router.visible_lists import VisibleList
@@ -102,7 +102,7 @@ async def test_lists_that_a_server_had_before_are_not_kept_by_what_clients_saw_o
 
     def kept() -> int:
         gc.collect()
-        return sum(isinstance(one, Snapshot) for one in gc.get_objects())
+        return sum(isinstance(one, Snapshot | SharedList) for one in gc.get_objects())
 
     made, found = Counting(), list[int]()
     async with made.front:

@@ -148,7 +148,9 @@ def front(
     async def _own(scope: Scope, receive: Receive) -> bool:
         if scope["path"] == NOTE:
             body = await read_body(Request(scope, receive))
-            return body is not None and await note(json.loads(body))  # too large a body is not recorded
+            if not body:  # or too large
+                return False
+            return await note(json.loads(body))
         await look()
         return True
 

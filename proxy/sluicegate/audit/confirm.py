@@ -33,9 +33,13 @@ class SinkConfirmation:
             return ""
         return f"the audit sink {self.sink.name} confirms nothing: calls that {' or '.join(self.classes)} are refused"
 
+    def awaits(self, class_: str) -> bool:
+        """Whether calls of this class wait. Empty: nobody knows what the call does, so that it waits."""
+        return not class_ or class_ in self.classes
+
     async def has(self, seq: int) -> bool:
         """Whether the sink has the record of that number; waits for it."""
-        if self.sink.seq >= seq or await self._waited(seq):
+        if self.sink.arrived >= seq or await self._waited(seq):
             return True
         self.refused += 1
         return False
@@ -60,5 +64,5 @@ class SinkConfirmation:
 
     def _settle(self) -> None:
         for done, seq in self._waiting.items():
-            if not done.done() and (self.sink.seq >= seq or self.sink.is_down):
-                done.set_result(self.sink.seq >= seq)
+            if not done.done() and (self.sink.arrived >= seq or self.sink.is_down):
+                done.set_result(self.sink.arrived >= seq)

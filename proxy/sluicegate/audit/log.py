@@ -112,8 +112,11 @@ class AuditLog:
     # ------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Opens the log, or begins to try. Raises `OSError` where directory or modes need a person."""
+        """Opens the log, or begins to try. Raises `OSError` where directory or modes need a person, and `ValueError`
+        where no sink has the name that is to confirm."""
         settings = self.settings
+        if settings.confirm is not None and settings.confirm.sink not in {sink.name for sink in settings.sinks}:
+            raise ValueError(f"no audit sink is named {settings.confirm.sink}")
         for directory in (settings.path.parent, settings.state):
             private.make_directory(directory)
             private.check(directory, private.DIRECTORY)
@@ -168,7 +171,7 @@ class AuditLog:
         else:
             kept = self._ask_later(self._compose(body, call, lambda composed: writer.inbox.ask(composed, id)))
         confirmation = self._confirmation
-        if confirmation is None or self.composer.class_of(call) not in confirmation.classes:
+        if confirmation is None or not confirmation.awaits(self.composer.class_of(call)):
             return kept
         return _confirmed(kept, writer, id, confirmation)
 

@@ -110,9 +110,9 @@ class Composer:
         return text
 
     def class_of(self, call: Call) -> str:
-        """The class of what the call is for. A call without a target counts as `write`."""
+        """The class of what the call is for; empty where it has no target."""
         target = call.trail.target or call.target
-        return "write" if target is None else self._classify(target)
+        return "" if target is None else self._classify(target)
 
     def intent(self, call: Call, about: str, approval: Json | None) -> Body:
         extra = f',"approval":{self._small(approval)}' if approval else ""

@@ -46,10 +46,12 @@ class Channel(Protocol):
 
 
 class AuditSink:
-    """Sends one writer's records to one place. `seq` is the last that has arrived. Where calls wait for that, `told` is
-    called from its thread when more has arrived, or cannot."""
+    """Sends one writer's records to one place. `seq` is the last that has arrived, and `arrived` the last since the
+    start: the position on the disk may be ahead of a log that lost its end. Where calls wait for that, `told` is called
+    from its thread when more has arrived, or cannot."""
 
     told: Callable[[], None] | None = None
+    arrived = 0
 
     def __init__(self, settings: SinkSettings, directory: Path, state: Path, writer: str) -> None:
         self.name, self.sent, self.failures = settings.name, 0, 0
@@ -103,7 +105,7 @@ class AuditSink:
         if not records:
             return False
         self._channel.send(records)
-        self.seq = records[-1][0].seq
+        self.seq = self.arrived = records[-1][0].seq
         self.sent += len(records)
         self._tell(is_down=False)
         private.write(self._position, json.dumps({"seq": self.seq}).encode("ascii"), replace=True)

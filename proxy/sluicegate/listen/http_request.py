@@ -174,7 +174,7 @@ class HttpRequest:
     def _told(self, at: int) -> Address | None:
         """From the header of the worker that passed it on: sockets between workers have no addresses."""
         words = self.head[HOP].decode("ascii").split() if self.connection.is_from_peer else []
-        return (words[at], int(words[at + 1])) if words else None
+        return (words[at], int(words[at + 1])) if words and words[at] != "-" else None
 
     @property
     def size(self) -> int:

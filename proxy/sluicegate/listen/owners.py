@@ -51,7 +51,7 @@ class OwnersByClient:
 
     def hop(self, exchange: HttpExchange) -> Headers:
         ends = exchange.peer.server, exchange.peer.client
-        return [(HOP, " ".join(f"{end[0]} {end[1]}" for end in ends if end).encode())]
+        return [(HOP, " ".join(f"{end[0]} {end[1]}" if end else "- 0" for end in ends).encode())]
 
 
 class OwnersByMark:

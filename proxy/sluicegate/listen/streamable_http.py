@@ -201,7 +201,7 @@ async def received(exchange: HttpExchange, principal: Principal, context: "Endpo
 
 @asynccontextmanager
 async def unread(exchange: HttpExchange, principal: Principal, context: "EndpointContext") -> AsyncIterator[bytes]:
-    """The body as it came, for another replica, which judges it. In flight and bounded in the same way."""
+    """The body as it came, for another process of this Sluice, which judges it. It is in flight, and bounded."""
     peer, large, most = exchange.peer, context.large, context.settings.limits.max_request
     size = peer.declared
     if size > most:

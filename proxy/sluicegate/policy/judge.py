@@ -24,7 +24,7 @@ CANNOT: Final = "the policy cannot decide"
 UNREAD: Final = "the store cannot be read: nobody knows what is blocked"
 MAX_ACCEPTED: Final = 50_000
 MAX_BYTES: Final = 32 * 1024 * 1024
-"""Of the definitions of which it is remembered, as JSON."""
+"""Of one generation of the definitions of which it is remembered, as JSON; two are kept."""
 
 _RAISED: Final = Decision(Verdict.DENY, ERROR, "the decision failed")
 _BROKEN: Final = Decision(Verdict.DENY, ERROR, CANNOT)

@@ -7,7 +7,8 @@ from sluicegate.protocol.jsonrpc import Json, dump
 
 MOST: Final = 4_096
 BYTES: Final = 4 * 1024 * 1024
-"""Of all definitions together, as JSON. Decoded they may take twenty times as many: a server chooses what they are."""
+"""Of the definitions of one generation, as JSON; two are kept. Decoded they may take twenty times as many: a server
+chooses what they are."""
 
 Value = TypeVar("Value")
 

@@ -23,8 +23,7 @@ REASONS: Final = frozenset(get_args(Reason))
 
 def from_server(value: Any, data: bytes | bytearray) -> Any:
     """`value`, which `data` was read as, without what only Sluice may say. It is changed in place."""
-    if _may_hold(data):
-        _remove(value)
+    from_part(value, data)
     # Of a message two places are looked at, which takes less than to search a long text: 2 ms a MiB. A batch has many.
     if not isinstance(value, list) or b"error" in data or b"\\u" in data:
         for message in value if isinstance(value, list) else (value,):
@@ -35,11 +34,10 @@ def from_server(value: Any, data: bytes | bytearray) -> Any:
     return value
 
 
-def from_part(value: Any, data: bytes) -> Any:
+def from_part(value: Any, data: bytes | bytearray) -> None:
     """The same of a part that is no message of its own."""
     if _may_hold(data):
         _remove(value)
-    return value
 
 
 def strip(value: Any) -> Any:

@@ -209,6 +209,8 @@ class CombinedLists:
                 for index in view.shown[begin:end]
             )  # fmt: skip
             shared = SharedList(chain(self._own_tools if has_own else (), items))
+            for key in [key for key in self._pages if any(view.of() is None for view, _, _ in key[0])]:
+                del self._pages[key]  # of a list that its server has no more: nobody asks for it
             self._pages.keep((parts, has_own), shared)
         return shared
 

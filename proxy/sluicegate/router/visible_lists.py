@@ -71,7 +71,7 @@ class VisibleLists:
         size = sum(entries[index].size for index in shown)
         view = VisibleList(key, ref(snapshot), tuple(shown), number(entries[index] for index in shown), size)
         if permission_key is not None and permission_key == self._permission_key(call):  # equal after the others' turn
-            if permission_key[0] != self._changes:  # nobody asks for what was seen before, and it holds its snapshots
+            if permission_key[0] != self._changes:  # nobody asks for what was seen before
                 self._views.clear()
                 self._changes = permission_key[0]
             self._views.keep((permission_key, key, place), view)

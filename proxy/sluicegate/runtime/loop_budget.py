@@ -160,6 +160,7 @@ class LoopBudget:
         now = self._clock()
         until = now + _OTHERS * min(now - since, STEP)
         release_gil()
+        now = self._clock()
         while True:
             await asyncio.sleep(0)
             before, now = now, self._clock()
