@@ -22,7 +22,7 @@ the call must not take place."""
 
 USED = "NOT EXECUTED: the approval was used, or withdrawn, at this very moment. The same call again asks for another."
 USED_PERHAPS = "The approval was used, or withdrawn, at this very moment: this call may have been executed."
-UNAVAILABLE = "NOT EXECUTED: the audit log or its sink cannot be written, and no call passes unrecorded. Try again later."
+UNAVAILABLE = "NOT EXECUTED: the audit log or its sink cannot be written, and no call passes unrecorded. Try later."
 BEGUN = "This call began at a server whose place another one has taken: it may or may not have been executed."
 REPLACED = "NOT EXECUTED: another server took the place of this one at this very moment. Call again."
 LATER = "The audit log or its sink cannot be written, so the server did not get your answer."
