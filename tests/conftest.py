@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from quick import is_quick
 
 from sluicegate.protocol import jsonrpc
+from sluicegate.runtime import loop_budget
 
 # How busy a machine is is no reason to fail, and what fails once fails again. Others are drawn with
 # `--hypothesis-profile=default`.
@@ -28,6 +29,12 @@ for _part in ("connect", "read", "write", "pool"):
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def no_piece_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have their turn behind each piece of work, so that pieces can be counted however fast the machine is."""
+    monkeypatch.setattr(loop_budget, "_SHORT", 0.0)
 
 
 @pytest.fixture

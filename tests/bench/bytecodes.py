@@ -2,9 +2,9 @@
 
     python tests/bench/bytecodes.py [--functions 40] [--page]
 
-Counted, not timed, and of several batches the smallest: what a Sluice does by the clock happens beside calls, and more
-often where these are slow. So the same on any machine, and a change of the hot path shows to the digit. The
-interpreter takes two thirds of what a call costs the CPU; the rest (the kernel, JSON, hashes, the audit writer's
+Counted, not timed, and of each function the least of several batches: what a Sluice does by the clock happens beside
+calls, and more often where these are slow. So the same on any machine, and a change of the hot path shows to the digit.
+The interpreter takes two thirds of what a call costs the CPU. The rest (the kernel, JSON, hashes, the audit writer's
 thread) is in `make bench`.
 
 A step begins in a function that has a comment `# Step N of docs/explanation/performance.md`. What a function does that
@@ -80,7 +80,8 @@ Key = tuple[CodeType, int]
 
 
 class Tracer:
-    """Counts from one SIGUSR1 to the next, and keeps the smallest of what it has counted so."""
+    """Counts from one SIGUSR1 to the next, and keeps of each function the least that it did in a count: what every
+    call does is in each, and what the clock brings is not."""
 
     def __init__(self) -> None:
         self.codes: Counter[Key] = Counter()
@@ -94,8 +95,10 @@ class Tracer:
         sys.settrace(self._called if self._is_on else None)
         if self._is_on:
             self.codes, self.calls = Counter(), Counter()
-        elif self._least is None or _in_steps(self.codes) < _in_steps(self._least[0]):
+        elif self._least is None:
             self._least = self.codes, self.calls
+        else:
+            self._least = self._least[0] & self.codes, self._least[1] & self.calls
         Path(os.environ[FILE]).touch()  # that it was heard: a signal waits until the loop turns
 
     def _called(self, frame: FrameType, event: str, arg: object) -> Any:
@@ -126,11 +129,6 @@ class Tracer:
             for (code, step), count in codes.items()
         ]
         Path(os.environ[FILE]).write_text(json.dumps(rows))
-
-
-def _in_steps(codes: Counter[Key]) -> int:
-    """All but what the clock brings, of which there is more on a busy machine."""
-    return sum(count for (_, step), count in codes.items() if step)
 
 
 def look_at_sluice() -> None:

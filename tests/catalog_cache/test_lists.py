@@ -19,6 +19,8 @@ from sluicegate.protocol.pieces import in_one_step
 from sluicegate.runtime.loop_budget import budget_of
 from sluicegate.store.memory import MemoryStore
 
+pytestmark = pytest.mark.usefixtures("no_piece_is_short")
+
 TOOLS_CHANGED = Notification("notifications/tools/list_changed", {})
 
 

@@ -18,6 +18,8 @@ from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Result
 from sluicegate.runtime.loop_budget import PIECE
 
+pytestmark = pytest.mark.usefixtures("no_piece_is_short")
+
 MOST = 1_000
 SHAPES: dict[str, Any] = {
     "numbers": [1] * MOST,

@@ -29,6 +29,8 @@ from sluicegate.protocol.model import (
 )
 from sluicegate.runtime.loop_budget import LARGE
 
+pytestmark = pytest.mark.usefixtures("no_piece_is_short")
+
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 TOOL = Target("git", "tool", "log", "g__log", {"name": "log"})
 TYPED = Target("git", "tool", "count", "g__count", {"name": "count", "outputSchema": SCHEMA})
@@ -122,9 +124,9 @@ async def test_others_have_their_turn_while_a_large_result_is_made_ready() -> No
 
     beside = asyncio.create_task(others())
     await asyncio.sleep(0)
-    small, large = text("x"), text("x" * LARGE)
+    small, large = text("x"), text("x" * 4 * LARGE)
     assert await ask(small) is small and turns == 0
-    assert await ask(large) is large and turns == 4, "encoded, looked at, searched for links, and answered"
+    assert await ask(large) is large and turns >= 4, "encoded, looked at, searched for links, and answered"
     assert large.text is large.text  # made ready once, and kept
     turns = 0
     assert value(await ask(text(f"a{TAG}" * 8 * LARGE)))["content"][0]["text"] == "a" * 8 * LARGE

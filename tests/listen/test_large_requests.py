@@ -27,6 +27,8 @@ from sluicegate.protocol.model import MODERN, Call, Client, Failure, Outcome, Re
 from sluicegate.runtime import own_steps
 from sluicegate.runtime.loop_budget import budget_of
 
+pytestmark = pytest.mark.usefixtures("no_piece_is_short")
+
 TEXT = "x" * large_requests.LARGE
 
 

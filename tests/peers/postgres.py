@@ -45,7 +45,12 @@ class Cluster:
         if self.process is not None and self.process.poll() is None:
             if received == signal.SIGKILL:
                 self.pause()  # so that none of them ends by itself
-                self._signal(received)
+                children = self._children()
+                for child in children:
+                    os.kill(child, received)
+                # The next start refuses to, while one of them still has the memory that they share.
+                until_so(lambda: all(map(_is_dead, children)))
+                self.process.send_signal(received)
             else:
                 self.process.send_signal(received)
             self.process.wait(30)
@@ -60,12 +65,15 @@ class Cluster:
     def _signal(self, received: signal.Signals) -> None:
         """To all its processes. The first one comes first, so that it starts no others meanwhile."""
         assert self.process is not None
-        pid = self.process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children")
-        os.kill(pid, received)
-        for child in map(int, children.read_text().split()):
+        os.kill(self.process.pid, received)
+        for child in self._children():
             with suppress(ProcessLookupError):
                 os.kill(child, received)
+
+    def _children(self) -> list[int]:
+        assert self.process is not None
+        pid = self.process.pid
+        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
     def _answers(self) -> bool:
         """A port is open before the engine is ready."""
@@ -78,6 +86,13 @@ class Cluster:
         with psycopg.connect(self.url, autocommit=True) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
 
 
 def as_owner() -> "dict[str, str]":

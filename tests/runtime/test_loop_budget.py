@@ -324,15 +324,16 @@ async def test_behind_a_piece_others_have_the_loop_for_twice_its_time_while_they
     assert between[1:] == pytest.approx([turns] * 2, abs=1)
 
 
-async def test_threads_have_the_interpreter_behind_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop's own polls give it back too soon: who writes the audit log would wait until all pieces are done."""
-    done, let_go = list[int](), list[tuple[int, float]]()
+async def test_threads_have_the_interpreter_behind_each_millisecond_of_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop's own polls give it back too soon: who writes the audit log would wait until all pieces are done. To
+    wake costs as much as a short piece."""
+    clock, done, let_go = Clock(), list[int](), list[tuple[int, float]]()
 
-    def pieces() -> Generator[None, None, int]:
-        for number in range(3):
+    def pieces(seconds: float) -> Generator[None, None, None]:
+        for number in range(6):
+            clock.time += seconds
             done.append(number)
             yield
-        return len(done)
 
     class Waiting:
         def acquire(self, timeout: float) -> bool:
@@ -340,6 +341,74 @@ async def test_threads_have_the_interpreter_behind_each_piece(monkeypatch: pytes
             return False
 
     monkeypatch.setattr(loop_budget, "_nobody", Waiting())
-    assert await LoopBudget().in_pieces(pieces()) == 3
-    assert [count for count, _ in let_go] == [1, 2, 3]
+    share = budget(clock)
+    await share.in_pieces(pieces(0.0005))
+    assert [count for count, _ in let_go] == [2, 4, 6]
+    await share.in_pieces(pieces(0.002))
+    assert [count for count, _ in let_go[3:]] == [7, 8, 9, 10, 11, 12]
     assert all(0 < seconds < 0.001 for _, seconds in let_go), "nothing at all would not let a thread wake"
+
+
+async def test_pieces_that_are_short_together_are_one() -> None:
+    clock, turns, had = Clock(), 0, list[int]()
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    def pieces(seconds: float) -> Generator[None, None, str]:
+        for _ in range(3):
+            clock.time += seconds
+            had.append(turns)
+            yield
+        return "done"
+
+    busy = asyncio.create_task(others())
+    share = budget(clock)
+    await asyncio.sleep(0)
+    assert await share.large(pieces(0.00005)) == "done"
+    assert len(set(had)) == 1 and turns == had[-1], "no turn for others, neither then nor behind it"
+    assert await share.large(pieces(0.001)) == "done"
+    busy.cancel()
+    assert len(set(had[3:])) == 3 and turns > had[-1] + 1
+
+
+async def test_whoever_finds_an_idle_moment_works_in_it_and_does_not_pay() -> None:
+    """A client that is alone had one message in each of them: 480 calls a second in place of 2,400."""
+    clock, at_once = Clock(), 0
+    share = budget(clock)
+    work(share, clock, MOST)
+    before = share.pause()
+    await share.rest()  # nobody else has need of the loop
+    while True:
+        rest = asyncio.ensure_future(share.rest())
+        await asyncio.sleep(0)
+        if not rest.done():
+            break
+        work(share, clock, STEP / 2)
+        at_once += 1
+    rest.cancel()
+    assert at_once == 10 and share.pause() <= before
+
+
+async def test_a_short_step_gives_nobody_a_turn_and_counts() -> None:
+    clock, turns = Clock(), 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    busy = asyncio.create_task(others())
+    await asyncio.sleep(0)
+    share = budget(clock)
+    for seconds, given in ((0.0001, 0), (0.001, 1)):
+        since, before = share.now(), turns
+        clock.time += seconds
+        await share.took(since)
+        assert turns - before == given
+    busy.cancel()
+    assert not share.is_unused()

@@ -66,6 +66,8 @@ _MAX_CLEANED: Final = 64 * 1024
 """Characters of a notification that has hidden ones: all of it is cleaned in one step of the event loop."""
 _MAX_AT_ONCE: Final = 1024 * 1024
 """Characters of a notification that belongs to no call: all of it is looked at in one step."""
+_LONG: Final = 64 * 1024
+"""Bytes of a result: to encode and to read more takes a step each of the event loop."""
 _EXECUTED: Final = "This was executed, but its answer"
 _FAILED: Final = "The server answered with an error, which"
 _PARTS: Final = ("result", "inputRequests", "error")
@@ -104,7 +106,7 @@ def inspect(
                 and call.trail.parts is None  # else the URIs are Sluice's own
             ):
                 judged = await _judge_links(judged, Links(call, target, decide), strict)
-            if is_long:
+            if is_long and (text is None or len(text) > _LONG):
                 await asyncio.sleep(0)  # it was read once more, and will be encoded
             return judged
         if isinstance(outcome, InputRequired):
@@ -127,7 +129,8 @@ async def _inspect_in_turns(
     budget = budget_of(target.server) if text is None or (len(text) > VALUES and is_large(text)) else None
     if budget is None:
         return await _inspect_task(call, target, outcome.value, strict, check, inspected, None)
-    await asyncio.sleep(0)
+    if text is None or len(text) > _LONG:
+        await asyncio.sleep(0)
     since = budget.now()
     is_plain = text is not None and is_plain_json(text)
     budget.take(since)
@@ -138,8 +141,7 @@ async def _inspect_in_turns(
         value = outcome.value if is_plain else await _clean_in_turns(outcome.value, found, budget)
         since = budget.now()
         judged = await _inspect_large(_as_answered(call), target, outcome, value, found, strict, check)
-        budget.take(since)
-    await asyncio.sleep(0)
+        await budget.took(since)
     return judged
 
 

@@ -215,13 +215,11 @@ class LargeRequests:
             try:
                 data = take()
                 pairs = weigh(data, self._limits.max_depth, self._limits.nodes)
-                turns.take(since)
-                await asyncio.sleep(0)
+                await turns.took(since)
                 since = turns.now()
                 value = reserved_keys.from_client(decode_weighed(data, pairs), data)
-                turns.take(since)
                 del data
-                await asyncio.sleep(0)
+                await turns.took(since)
                 since = turns.now()
                 return DecodedRequest(value, memory_of(value))
             finally:

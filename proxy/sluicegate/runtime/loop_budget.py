@@ -38,12 +38,19 @@ PIECE: Final = 8 * 1024
 _OTHERS: Final = 2
 _EMPTY: Final = 50e-6
 """Seconds. A turn of the loop that is shorter had nothing to do for anybody."""
+_SHORT: Final = 0.2e-3
+"""Seconds of work on a large message without a turn for others. A message of 28 KiB takes less, and ten turns for it
+would cost more than the work."""
+_HELD: Final = 1e-3
+"""Seconds of pieces until threads get the interpreter's lock."""
 _RELEASED: Final = 50e-6
 _WHOLE: Final = 3
 """A request that is refused takes so many times what its refusal does: its head, its answer, its record."""
 _IDLE: Final = 0.1
 """Of the processor's time. While no more of it is used, nobody else has need of the loop."""
 _NAP: Final = 0.005
+_IN_IDLE: Final = 2 * _NAP
+"""Seconds of work that are free for whoever has found an idle moment. The largest message takes as long."""
 _STEPS: Final = 3
 _LONGEST_NAP: Final = 0.1
 _MAX_REMEMBERED: Final = 1_000
@@ -99,8 +106,8 @@ class LoopBudget:
     it is."""
 
     __slots__ = (
-        "_advance", "_at", "_clock", "_due", "_everybody", "_level", "_moment", "_part", "_reading", "_start", "_used",
-        "_waiting", "turn",
+        "_advance", "_at", "_clock", "_due", "_everybody", "_free", "_held", "_level", "_moment", "_part", "_reading",
+        "_start", "_used", "_waiting", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -114,7 +121,7 @@ class LoopBudget:
         default the budget of all peers of the running loop."""
         self.turn, self._reading = asyncio.Lock(), asyncio.Lock()
         self._part, self._clock, self._used = part, clock, used
-        self._level = self._due = self._advance = self._start = 0.0
+        self._level = self._due = self._advance = self._start = self._free = self._held = 0.0
         self._moment = 0  # idle moments that somebody has taken
         self._everybody = everybody
         self._waiting: list[LoopBudget] = []
@@ -140,12 +147,22 @@ class LoopBudget:
         await asyncio.sleep(0)
         await self.rest()
 
+    async def took(self, since: float) -> None:
+        """Counts a step of the work on a large message. Others have their turn after it, unless it was short."""
+        seconds = self._clock() - since
+        self._charge(seconds)
+        if seconds >= _SHORT:
+            await asyncio.sleep(0)
+
     async def in_pieces(self, work: Generator[None, None, T]) -> T:
-        """What the work returns. Others have their turn between its pieces, and each piece counts."""
+        """What the work returns. Others have their turn between its pieces, and each piece counts. Pieces of less than
+        `_SHORT` together are one."""
         while True:
             since = self._clock()
             try:
                 next(work)
+                while self._clock() - since < _SHORT:
+                    next(work)
             except StopIteration as end:
                 value: T = end.value
                 return value
@@ -154,13 +171,17 @@ class LoopBudget:
             await self._give_way(since)
 
     async def _give_way(self, since: float) -> None:
-        """After a piece, threads get the interpreter's lock. Then other tasks have the loop `_OTHERS` times as long, if
-        they need it. A call takes ten turns of the loop or more; without this it waits for a piece in each. Time
-        over a `STEP` does not count: the process mostly waited for a processor."""
-        now = self._clock()
-        until = now + _OTHERS * min(now - since, STEP)
-        release_gil()
-        now = self._clock()
+        """After a piece, threads get the interpreter's lock, once in `_HELD` of all pieces. Then other tasks have the
+        loop `_OTHERS` times as long, if they need it. A call takes ten turns of the loop or more; without this it waits
+        for a piece in each. Time over a `STEP` does not count: the process mostly waited for a processor."""
+        now, common = self._clock(), self._common()
+        took = min(now - since, STEP)
+        until = now + _OTHERS * took
+        common._held += took
+        if common._held >= _HELD:
+            common._held = 0.0
+            release_gil()
+            now = self._clock()
         while True:
             await asyncio.sleep(0)
             before, now = now, self._clock()
@@ -169,14 +190,16 @@ class LoopBudget:
 
     async def large(self, work: Generator[None, None, T]) -> T:
         """The same of a large message, when it is this peer's turn. The steps of its way to the client, each as long,
-        are taken meanwhile."""
+        are taken meanwhile, unless all of it was short."""
         async with self.turn:
             await self.rest()
-            value = await self.in_pieces(work)
             since = self._clock()
-            for _ in range(_STEPS):
-                await asyncio.sleep(0)
-            self.take(since)
+            value = await self.in_pieces(work)
+            if self._clock() - since >= _SHORT:
+                since = self._clock()
+                for _ in range(_STEPS):
+                    await asyncio.sleep(0)
+                self.take(since)
             return value
 
     def pause(self) -> float:
@@ -190,8 +213,12 @@ class LoopBudget:
         self._pay(_cost(seconds, seconds))
 
     def _pay(self, cost: float) -> None:
-        """Gives back where it is less than nothing."""
+        """Gives back where it is less than nothing. What is done in an idle moment is free."""
         self._start += cost
+        if self._free > 0.0 < cost:
+            paid = min(self._free, cost)
+            self._free -= paid
+            cost -= paid
         for budget in (self, self._common()):
             budget.pause()
             budget._level = max(0.0, min(MOST, budget._level + cost))
@@ -207,8 +234,8 @@ class LoopBudget:
     async def rest(self) -> None:
         """Before an answer that somebody waits for: at once for a peer that has some of its own part left. Others wait
         until that is so, and for the part of all, whoever has had the least of it first; or until nobody else has need
-        of the loop: one alone takes an idle moment."""
-        if self.pause() <= 0.0:
+        of the loop: one alone takes an idle moment, and works for `_IN_IDLE`."""
+        if self.pause() <= 0.0 or self._free > 0.0:
             return
         common, nap = self._common(), _NAP
         self._start = max(self._start, common._start)
@@ -219,6 +246,7 @@ class LoopBudget:
                 await asyncio.sleep(slept)
                 if moment == common._moment and self._used() - before < _IDLE * slept:
                     common._moment += 1  # all who wait see it, and would fill it many times over
+                    self._free = _IN_IDLE
                     return
                 nap = min(2 * nap, _LONGEST_NAP)
         finally:
