@@ -70,10 +70,11 @@ fuzz-tool: $(VENV)/.ready
 
 soak: fuzz-tool  ## what takes long: crashes under load, seven days of logins, a database that hangs, an hour of fuzzing, and eight of everything in one (SLUICE_SOAK_MINUTES=60)
 	$(BIN)/python tests/peers/install.py
-	SLUICE_CRASH_ROUNDS=200 SLUICE_LOGIN_DAYS=7 SLUICE_OUTAGE_SECONDS=30 SLUICE_FUZZ_SECONDS=$(SLUICE_FUZZ_SECONDS) \
-	  $(BIN)/python -m pytest tests/audit/test_audit_crash.py tests/login/test_renewing.py \
-	  tests/login/test_seven_days.py tests/e2e/test_fleet_outages.py tests/e2e/test_fleet_revoked.py \
-	  tests/fuzz/test_conversations.py $(ARGS)
+	SLUICE_CRASH_ROUNDS=200 SLUICE_LOGIN_DAYS=7 SLUICE_OUTAGE_SECONDS=30 SLUICE_FLEET_ROUNDS=100 \
+	  SLUICE_FUZZ_SECONDS=$(SLUICE_FUZZ_SECONDS) $(BIN)/python -m pytest \
+	  tests/audit/test_audit_crash.py tests/login/test_renewing.py tests/login/test_seven_days.py \
+	  tests/e2e/test_fleet_outages.py tests/e2e/test_fleet_revoked.py \
+	  tests/e2e/test_fleet_rounds.py tests/fuzz/test_conversations.py -rP $(ARGS)
 	$(BIN)/python tests/fuzz/fuzz_run.py --seconds $(SLUICE_FUZZ_SECONDS)
 	PYTHONPATH=tests $(BIN)/python tests/soak/run.py
 

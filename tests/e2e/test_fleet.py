@@ -168,38 +168,6 @@ def test_a_held_call_that_is_a_task_is_asked_about_at_any_replica(peers: None, t
         assert seen(here) == ["wire"]
 
 
-def test_what_is_approved_at_one_is_used_once_among_all(fleet: list[Bed]) -> None:
-    here, there, third = fleet
-    id = here.call("ann", "bank__wire", to="bob").json()["result"]["_meta"]["dev.sluice/approval"]["id"]
-    there.until(lambda: api(there, f"approvals/{id}").status_code == 200)
-    assert approve(there, id) == 200
-    answers: list[bool] = []
-
-    def use(at: Bed) -> None:
-        answers.append("isError" not in at.call("ann", "bank__wire", to="bob").json()["result"])
-
-    together = [threading.Thread(target=use, args=(at,)) for at in (here, there, third) * 2]
-    for one in together:
-        one.start()
-    for one in together:
-        one.join()
-    assert seen(here) == ["wire"] and answers.count(True) == 1
-
-
-def test_a_held_call_goes_on_when_another_replica_is_told(tmp_path: Path, database: str) -> None:
-    with ExitStack() as stack:
-        here, there = (
-            stack.enter_context(replica(tmp_path, name, database, approvals={"hold_for": "2m"})) for name in ("a", "b")
-        )
-        answers: list[httpx.Response] = []
-        waiting = threading.Thread(target=lambda: answers.append(here.call("ann", "bank__wire", to="bob")))
-        waiting.start()
-        there.until(lambda: bool(api(there, "approvals").json()["approvals"]))
-        assert approve(there, api(there, "approvals").json()["approvals"][0]["id"]) == 200
-        waiting.join()
-        assert "wire" in seen(here) and answers[0].status_code == 200
-
-
 def test_sessions_of_a_replica_that_was_killed_are_not_found_at_once(fleet: list[Bed]) -> None:
     home, other, _ = fleet
     session = Session(home)
@@ -434,24 +402,6 @@ def test_a_replica_tells_of_another_policy_and_of_a_log_that_nobody_writes(tmp_p
         here.until(lambda: metric(here, "sluice_fleet_silent_logs") == 1)
         assert metric(here, "sluice_fleet_revisions") == 1 and metric(here, "sluice_fleet_replicas") == 1
         assert any("no replica writes the audit log sluice-r1" in note for note in here.notes())
-
-
-def test_plain_calls_ask_the_database_nothing(tmp_path: Path) -> None:
-    """Each of the looks that replicas take all the time has at most this many statements of one kind a second."""
-    calls, looks = 200, 6
-    count = "SELECT query, sum(calls) FROM pg_stat_statements GROUP BY query"
-    with postgres("fsync=off", "shared_preload_libraries=pg_stat_statements") as own:
-        own.ask("CREATE EXTENSION pg_stat_statements")
-        with replica(tmp_path, "a", own.url) as at:
-            session = Session(at)
-            before, began = dict(own.ask(count)), time.monotonic()
-            for _ in range(calls // 2):
-                assert at.call("ann", "bank__look").status_code == 200
-                assert session.call(at, "bank__look").status_code == 200
-            grown = {query: int(str(number)) - int(str(before.get(query, 0))) for query, number in own.ask(count)}
-            took = time.monotonic() - began
-            assert seen(at) == ["look"] * calls
-    assert grown and max(grown.values()) < calls / 2 + looks * took, max(grown, key=lambda query: grown[query])
 
 
 def test_an_idle_replica_asks_the_database_one_statement_a_second(tmp_path: Path) -> None:

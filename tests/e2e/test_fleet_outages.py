@@ -41,7 +41,7 @@ class Load:
         self.took: list[float] = []
         self.failed: list[str] = []
         self._is_over = threading.Event()
-        ask = [lambda client, number, at=at: _plain(client, at, number) for at in beds * AT_ONCE]
+        ask = [lambda client, number, at=at: plain(client, at, number) for at in beds * AT_ONCE]
         strays = [lambda client, number: session.call(beds[-1], "bank__look", number=number)]
         self._threads = [
             threading.Thread(target=self._run, args=(kind, one)) for kind, one in enumerate([*ask, *strays])
@@ -76,10 +76,10 @@ class Load:
         return took[math.ceil(len(took) * 0.99) - 1]
 
 
-def _plain(client: httpx.Client, at: Bed, number: str) -> httpx.Response:
-    head = {**ACCEPT, "MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "bank__look",
+def plain(client: httpx.Client, at: Bed, number: str, tool: str = "bank__look") -> httpx.Response:
+    head = {**ACCEPT, "MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": tool,
             **bearer("ann")}  # fmt: skip
-    params = {"name": "bank__look", "arguments": {"number": number}, "_meta": META}
+    params = {"name": tool, "arguments": {"number": number}, "_meta": META}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     return client.post(at.process.url, json=body, headers=head)
 

@@ -1,0 +1,84 @@
+"""What replicas promise of every call: a round or two in `make test`. SLUICE_FLEET_ROUNDS says how many (100 in a
+soak)."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+from database_bed import api, approve, database, seen
+from e2e.test_fleet import fleet, replica
+from e2e.test_fleet_outages import plain
+from fleet_stage import Session
+from peers.postgres import Cluster, postgres
+from policy_bed import Bed, reason
+
+__all__ = ["database", "fleet"]
+ROUNDS = int(os.environ.get("SLUICE_FLEET_ROUNDS", "1"))
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Cluster]:
+    with postgres("fsync=off") as cluster:
+        yield cluster
+
+
+def wire(at: Bed, client: httpx.Client, start: threading.Barrier | None = None) -> httpx.Response:
+    """The same call each time."""
+    if start is not None:
+        start.wait()
+    return plain(client, at, "bob", "bank__wire")
+
+
+def test_what_is_approved_at_one_is_used_once_among_all(fleet: list[Bed]) -> None:
+    """Who comes too late is told so, or asks anew: that is what is approved in the next round."""
+    here, there, _ = fleet
+    racing = fleet * 2
+    with ThreadPoolExecutor(len(racing)) as pool, ExitStack() as stack:
+        clients = [stack.enter_context(httpx.Client(timeout=20)) for _ in racing]
+        for _ in range(ROUNDS):
+            id = wire(here, clients[0]).json()["result"]["_meta"]["dev.sluice/approval"]["id"]
+            there.until(lambda id=id: api(there, f"approvals/{id}").status_code == 200)  # type: ignore[misc]
+            assert approve(there, id) == 200
+            start = threading.Barrier(len(racing))
+            reasons = [reason(one) for one in pool.map(wire, racing, clients, [start] * len(racing))]
+            assert reasons.count("") == 1 and set(reasons) <= {"", "approval_pending", "approval_denied"}, reasons
+    print(f"{ROUNDS} approvals, each used by {len(racing)} calls at once: {len(seen(here))} executions (bar {ROUNDS})")
+    assert seen(here) == ["wire"] * ROUNDS
+
+
+def test_a_held_call_goes_on_when_another_replica_is_told(tmp_path: Path, database: str) -> None:
+    with ExitStack() as stack:
+        here, there = (
+            stack.enter_context(replica(tmp_path, name, database, approvals={"hold_for": "2m"})) for name in ("a", "b")
+        )
+        answers: list[httpx.Response] = []
+        waiting = threading.Thread(target=lambda: answers.append(here.call("ann", "bank__wire", to="bob")))
+        waiting.start()
+        there.until(lambda: bool(api(there, "approvals").json()["approvals"]))
+        assert approve(there, api(there, "approvals").json()["approvals"][0]["id"]) == 200
+        waiting.join()
+        assert "wire" in seen(here) and answers[0].status_code == 200
+
+
+def test_plain_calls_ask_the_database_nothing(tmp_path: Path) -> None:
+    """Each of the looks that replicas take all the time has at most this many statements of one kind a second."""
+    calls, looks = 200, 6
+    count = "SELECT query, sum(calls) FROM pg_stat_statements GROUP BY query"
+    with postgres("fsync=off", "shared_preload_libraries=pg_stat_statements") as own:
+        own.ask("CREATE EXTENSION pg_stat_statements")
+        with replica(tmp_path, "a", own.url) as at:
+            session = Session(at)
+            before, began = dict(own.ask(count)), time.monotonic()
+            for _ in range(calls // 2):
+                assert at.call("ann", "bank__look").status_code == 200
+                assert session.call(at, "bank__look").status_code == 200
+            grown = {query: int(str(number)) - int(str(before.get(query, 0))) for query, number in own.ask(count)}
+            took = time.monotonic() - began
+            assert seen(at) == ["look"] * calls
+    assert grown and max(grown.values()) < calls / 2 + looks * took, max(grown, key=lambda query: grown[query])
