@@ -78,7 +78,7 @@ soak: fuzz-tool  ## what takes long: crashes under load, seven days of logins, a
 	$(BIN)/python tests/fuzz/fuzz_run.py --seconds $(SLUICE_FUZZ_SECONDS)
 	PYTHONPATH=tests $(BIN)/python tests/soak/run.py
 
-accept: $(VENV)/.ready  ## whole first lists beside a load; ARGS="--starts 100 --jobs 2", --load, --delay; --console: the pages; --desktop; --fleet; --hooks; --logins; --packages; --start
+accept: $(VENV)/.ready  ## whole first lists beside a load; ARGS="--starts 100 --jobs 2", --load, --delay; --console: the pages; --desktop; --fleet; --hooks; --logins; --packages; --replicas; --start
 	PYTHONPATH=.:tests:tests/bench $(BIN)/python tests/accept/run.py $(ARGS)
 
 chaos: $(VENV)/.ready  ## faults in real processes under load, one at a time, in 12 minutes; ARGS="slow disk-full", --list, --table

@@ -1,5 +1,5 @@
-"""What `make accept` measures: first lists, or what --console, --desktop, --fleet, --hooks, --logins, --packages
-or --start name."""
+"""What `make accept` measures: first lists, or what --console, --desktop, --fleet, --hooks, --logins, --packages,
+--replicas or --start name."""
 
 import sys
 
@@ -10,6 +10,7 @@ import fleet
 import hooks
 import logins
 import packages
+import replicas
 import start
 
 OTHERS = {
@@ -19,6 +20,7 @@ OTHERS = {
     "--hooks": hooks.main,
     "--logins": logins.main,
     "--packages": packages.main,
+    "--replicas": replicas.main,
     "--start": start.main,
 }
 

@@ -195,8 +195,8 @@ class Setup:
     """What of Sluice is switched on. `rules`: rows of the policy, of which one lets the call pass; none is
     `policy.use: open`. `audit` is its durability, empty where no log is kept. `child`: the server that is called is
     not behind HTTP but started, on the load's core. `search`: tools are found, not listed. `hook` is the URL of one
-    that is asked about each call to the server `fast0`. `database`: its URL, where state is in PostgreSQL, as a replica
-    has it."""
+    that is asked about each call to the server `fast0`. `database`: its URL, where state is in PostgreSQL, as
+    `replica` has it."""
 
     name: str
     metrics: bool = False
@@ -206,6 +206,7 @@ class Setup:
     search: bool = False
     hook: str = ""
     database: str = ""
+    replica: str = "r0"
 
 
 # Each step keeps what the one before it had; the last is what the contract's figure is about, with defaults beside it.
@@ -235,9 +236,10 @@ def state(setup: Setup, folder: Path) -> dict[str, object]:
     found: dict[str, object] = {"dir": str(folder / "state")}
     if not setup.database:
         return {"state": found}
-    ring, peer = base64.b64encode(secrets.token_bytes(32)).decode(), f"127.0.0.1:{free_port()}"
+    ring = base64.b64encode(hashlib.sha256(setup.database.encode()).digest()).decode()  # the same for all replicas
+    peer = f"127.0.0.1:{free_port()}"
     shared = {"url": setup.database, "keys": dict.fromkeys(("seal", "digest", "sign"), ring)}
-    fleet = {"name": "r0", "peer": {"listen": peer, "url": f"http://{peer}"}}
+    fleet = {"name": setup.replica, "peer": {"listen": peer, "url": f"http://{peer}"}}
     return {"state": {**found, **shared}, "fleet": fleet}
 
 
@@ -268,9 +270,11 @@ def config(setup: Setup, folder: Path, url: str, port: int, admin: int, key: str
 
 
 @contextmanager
-def sluice(folder: Path, core: int, backend: Subject, command: list[str], setup: Setup = FULL) -> Iterator[Subject]:
+def sluice(
+    folder: Path, core: int | Sequence[int], backend: Subject, command: list[str], setup: Setup = FULL, key: str = ""
+) -> Iterator[Subject]:  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    port, admin, key = free_port(), free_port(), secrets.token_urlsafe(32)
+    port, admin, key = free_port(), free_port(), key or secrets.token_urlsafe(32)
     conf = folder / "sluice.yaml"
     conf.write_text(json.dumps(config(setup, folder, backend.url, port, admin, key), indent=2))
     ready = _answers(f"http://127.0.0.1:{admin}/readyz")

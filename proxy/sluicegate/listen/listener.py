@@ -244,9 +244,17 @@ class Listener:
             return await exchange.error(503, "the credential has just changed", [(b"retry-after", b"1")])
         if await peers.hand_over(exchange, owner):
             return
-        async with unread(exchange, principal, self._context) as body:
-            if not await peers.forward(exchange, owner, body, self._settings.limits):
-                await exchange.error(404, "Session not found")  # it has ended: the client begins anew
+        peer, limits, head = exchange.peer, self._settings.limits, exchange.head
+        is_post = head.remembered.toolset is not None and head.method == "POST"  # to an endpoint of MCP
+        if is_post and head.remembered.passed is None and b"origin" not in head and check_form(exchange) is None:
+            head.remembered.passed = self._policy
+        if peer.is_whole and peer.size <= LARGE:  # as most are: a context takes as long as all else here
+            is_answered = await peers.forward(exchange, owner, peer.take_body(limits.max_request), limits)
+        else:
+            async with unread(exchange, principal, self._context) as body:
+                is_answered = await peers.forward(exchange, owner, body, limits)
+        if not is_answered:
+            await exchange.error(404, "Session not found")  # it has ended: the client begins anew
 
     async def _go_on(
         self, exchange: HttpExchange, principal: Principal, request: Request, peers: PeerForwarding, owner: Owner

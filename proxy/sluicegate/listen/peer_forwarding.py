@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, Literal
 
 import httpx
@@ -103,11 +103,12 @@ class PeerForwarding:
 
     async def _passed_on(self, exchange: HttpExchange, url: str, body: bytes) -> bool:
         head = exchange.head
-        path = head.path + (f"?{head.query.decode('latin-1')}" if head.query else "")
         sent = [(name, value) for name, value in head.headers if name not in _OF_A_HOP]
         sent += self.owners.hop(exchange)
         try:
-            target = httpx.URL(url).copy_with(raw_path=path.encode("latin-1", "replace"))
+            target = _target(url, head.path)
+            if head.query:
+                target = target.copy_with(raw_path=target.raw_path + b"?" + head.query)
             reply = await self._client.exchange(target, sent, body, head.method)
         except (ValueError, httpx.InvalidURL, httpx.LocalProtocolError):
             await exchange.error(400, "not a request that can be passed on")
@@ -126,6 +127,12 @@ class PeerForwarding:
         finally:
             reply.close()
         return True
+
+
+@lru_cache(maxsize=256)  # httpx takes an address apart for longer than all else takes that is done here
+def _target(url: str, path: str) -> httpx.URL:
+    """Paths are those of endpoints, and few. Raises `ValueError` and `httpx.InvalidURL`."""
+    return httpx.URL(url).copy_with(raw_path=path.encode("latin-1", "replace"))
 
 
 async def _end(exchange: HttpExchange, one: _Forward, body: bytes, limits: RequestLimits) -> None:
