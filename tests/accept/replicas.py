@@ -1,4 +1,4 @@
-"""What a call costs where several replicas are one Sluice: one that gets it for another.
+"""What a call costs where several replicas are one Sluice: one that gets it for another, and each of one, two or three.
 
 CPU of all replicas that have a part in it, beside the same calls at one; the median of rounds that take turns. The
 config is that of the benchmark. Run it with: make accept ARGS=--replicas, or ARGS="--replicas 3" for fewer rounds.
@@ -17,12 +17,13 @@ from statistics import median
 from typing import Final
 
 import httpx
-from load import Call, legacy_call, run
+from load import Call, legacy_call, modern_call, run
 from peers.postgres import Cluster, postgres
 from subjects import FULL, LOAD_CORE, SUBJECT_CORE, Subject, fast_server, provide_tools, sluice
 
 ROUNDS, SECONDS = 15, 1
 STRAY_BAR: Final = 1.3
+SCALING_BAR: Final = 0.1
 CORES: Final = (SUBJECT_CORE, LOAD_CORE)
 """Of every replica: on one core they would take each other's caches, which those on other machines do not."""
 AT_ONCE: Final = (1, 16)
@@ -56,7 +57,7 @@ class Measured:
 
 
 def main(words: list[str]) -> int:
-    """The exit code: 0 if the bar is held."""
+    """The exit code: 0 if both bars are held."""
     provide_tools()
     rounds = int(words[0]) if words else ROUNDS
     with ExitStack() as stack:
@@ -64,7 +65,9 @@ def main(words: list[str]) -> int:
         engine = stack.enter_context(postgres())
         backend = stack.enter_context(fast_server(folder, LOAD_CORE))
         client = stack.enter_context(httpx.Client(trust_env=False, timeout=30))
-        return 0 if strays(fleet(stack, engine, backend, folder, 2), client, rounds, folder) else 1
+        fleets = [fleet(stack, engine, backend, folder, count) for count in (1, 2, 3)]
+        good = [strays(fleets[1], client, rounds, folder), scaling(fleets, client, rounds, folder)]
+    return 0 if all(good) else 1
 
 
 def fleet(stack: ExitStack, engine: Cluster, backend: Subject, folder: Path, count: int) -> list[Subject]:
@@ -94,6 +97,22 @@ def strays(replicas: list[Subject], client: httpx.Client, rounds: int, folder: P
         print(f"at the wrong replica, {at_once} at once: CPU of both {median(wrong):.0f} us a call, at the right one "
               f"{median(right):.0f} us: {ratio:.2f} (at most {STRAY_BAR}){'' if ratio <= STRAY_BAR else '   MISSED'}",
               flush=True)  # fmt: skip
+    return good
+
+
+def scaling(fleets: list[list[Subject]], client: httpx.Client, rounds: int, folder: Path) -> bool:
+    """Calls that any replica serves, at all of them."""
+    ways = {str(len(one)): Measured(one, [modern_call(at, client) for at in one]) for one in fleets}
+    good = True
+    for at_once in AT_ONCE:
+        first, *others = turns(ways, at_once, rounds, folder).values()
+        ratios = [over(one, first) for one in others]
+        is_held = all(abs(ratio - 1) <= SCALING_BAR for ratio in ratios)
+        good &= is_held
+        costs = ", ".join(f"{median(one):.0f}" for one in (first, *others))
+        print(f"1, 2 and 3 replicas, {at_once} at once at each: CPU {costs} us a call, "
+              f"{', '.join(f'{ratio:.2f}' for ratio in ratios)} of one (within {SCALING_BAR:.0%})"
+              f"{'' if is_held else '   MISSED'}", flush=True)  # fmt: skip
     return good
 
 
