@@ -64,6 +64,14 @@ _LARGE_HEAD: Final = 16 * 1024
 """Bytes. 256 heads of this size may be remembered; arguments of a call may make one of megabytes."""
 
 
+class LargeHead(Exception):
+    """A head that is not remembered: a cache keeps what a function returns, and nothing that it raises."""
+
+    def __init__(self, head: bytes) -> None:
+        super().__init__()
+        self.head = head
+
+
 class HttpClient:
     """Of the idle connections `max_idle` are kept, of all origins together; the busy ones are only counted, because a
     stream that stays open for a day starves nobody. Last in, first out, so that a quiet pool shrinks. It belongs to one
@@ -95,9 +103,10 @@ class HttpClient:
         if url is not self._url:  # httpx takes its URLs apart anew each time
             self._origin, self._target, self._url = _origin(url), url.raw_path, url
         origin = self._origin
-        head = _head(method, origin, self._target, tuple(headers))
-        if len(head) > _LARGE_HEAD:
-            _head.cache_clear()
+        try:
+            head = _head(method, origin, self._target, tuple(headers))
+        except LargeHead as large:
+            head = large.head
         wire = self._take(origin) or await self._dial(origin)
         reply = wire.send(_with_body(head, method, body), method == "HEAD")
         try:
@@ -232,7 +241,8 @@ def _with_body(head: bytes, method: str, body: bytes) -> bytes:
 @lru_cache(maxsize=256)  # from call to call a server's head hardly changes, and checking it costs more than finding it
 def _head(method: str, origin: Origin, target: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
     """The request line and the headers without their end. Raises `httpx.LocalProtocolError` for what would read
-    as more or other lines than were meant: names and values may come from far away (a server's schema, a client)."""
+    as more or other lines than were meant: names and values may come from far away (a server's schema, a client).
+    Raises `LargeHead` with one that is not to be remembered."""
     if not method.isalpha() or not method.isascii() or b" " in target:
         raise httpx.LocalProtocolError("a malformed method or target")
     lines = [b"%b %b HTTP/1.1" % (method.encode(), target)]
@@ -243,6 +253,8 @@ def _head(method: str, origin: Origin, target: bytes, headers: tuple[tuple[bytes
     breaks = len(lines) - 1
     if head.count(b"\n") != breaks or head.count(b"\r") != breaks or b"\0" in head:
         raise httpx.LocalProtocolError("a line break or NUL in a header")
+    if len(head) > _LARGE_HEAD:
+        raise LargeHead(head)
     return head
 
 
