@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sluicegate.policy import display, globs, pins
 from sluicegate.policy.csv_rows import written
 from sluicegate.policy.pins import Found, Mode, PinBook
+from sluicegate.protocol.pieces import in_one_step
 
 NUMBERS = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
@@ -18,6 +19,14 @@ VALUES = st.recursive(
     max_leaves=12,
 )  # fmt: skip
 NOWHERE = PinBook()
+
+
+def from_json(*kept: Any) -> PinBook:
+    return in_one_step(pins.from_json(*kept))
+
+
+def succeed(before: list[PinBook], at: str) -> PinBook:
+    return in_one_step(pins.succeed(before, at))
 
 
 def found(**definitions: Any) -> dict[str, Found]:
@@ -230,7 +239,7 @@ def test_nothing_is_served_that_was_neither_in_the_first_list_of_the_set_nor_acc
                 book, taken = pins.accept(book, {("tool", own): [pins.fingerprint(value)]}, "local", "now")
                 accepted |= dict.fromkeys((name for _, name in taken), value)
         else:
-            book = pins.from_json(*map(json.loads, (pins.pins_to_json(book), pins.waiting_to_json(book))))
+            book = from_json(*map(json.loads, (pins.pins_to_json(book), pins.waiting_to_json(book))))
             book = meet(book, mode, into=capabilities, **definitions)
             book = pins.close(book, capabilities) if what == "list" else book
             first.setdefault(capabilities, set(definitions.items()) if mode == "review" else set())
@@ -306,7 +315,7 @@ def test_what_waits_is_no_first_use_of_a_set_that_comes_later() -> None:
 
 def test_a_book_of_before_there_were_sets_counts_for_all_of_them() -> None:
     old = {"pins": [["tool", "a", pins.fingerprint(1), "1", "", "then"]], "closed": ["tool"]}
-    book = pins.from_json(old, {"waiting": []})
+    book = from_json(old, {"waiting": []})
     for one in SETS:
         assert serves(book, "review", one) == {("a", 1)}
         assert pins.state(meet(book, into=one, a=1, b=2), ("tool", "b")) == "new", "an update is no second first look"
@@ -317,29 +326,29 @@ def test_a_book_of_before_there_were_sets_counts_for_all_of_them() -> None:
 
 def test_a_server_in_the_place_of_another_keeps_what_is_equal_and_has_no_first_use() -> None:
     before = accepted(meet(NOWHERE, a=1, b=2, c=3), "a", 1)
-    book = pins.succeed([before, NOWHERE], "later")
+    book = succeed([before, NOWHERE], "later")
     assert (book.waiting, book.replaced_at) == ({}, "later")
     book = meet(book, a=1, b=2, c=4, d=5)
     assert serves(book, "review", "") == {("a", 1), ("b", 2)}
     assert [pins.state(book, ("tool", own)) for own in "abcd"] == ["accepted", "first_use", "changed", "new"]
     assert serves(meet(book, into="roots", b=2), "review", "roots") == {("a", 1)}, "a first use in no new set"
-    assert pins.from_json(*map(json.loads, (pins.pins_to_json(book), pins.waiting_to_json(book)))) == book
+    assert from_json(*map(json.loads, (pins.pins_to_json(book), pins.waiting_to_json(book)))) == book
 
 
 def test_of_several_before_it_the_newest_pin_of_a_name_counts() -> None:
     old = meet(NOWHERE, a=1, b=1)
     new = accepted(meet(NOWHERE, a=1), "a", 1)
     newer, _ = pins.accept(meet(new, a=2), {("tool", "a"): [pins.fingerprint(2)]}, "local", "now+1")
-    assert {own: pin.text for (_, own), pin in pins.succeed([newer, old], "").pins.items()} == {"a": "2", "b": "1"}
+    assert {own: pin.text for (_, own), pin in succeed([newer, old], "").pins.items()} == {"a": "2", "b": "1"}
 
 
 def test_a_book_that_is_none_is_said_to_be_none() -> None:
     book = meet(meet(NOWHERE, a=1), a=2, b=[{"c": "d"}])
     kept = [json.loads(pins.pins_to_json(book)), json.loads(pins.waiting_to_json(book))]
-    assert pins.from_json(*kept) == book
+    assert from_json(*kept) == book
     for broken in (None, {}, {"pins": [["tool"]], "closed": []}, {"pins": 7, "closed": []}, []):
         with pytest.raises(ValueError, match="no book of pins"):
-            pins.from_json(broken, {"waiting": []})
+            from_json(broken, {"waiting": []})
 
 
 # ---------------------------------------------------------------- lock file

@@ -29,6 +29,7 @@ from sluicegate.policy.rules import Ruling
 from sluicegate.policy.schema_cost import SchemaRefused
 from sluicegate.policy.target import read_target
 from sluicegate.protocol.model import Call, Client, Decision, Target, Verdict
+from sluicegate.protocol.pieces import in_one_step
 from tests.policy.policies import ALICE, DESTROY, ROWS, RULES, policy_of
 
 SCALE = read_target("call", "k8s/scale")
@@ -341,7 +342,7 @@ def test_results_that_break_a_promise_are_told_why() -> None:
 def test_pins_are_spoken_of_in_numbers() -> None:
     assert pins.notice(0, True) == "" and pins.notice(1, False) == "1 definition waits"
     assert pins.notice(2, True) == "another server under this key: 2 definitions wait"
-    kept = pins.from_json({"pins": [["tool", "x", "f", "t", "by", "at"]], "closed": []}, {"waiting": []})
+    kept = in_one_step(pins.from_json({"pins": [["tool", "x", "f", "t", "by", "at"]], "closed": []}, {"waiting": []}))
     assert kept.replaced_at == "" and pins.keys(kept) == [("tool", "x")]
     row = {"server": "git", "era": "legacy", "kind": "tool", "name": "x", "current": "1"}
     locked = pins.lock([row])
@@ -352,7 +353,7 @@ def test_pins_are_spoken_of_in_numbers() -> None:
         "git (legacy): tool y: sha256:1 is not in the lock file",
     ]
     with pytest.raises(ValueError, match=r"^no book of pins: KeyError\('pins'\)$"):
-        pins.from_json({}, {})
+        in_one_step(pins.from_json({}, {}))
 
 
 def test_a_judge_says_what_it_cannot_decide(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 import anyio
-import anyio.lowlevel
 
 from sluicegate.catalog.snapshot import Snapshot, without
 from sluicegate.catalog_cache import pin_store
@@ -331,8 +330,8 @@ class DefinitionPins:
             if modes.keys() - is_same:
                 kept = await pin_store.entries(self._store)
                 for server in modes.keys() - is_same:
-                    new[server] = pin_store.read(kept, server, identities[server], self._now())
-                    await anyio.lowlevel.checkpoint()
+                    work = pin_store.read(kept, server, identities[server], self._now())
+                    new[server] = await budget_of(server).in_pieces(work)
 
             def put() -> None:
                 self._modes, self._identities = modes, identities
@@ -375,16 +374,19 @@ class DefinitionPins:
                 await self._read_anew()
 
     async def _read_anew(self) -> None:
-        self._revision = await self._store.get(REVISION)
+        revision = await self._store.get(REVISION)
         kept = await pin_store.entries(self._store)
         for server in self._modes:
-            await anyio.lowlevel.checkpoint()
-            read = pin_store.read(kept, server, self._identities[server], self._now())
+            budget = budget_of(server)
+            read = await budget.in_pieces(pin_store.read(kept, server, self._identities[server], self._now()))
+            merged = [(era, pin_store.merged(self._books[server, era], book)) for era, book in read.books.items()]
+            books = [(era, await budget.in_pieces(work)) for era, work in merged]
             self._begun.pop(server, None)
             if read.forget is not None:
                 self._begun[server] = read.forget
-            for era, book in read.books.items():
-                self._set(server, era, pin_store.merged(self._books[server, era], book))
+            for era, book in books:
+                self._set(server, era, book)
+        self._revision = revision  # last: whoever is cancelled before has not read all of it
 
     async def _write(self, server: str, books: Mapping[Era, PinBook]) -> bool:
         """All or nothing; False if another process has written meanwhile: what it wrote is known then, and has to be

@@ -2,19 +2,22 @@
 
 A book belongs to a server's key, identity and era. A server that has none of its own, while others under its key have,
 begins with what was pinned for those, and nothing of it is a first use. Books that were kept before servers had an
-identity belong to the first server that finds them. Knows no mode, and not when to read or write.
+identity belong to the first server that finds them. They are read in pieces, for others may have written 16 MiB. Knows
+no mode, and not when to read or write.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
 import anyio
 
+from sluicegate.catalog.list_bounds import PIECE
 from sluicegate.policy import pins
 from sluicegate.policy.pins import Key, Pin, PinBook, Waiting
-from sluicegate.protocol.jsonrpc import Malformed, decode_fast
+from sluicegate.protocol.jsonrpc import decode_fast
 from sluicegate.protocol.model import Era
 from sluicegate.store import Store, Write
 
@@ -29,6 +32,9 @@ LARGE_BYTES: Final = 64 * 1024  # of them: 256 KiB of small values take 20 ms
 MAX_FORMER: Final = 8  # identities under one key of which books are kept; of more, the oldest are forgotten
 PINS: Final = "pins/"
 WAITING: Final = "pins-waiting/"
+_EMPTY: Final = dict.fromkeys(ERAS, PinBook())
+# Where a row ends and the next one begins. It stands in no text: a quote in a text is escaped, or ends it.
+_BETWEEN: Final = re.compile(rb'\],(?<=[\]e]\],)(?=\["(?:' + "|".join(pins.KINDS).encode() + rb')",)')
 
 
 class Stored(NamedTuple):
@@ -48,46 +54,84 @@ async def entries(store: Store) -> dict[str, bytes]:
     return await store.scan(PINS) | await store.scan(WAITING)
 
 
-def read(kept: Mapping[str, bytes], server: str, identity: str, now: str) -> Stored:
-    own = {era: _read_book(kept, book_key(server, identity, era)) for era in ERAS}
-    if not any(own.values()):
+def read(kept: Mapping[str, bytes], server: str, identity: str, now: str) -> Generator[None, None, Stored]:
+    own = yield from _books(kept, f"{server}/{identity}")
+    if not own:
         inside = f"{PINS}{server}/"
         found = [key.split("/")[2:] for key in kept if key.startswith(inside)]
         if found:
-            return _begin(kept, server, {other for other, *era in found if era}, now)
-    return Stored({era: book or PinBook() for era, book in own.items()})
+            return (yield from _begin(kept, server, {other for other, *era in found if era}, now))
+    return Stored(_EMPTY | own)
 
 
-def _begin(kept: Mapping[str, bytes], server: str, others: Collection[str], now: str) -> Stored:
+def _begin(
+    kept: Mapping[str, bytes], server: str, others: Collection[str], now: str
+) -> Generator[None, None, Stored]:
     """`others` are the identities of which books are kept."""
-    unnamed = {era: _read_book(kept, f"{server}/{era}") or PinBook() for era in ERAS}
+    unnamed = _EMPTY | (yield from _books(kept, server))
     if not others:
         return Stored(unnamed, [])
-    former = {
-        other: {era: _read_book(kept, book_key(server, other, era)) or PinBook() for era in ERAS} for other in others
-    }
-    newest = sorted(others, key=lambda other: max(book.last_at for book in former[other].values()), reverse=True)
-    return Stored(
-        {era: pins.succeed([unnamed[era], *(former[other][era] for other in newest)], now) for era in ERAS},
-        [book_key(server, other, era) for other in newest[MAX_FORMER:] for era in ERAS],
-    )
+    former, last = dict[str, dict[Era, PinBook]](), dict[str, str]()
+    for other in others:
+        former[other] = _EMPTY | (yield from _books(kept, f"{server}/{other}"))
+        last[other] = max(book.last_at for book in former[other].values())
+        yield
+    newest = sorted(others, key=last.__getitem__, reverse=True)
+    books = dict[Era, PinBook]()
+    for era in ERAS:
+        books[era] = yield from pins.succeed([unnamed[era], *(former[other][era] for other in newest)], now)
+    return Stored(books, [book_key(server, other, era) for other in newest[MAX_FORMER:] for era in ERAS])
 
 
-def _read_book(kept: Mapping[str, bytes], book_key: str) -> PinBook | None:
-    accepted, waiting = (kept.get(prefix + book_key) for prefix in (PINS, WAITING))
-    if accepted is None and waiting is None:
-        return None
-    try:
-        return pins.from_json(_decoded(accepted), _decoded(waiting or b'{"waiting": []}'))
-    except ValueError as error:
-        log.error("pins cannot be read: nothing counts as accepted", extra={"book": book_key, "error": str(error)})
-        return pins.SHUT
+def _books(kept: Mapping[str, bytes], place: str) -> Generator[None, None, dict[Era, PinBook]]:
+    """Those that are kept there."""
+    books = dict[Era, PinBook]()
+    for era in ERAS:
+        accepted, waiting = (kept.get(f"{prefix}{place}/{era}") for prefix in (PINS, WAITING))
+        if accepted is None and waiting is None:
+            continue
+        try:
+            first = yield from _decoded(accepted or b"", "pins")
+            second = yield from _decoded(waiting or b'{"waiting":[]}', "waiting")
+            books[era] = yield from pins.from_json(first, second)
+        except (TypeError, ValueError) as error:
+            about = {"book": f"{place}/{era}", "error": str(error)}
+            log.error("pins cannot be read: nothing counts as accepted", extra=about)
+            books[era] = pins.SHUT
+        yield
+    return books
 
 
-def merged(ours: PinBook, stored: PinBook) -> PinBook:
-    """What was accepted elsewhere, with what waits here: a name that nobody touched there waits on."""
-    waiting = {key: held for key, held in ours.waiting.items() if _accepted(ours, key) == _accepted(stored, key)}
-    return replace(stored, waiting={**stored.waiting, **waiting}, closed=stored.closed | ours.closed)
+def _decoded(data: bytes, name: str) -> Generator[None, None, Any]:
+    """The JSON of a book, with its rows under that name. Raises `Malformed`, and `TypeError` where it has none."""
+    head, rows = b'{"%b":[' % name.encode(), list[Any]()
+    if not data.startswith(head):
+        return decode_fast(data)
+    start = len(head)
+    while (between := _BETWEEN.search(data, start + PIECE)) is not None:
+        rows += decode_fast(b"[%b]" % data[start : between.start() + 1])
+        start = between.end()
+        yield
+    value = decode_fast(head + data[start:])
+    value[name][:0] = rows
+    return value
+
+
+def merged(ours: PinBook, stored: PinBook) -> Generator[None, None, PinBook]:
+    """What was accepted elsewhere, with what waits here: a name that nobody touched there waits on. Equal pins are the
+    same objects: whoever compares the books does not compare texts."""
+    same, waiting = dict[Key, Pin](), dict(stored.waiting)
+    for number, (key, pin) in enumerate(stored.pins.items(), 1):
+        old = ours.pins.get(key)
+        same[key] = old if old is not None and old == pin else pin
+        if number % pins.ROWS == 0:
+            yield
+    for number, (key, held) in enumerate(ours.waiting.items(), 1):
+        if _accepted(ours, key) == _accepted(stored, key):
+            waiting[key] = held
+        if number % pins.ROWS == 0:
+            yield
+    return replace(stored, pins=same, waiting=waiting, closed=stored.closed | ours.closed)
 
 
 def _accepted(book: PinBook, key: Key) -> tuple[str, str, str] | None:
@@ -115,10 +159,3 @@ async def apart(count: int, size: int, function: Callable[[Unpack[Args]], T], *a
     """In a worker thread where there are many definitions, or many bytes of them, so that others do not wait for it."""
     is_much = count > LARGE or size > LARGE_BYTES
     return await anyio.to_thread.run_sync(function, *args) if is_much else function(*args)
-
-
-def _decoded(data: bytes | None) -> Any:
-    try:
-        return decode_fast(data) if data else None
-    except Malformed:
-        return None

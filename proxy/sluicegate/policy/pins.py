@@ -12,10 +12,10 @@ can be used to bring something new into another.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from sluicegate.policy.csv_rows import written
 from sluicegate.policy.globs import escape
@@ -26,6 +26,7 @@ Mode = Literal["off", "warn", "review", "block"]
 PinKind = Literal["instructions", "tool", "prompt", "res"]
 Key = tuple[PinKind, str]
 """What a definition is and its own name; the one of the instructions is empty."""
+T = TypeVar("T")
 
 KINDS: Final[tuple[PinKind, ...]] = ("instructions", "tool", "prompt", "res")
 WORDS: Final[Mapping[PinKind, str]] = {
@@ -35,6 +36,8 @@ EVERY: Final = "*"  # stands for every capability set
 MAX_WAITING: Final = 10_000  # definitions of one server and era; names beyond are withheld all the same
 MAX_WAITING_TEXT: Final = 16 * 1024 * 1024
 """Bytes of their texts. Of what is over, the names without a pin are forgotten, and of others the text."""
+ROWS: Final = 100
+"""Pins that are looked at without a turn for others."""
 
 
 _VARIABLE: Final = re.compile(r"\{[^{}]*\}")
@@ -240,14 +243,16 @@ def close(book: PinBook, capabilities: str) -> PinBook:
     return replace(book, closed=closed)
 
 
-def succeed(before: Iterable[PinBook], at: str) -> PinBook:
+def succeed(before: Iterable[PinBook], at: str) -> Generator[None, None, PinBook]:
     """The book that a server begins with if others were known under its key before: what they had pinned stays so, the
     newest of each name, as long as it is equal; everything else waits, for nothing is a first use."""
     pins: dict[Key, Pin] = {}
     for book in before:
-        for key, pin in book.pins.items():
+        for number, (key, pin) in enumerate(book.pins.items(), 1):
             if key not in pins or pins[key].at < pin.at:
                 pins[key] = pin
+            if number % ROWS == 0:
+                yield
     return replace(SHUT, pins=pins, replaced_at=at)
 
 
@@ -362,18 +367,27 @@ def waiting_to_json(book: PinBook) -> bytes:
     return b'{"waiting":[%b]}' % b",".join(map(dump, rows))
 
 
-def from_json(pins: Any, waiting: Any) -> PinBook:
+def from_json(pins: Any, waiting: Any) -> Generator[None, None, PinBook]:
     """The book that was kept. Raises `ValueError` for what is none: whoever asks must not take it for an empty one.
     A book of before there were capability sets counts for all of them: an update is no second first look."""
     try:
         return PinBook(
-            {(kind, own): _pin(*rest) for kind, own, *rest in pins["pins"]},
-            {(kind, own): Waiting(*rest) for kind, own, *rest in waiting["waiting"]},
+            (yield from _by_key(pins["pins"], _pin)),
+            (yield from _by_key(waiting["waiting"], Waiting)),
             frozenset((EVERY, one) if isinstance(one, str) else _closed(*one) for one in pins["closed"]),
             pins.get("replaced_at", ""),
         )
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise ValueError(f"no book of pins: {error!r}") from None
+
+
+def _by_key(rows: Any, made: Callable[..., T]) -> Generator[None, None, dict[Key, T]]:
+    found = dict[Key, T]()
+    for number, (kind, own, *rest) in enumerate(rows, 1):
+        found[kind, own] = made(*rest)
+        if number % ROWS == 0:
+            yield
+    return found
 
 
 def _pin(fingerprint: str, text: str, by: str, at: str, sets: Iterable[str] = (EVERY,)) -> Pin:
