@@ -116,6 +116,13 @@ def floods(arguments: dict, meta: dict) -> Tool:
     return (yield [FORM_ASK] * 100)
 
 
+def pesters(arguments: dict, meta: dict) -> Tool:
+    answers: list[Any] = []
+    while {"action": "cancel"} not in answers:
+        answers = yield [FORM_ASK] * 32
+    return answers
+
+
 def unknown(arguments: dict, meta: dict) -> Tool:
     return (yield [("tasks/list", {}), ("elicitation/create", {"message": 5}), URL_ASK])
 

@@ -365,6 +365,19 @@ async def test_a_flood_of_questions_is_bounded_and_each_is_answered() -> None:
         assert said.count({"action": "cancel"}) == 100 - sum(asked)
 
 
+async def test_a_server_that_asks_again_and_again_ends_its_call() -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server)
+        outcome, asked = await peer.call("pesters"), 0
+        while isinstance(outcome, InputRequired) and asked <= suspended.MAX_QUESTIONS:
+            asked += len(outcome.requests)
+            retry = {"inputResponses": dict.fromkeys(outcome.requests, YES), "requestState": outcome.state}
+            outcome = await peer.call("pesters", **retry)
+        assert (asked, reason(outcome)) == (suspended.MAX_QUESTIONS, "outcome_unknown")
+        assert "asked more than 320 questions in one call" in text(outcome)
+        await until(lambda: rig.server.describe()["in_flight"] == 0 and rig.server.describe()["parked"] == 0)
+
+
 async def test_what_cannot_be_carried_is_refused_at_once() -> None:
     async with running(**child()) as rig:
         forms = Peer(rig.server, client({"elicitation": {}, "experimental": {"x": {}}}))

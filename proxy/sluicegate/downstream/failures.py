@@ -184,6 +184,11 @@ def over(call: Call, server: str) -> Outcome:
     return refuse(call.method, "outcome_unknown", text)
 
 
+def asked_too_often(call: Call, server: str, most: int) -> Outcome:
+    text = f"The server {server} asked more than {most} questions in one call. {_UNKNOWN}"
+    return refuse(call.method, "outcome_unknown", text)
+
+
 def quoted(server: str, lines: Iterable[str]) -> str:
     """Marks each line as the server's: none of them can end the quotation."""
     return "".join(f"\n[stderr of {server}] {line}" for line in lines)

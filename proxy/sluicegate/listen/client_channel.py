@@ -120,8 +120,8 @@ class ClientChannel:
 
 
 async def run_input_rounds(handler: Handler, call: Call, outcome: Outcome, channel: ClientChannel) -> Outcome:
-    """Asks and calls again until the outcome asks for nothing more. What its server holds open ends by its own time,
-    what a stateless server asks, also for a task, by the number of rounds."""
+    """Asks and calls again until the outcome asks for nothing more. What its server holds open ends by its own time
+    and the number of its questions, what a stateless server asks, also for a task, by the number of rounds."""
     pause, rounds = 0.0, 0
     visited: list[str] = []
     while isinstance(outcome, InputRequired):

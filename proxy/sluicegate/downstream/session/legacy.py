@@ -16,12 +16,12 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
-from sluicegate.downstream.failures import Lost, code_of, too_late
+from sluicegate.downstream.failures import Lost, asked_too_often, code_of, too_late
 from sluicegate.downstream.resource_subscriptions import OneByOne
 from sluicegate.downstream.session import url_elicitation
 from sluicegate.downstream.session.connection import UPDATED, Heard, ServerConnection, Transport
 from sluicegate.downstream.session.pending_request import PendingRequest
-from sluicegate.downstream.session.suspended import InteractiveExchange, SuspendedCalls
+from sluicegate.downstream.session.suspended import MAX_QUESTIONS, InteractiveExchange, SuspendedCalls
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.downstream.tasks import polling, task_ids
 from sluicegate.downstream.tasks.polling import LegacyTask
@@ -234,6 +234,9 @@ class LegacyConnection(ServerConnection):
         except BaseException:
             self._leave(asking)
             raise
+        if response is None and asking.asks_too_often:
+            self._give_up(asking, f"more than {MAX_QUESTIONS} questions in one call")
+            return asked_too_often(call, self.settings.key, MAX_QUESTIONS)
         if response is None:
             return self._park(call, asking)
         self._leave(asking)

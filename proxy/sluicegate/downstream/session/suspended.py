@@ -22,6 +22,8 @@ from sluicegate.protocol.model import LOG_LEVEL, ROUND_SECONDS, Ask, Call, Outco
 DEBOUNCE: Final = 0.03
 """Seconds: what a server asks in one breath goes to the client in one round."""
 MAX_ASKS: Final = 32  # open on one call
+MAX_QUESTIONS: Final = 10 * MAX_ASKS
+"""Of one call, in all: as many as a stateless server may ask in its ten rounds."""
 MAX_PARKED: Final = 100  # calls of one principal at one server
 
 _STATE: Final = "parked "
@@ -66,6 +68,10 @@ class InteractiveExchange(PendingRequest):
         self.asks[key], self._sizes = request, sizes | {key: size}
         self._ripen_soon()
         return True
+
+    @property
+    def asks_too_often(self) -> bool:
+        return self._count > MAX_QUESTIONS
 
     def withdraw(self, id: RequestId) -> bool:
         """The server does not want to know any more. Whether it had asked."""
