@@ -204,6 +204,24 @@ def test_keys_are_typed_five_times_a_minute_and_from_our_own_page_alone(tmp_path
         assert large.status_code == 413
 
 
+def test_without_a_body_no_length_is_wanted_and_other_methods_learn_what_is_served(
+    tmp_path: Path, site: Misbehaving
+) -> None:
+    with gateway(tmp_path, site) as there:
+        page = f"{base(there)}login/mail"
+        whole, head = httpx.get(page), httpx.head(page)
+        assert (head.status_code, head.headers["content-length"]) == (200, whole.headers["content-length"])
+        for method, path, served in (
+            ("OPTIONS", page, "GET, HEAD, POST"), ("DELETE", page, "GET, HEAD, POST"),
+            ("DELETE", f"{base(there)}login/client.json", "GET, HEAD"),
+            ("HEAD", f"{base(there)}login/api/mail", "POST"),
+        ):  # fmt: skip
+            answer = httpx.request(method, path)
+            assert (answer.status_code, sorted(answer.headers["allow"].split(", "))) == (405, served.split(", "))
+        for method in ("GET", "POST"):
+            assert httpx.request(method, page, content=iter([b"key=x"])).status_code == 411, "in chunks"
+
+
 def test_no_page_sends_a_browser_where_a_link_says(tmp_path: Path, site: Misbehaving) -> None:
     with gateway(tmp_path, site) as there, browsing(there) as browser:
         paths = "mail", "callback/mail", "done/mail", "idp/callback", "client.json", "/evil.example", "..%2f..%2fx"

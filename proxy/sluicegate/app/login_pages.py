@@ -85,8 +85,7 @@ class LoginPages:
                 Route("/done/{server}", self._done, methods=["GET"]),
                 Route("/api/{server}", self._begin_elsewhere, methods=["POST"]),
                 Route("/api/{server}/code", self._finish_elsewhere, methods=["POST"]),
-                Route("/{server}", self._ask, methods=["GET"]),
-                Route("/{server}", self._take_key, methods=["POST"]),
+                Route("/{server}", self._log_in, methods=["GET", "POST"]),
             ],
             exception_handlers={TooManyAtOnce: come_again},
         )
@@ -135,6 +134,10 @@ class LoginPages:
         return self._judge.may_administer(client, "logins", "write")
 
     # ------------------------------------------------------------ who is it
+
+    async def _log_in(self, request: Request) -> Response:
+        """One route, so that a refusal of other methods names both."""
+        return await (self._take_key if request.method == "POST" else self._ask)(request)
 
     async def _ask(self, request: Request) -> Response:
         """Names no server before the person has proved who they are; a link names its own."""

@@ -170,8 +170,10 @@ def only_field(request: Request, name: str) -> str:
 
 
 def body_refusal(scope: Scope) -> int:
-    """The status of a request whose body is too large, or does not say how large it is; 0 for all others."""
-    length = dict(scope["headers"]).get(b"content-length", b"0" if scope["method"] == "GET" else b"")
+    """The status of a request whose body is too large, or does not say how large it is; 0 for all others. One of
+    these headers says that there is a body, whatever the method (RFC 9112 6.3)."""
+    headers = dict(scope["headers"])
+    length = headers.get(b"content-length", b"" if b"transfer-encoding" in headers else b"0")
     if not length.isdigit():
         return 411
     return 413 if int(length) > MAX_BODY else 0
