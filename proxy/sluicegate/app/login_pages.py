@@ -103,11 +103,10 @@ class LoginPages:
         if path == "/idp/callback":
             return self._sign_in.shown(request.url.query)
         try:
-            fields = await _fields(request)
+            fields = await _fields(request) if request.method == "POST" else {"t": [only_field(request, "t")]}
         except ValueError:
             return ""
-        ticket = fields.get("t", [""])[-1] if request.method == "POST" else only_field(request, "t")
-        made = self._opened(path.removeprefix("/"), ticket)
+        made = self._opened(path.removeprefix("/"), fields.get("t", [""])[-1])
         return "" if made is None else str(made["principal"])
 
     def _seen(self, request: Request) -> Principal | None:

@@ -8,6 +8,7 @@ basic/authorization#authorization-code-protection). Text of others is escaped.
 import re
 import secrets
 from base64 import b64encode
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -24,6 +25,8 @@ from sluicegate.http import cookies
 from sluicegate.http.addresses import counted_as
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.policy.rates import Windows
+from sluicegate.runtime.loop_budget import client_budgets
+from sluicegate.runtime.own_steps import OwnSteps
 
 _STYLE: Final = (
     ":root{color-scheme:light dark}body{font:1rem/1.5 system-ui;max-width:36rem;margin:4rem auto;padding:0 1rem}"
@@ -130,24 +133,35 @@ def bounded(
 ) -> ASGIApp:  # fmt: skip
     """`app` with its paths below `roots`, for requests that are small, and not too many of one address. `free` is a
     document that costs nothing, and stands at all other paths, too. `refuse` takes a status and words. `shown` names
-    the grant, sign-in or principal of a request that has something that Sluice made or accepted before; else ""."""
+    the grant, sign-in or principal of a request that has something that Sluice made or accepted before; else "". Where
+    an address is over its rate, the look is paid from its part of the event loop, as if it were a client."""
     rate, own = Windows(A_MINUTE, 60), Windows(OWN_A_MINUTE, 60)
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         scope = {**scope, "path": path_below(scope["path"], roots) or free}
         if status := body_refusal(scope):
             return await refuse(status, "too large")(scope, receive, send)
-        if scope["path"] == free or rate.hit(counted(scope, forwarded)) == 0:
+        address = counted(scope, forwarded)
+        if scope["path"] == free or rate.hit(address) == 0:
             return await app(scope, receive, send)
-        request = Request(scope, receive)
-        body = await request.body()
+        budget = client_budgets()[f"address {address}"]
+        await budget.enter()
+        read = deque[Message]()
+
+        async def first() -> Message:
+            read.append(await receive())
+            return read[-1]
 
         async def again() -> Message:
-            return {"type": "http.request", "body": body, "more_body": False}
+            return read.popleft() if read else await receive()
 
-        name = await shown(request)
-        answer = app if name and own.hit(name) == 0 else refuse(429, "too many requests")
-        await answer(scope, again, send)
+        look, is_ours = OwnSteps(shown(Request(scope, first))), False
+        try:
+            name = await look
+            is_ours = name != "" and own.hit(name) == 0
+        finally:  # whoever goes away pays, too
+            budget.served() if is_ours else budget.refused(look.seconds, look.longest)
+        await (app if is_ours else refuse(429, "too many requests"))(scope, again, send)
 
     return serve
 
