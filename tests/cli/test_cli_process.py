@@ -363,6 +363,7 @@ def admin(tmp_path: Path) -> Iterator[type[Admin]]:
         )
         (tmp_path / "state").mkdir()
         (tmp_path / "state" / "operator.token").write_text("t0ken\n")
+        (tmp_path / "state" / "operator.address").write_text(f"127.0.0.1:{server.server_port}")
         yield Admin
         server.shutdown()
         thread.join()
@@ -375,6 +376,18 @@ def test_servers_are_asked_for_at_the_admin_port_with_the_operator_token(sluice:
     assert done.stdout == "KEY  STATUS  TOOLS\na    up      3\nb    down    0\n"
     assert admin.asked == [("/api/v1/servers", "Bearer t0ken")]
     assert json.loads(sluice("servers", "--json").stdout) == {"servers": servers}
+
+
+@pytest.mark.parametrize(("known", "code"), [("", 4), ("127.0.0.1", 5), ("192.0.2.1:7411", 5), ("127.0.0.1:1", 4)])
+def test_the_operator_token_is_shown_nowhere_but_where_the_running_sluice_listens(
+    sluice: Any, admin: type[Admin], tmp_path: Path, known: str, code: int
+) -> None:
+    """Something else may listen at `listen.admin`, as after a change of it."""
+    place = tmp_path / "state" / "operator.address"
+    place.write_text(known) if known else place.unlink()
+    done = sluice("servers")
+    assert (done.returncode, done.stdout, admin.asked) == (code, "", []), done.stderr
+    assert {"": "operator.address", "127.0.0.1:1": "listen.admin is another address"}.get(known, "token") in done.stderr
 
 
 def test_tools_are_asked_for_as_a_client_and_cannot_steer_the_terminal(sluice: Any, admin: type[Admin]) -> None:

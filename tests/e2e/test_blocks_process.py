@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -259,3 +260,15 @@ def database(town: Bed) -> Iterator[sqlite3.Connection]:
     (path,) = town.process.config.parent.rglob("*.db")
     with closing(sqlite3.connect(path)) as rows, rows:
         yield rows
+
+
+def test_the_sluice_that_runs_is_asked_where_it_listens_and_not_where_the_file_says_by_now(town: Bed) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        config = json.loads(town.process.config.read_text())
+        config["listen"]["admin"] = f"127.0.0.1:{other.getsockname()[1]}"
+        town.process.config.write_text(json.dumps(config))
+        done = said(town, "block", "bank")
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            other.accept()
+    assert done.returncode == 0 and not is_served(town, "bank__wire"), done

@@ -18,6 +18,7 @@ from sluicegate.store.keys import (
     Sealer,
     is_same,
     new_operator_token,
+    publish_operator_token,
     read_operator_token,
 )
 from sluicegate.store.private import Exposed
@@ -162,15 +163,17 @@ def test_large_payloads_end_with_their_time_and_make_room_for_newer_ones(monkeyp
 # ---------------------------------------------------------------- the operator's token
 
 
-def test_the_operators_token_is_new_at_each_start(tmp_path: Path) -> None:
-    assert read_operator_token(tmp_path / "state") is None
-    first = new_operator_token(tmp_path / "state")
-    second = new_operator_token(tmp_path / "state")
-    assert first != second == read_operator_token(tmp_path / "state")
-    assert mode(tmp_path / "state" / "operator.token") == 0o600
-    (tmp_path / "state" / "operator.token").chmod(0o644)
+def test_the_operators_token_is_new_at_each_start_and_stands_beside_where_it_is_good(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    assert read_operator_token(state) is None
+    tokens = [new_operator_token() for _ in range(2)]
+    for number, token in enumerate(tokens):
+        publish_operator_token(state, token, f"127.0.0.1:{number}")
+        assert (read_operator_token(state), (state / "operator.address").read_text()) == (token, f"127.0.0.1:{number}")
+    assert tokens[0] != tokens[1] and mode(state / "operator.token") == mode(state / "operator.address") == 0o600
+    (state / "operator.token").chmod(0o644)
     with pytest.raises(Exposed):
-        read_operator_token(tmp_path / "state")
+        read_operator_token(state)
 
 
 def test_secrets_are_compared_as_text_of_any_kind() -> None:

@@ -54,7 +54,7 @@ from sluicegate.policy.memo import Memo
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client
 from sluicegate.runtime import process_limits
-from sluicegate.store.keys import new_operator_token
+from sluicegate.store.keys import new_operator_token, publish_operator_token
 
 MAX_ENTERED: Final = 10_000
 
@@ -134,7 +134,7 @@ async def running(
     process_limits.share_heaps()  # before there are threads
     async with AsyncExitStack() as stack:
         partition = WHOLE if placement is None else placement.partition
-        token = new_operator_token(Path(config.state.dir)) if placement is None else placement.token
+        token = new_operator_token() if placement is None else placement.token
         told = None if placement is None else placement.in_force
         if told is not None:
             config = joining(config, told.config)
@@ -173,7 +173,8 @@ async def running(
             note = note_in(inner.services.audit)
             served = with_console(config, application, note, inner.services.store, token)
             backstage = admin_port(config, served, files // 8)
-            backstage.bind()
+            here = replace(config.listen.admin, port=backstage.bind())
+            publish_operator_token(Path(config.state.dir), token, str(here))
         admin_url = url(config.listen.admin, backstage.port) if placement is None else placement.admin
         scheme = config.listen.scheme
         for served_url in (url(config.listen.mcp, port.port, scheme), admin_url, config.listen.public_url or ""):

@@ -22,11 +22,13 @@ from sluicegate.cli.options import ConfigFile
 from sluicegate.cli.output import Code, Stopped, info, load_sound, printable, stop
 from sluicegate.cli.output import Unreachable as Unreachable
 from sluicegate.config import Address, Config, ConfigError
+from sluicegate.config.units import read_address
 
 TIMEOUT: Final = 10.0
 FROM_ALL_WORKERS: Final = 45.0
 """Longer than the admin port waits for a worker that stands still, so that its answer says so."""
 TOKEN_FILE: Final = "operator.token"
+ADDRESS_FILE: Final = "operator.address"
 KEY_VARIABLE: Final = "SLUICE_KEY"
 MAX_KEY: Final = 65_536
 _KEY: Final = re.compile(r"[!-~]{1,65536}")
@@ -188,7 +190,7 @@ class Admin:
         if key is None and socket:
             self._credential = f"the operator, by the socket in {self.state_dir}"
         elif key is None:
-            key = self._operator_token(address)
+            key, address = self._operator()
         if sys.stderr.isatty():
             self.name_credential()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -202,7 +204,7 @@ class Admin:
         if self._broken is not None:
             return self._broken
         address = client.base_url.netloc.decode("ascii")
-        where = f"{address} (listen.admin)" if ":" in address else f"the socket in {self.state_dir}"
+        where = f"{address} ({self._why(address)})" if ":" in address else f"the socket in {self.state_dir}"
         return Unreachable(f"no Sluice answers at {where}: {type(error).__name__}", *START)
 
     def check(self, response: "httpx.Response") -> None:
@@ -230,19 +232,28 @@ class Admin:
             info(f"credential: {self._credential}" + ("; --operator uses the operator token" if is_variable else ""))
         self._is_named = True
 
-    def _operator_token(self, address: Address) -> str:
-        """The token of the running Sluice: made at its start, readable for its own user, good from loopback."""
-        if not address.is_loopback:
-            stop(Code.AUTH, f"the operator token is for loopback only; give a key with --key-file or ${KEY_VARIABLE}")
+    def _why(self, address: str) -> str:
+        """Why that is asked."""
+        is_configured = address == str(reachable(self._known.listen.admin))
+        return "listen.admin" if is_configured else "where the last one listened; listen.admin is another address"
+
+    def _operator(self) -> tuple[str, Address]:
+        """The token of the running Sluice, and where that listens: `listen.admin` may have changed since its start, and
+        something else may listen there. Made at its start, readable for its own user, good from loopback."""
         path = self.state_dir / TOKEN_FILE
         self._credential = f"the operator token in {path}"
         try:
-            return path.read_text("ascii").strip()
-        except FileNotFoundError:
-            reason = f"no Sluice runs with {self.path}: there is no socket for it and no {path}"
+            token = path.read_text("ascii").strip()  # first: see `publish_operator_token`
+            address = reachable(read_address(path.with_name(ADDRESS_FILE).read_text("ascii").strip()))
+        except FileNotFoundError as missing:
+            reason = f"no Sluice runs with {self.path}: there is no socket for it and no {missing.filename}"
             raise Unreachable(reason, *START) from None
-        except (OSError, UnicodeDecodeError):
-            stop(Code.AUTH, f"cannot read the operator token {path}; give a key with --key-file or ${KEY_VARIABLE}")
+        except (OSError, ValueError):
+            stop(Code.AUTH, f"cannot read the operator token {path} and its address; "
+                            f"give a key with --key-file or ${KEY_VARIABLE}")  # fmt: skip
+        if not address.is_loopback:
+            stop(Code.AUTH, f"the operator token is for loopback only; give a key with --key-file or ${KEY_VARIABLE}")
+        return token, address
 
 
 START: Final = ("start it: your desktop client does, or `sluice serve`",) + (

@@ -30,6 +30,7 @@ KEPT_BYTES = 64 * 1024 * 1024
 KEPT_EACH = 4  # large payloads of one purpose and `bound`
 _REFERENCE = "kept"
 OPERATOR_TOKEN = "operator.token"
+OPERATOR_ADDRESS = "operator.address"
 
 
 def _encode(data: bytes) -> str:
@@ -220,12 +221,18 @@ def _context(purpose: str, bound: str) -> bytes:
 # ---------------------------------------------------------------- the operator's token
 
 
-def new_operator_token(directory: Path) -> str:
-    """A fresh token in `directory/operator.token`, for whoever may read the owner's files. One per start."""
+def new_operator_token() -> str:
+    """One per start."""
+    return secrets.token_urlsafe(32)
+
+
+def publish_operator_token(directory: Path, token: str, address: str) -> None:
+    """For whoever may read the owner's files: the token in `operator.token`, and where it is good. Who reads the token
+    first finds the address of the same start, or none."""
     private.make_directory(directory)
-    token = secrets.token_urlsafe(32)
+    (directory / OPERATOR_ADDRESS).unlink(missing_ok=True)
     private.write(directory / OPERATOR_TOKEN, token.encode("ascii"), replace=True)
-    return token
+    private.write(directory / OPERATOR_ADDRESS, address.encode("ascii"), replace=True)
 
 
 def read_operator_token(directory: Path) -> str | None:

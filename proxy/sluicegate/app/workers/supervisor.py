@@ -36,7 +36,7 @@ from sluicegate.downstream.transport import stray_processes
 from sluicegate.listen.server import bind
 from sluicegate.policy.files import LoadedPolicy
 from sluicegate.runtime import process_limits
-from sluicegate.store.keys import new_operator_token
+from sluicegate.store.keys import new_operator_token, publish_operator_token
 from sluicegate.telemetry import Backoff
 
 OPTION: Final = "--as-worker"
@@ -60,7 +60,7 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(new_worker_sockets(directory))
         sockets = bind(config.listen.mcp.host, config.listen.mcp.port)
-        token = new_operator_token(directory)
+        token = new_operator_token()
         crew = Crew(config, loaded, file, count, folder, sockets, token)
         gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), settings.names(config),
                           crew.server_changed, crew.notes)  # fmt: skip
@@ -68,7 +68,9 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
         await stack.enter_async_context(replicas.join(config, store))
         served = with_console(config, gateway, partial(note_at_peers, crew.up), store, token)
         backstage = admin_port(config, served, process_limits.raise_open_files() // 8)
-        admin = url(config.listen.admin, backstage.bind())
+        here = replace(config.listen.admin, port=backstage.bind())
+        publish_operator_token(directory, token, str(here))
+        admin = url(here, here.port)
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         await group.start(backstage.run)
