@@ -1,6 +1,7 @@
 """`explain` and the guards never differ: for random policies, roles, classes, pins, argument rules, grants and servers,
 what is explained is what becomes of the call. The facts are those of the process, and those of its store."""
 
+import time
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -183,7 +184,8 @@ class Town:
             copy = MemoryStore()
             for place, value in (await self.store.scan("")).items():
                 await copy.put(place, value)
-            known = replace(await explain_facts.stored(self.config, self.book.policy, copy), profiles=TERMS)
+            found = await explain_facts.stored(self.config, self.book.policy, copy, time.time())
+            known = replace(found, profiles=TERMS)
         else:
             known = explain_facts.live(self.front.lists, self.board, self.desk, client, revision, self.store)
         found = await known.candidates(client, method, text, self.config.servers)

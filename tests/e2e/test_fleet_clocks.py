@@ -1,6 +1,8 @@
 """Replicas on machines whose clocks are hours apart: what they give to clients, and have of servers, ends by one clock,
 that of the database."""
 
+import json
+import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -144,3 +146,16 @@ def test_what_is_blocked_at_one_is_blocked_at_all_for_as_long(tmp_path: Path, da
             assert {row["what"] for row in api(at, "blocks").json()["blocks"]} == {"key:ann", "bank/wire"}
             calls = at.call("ann", "bank__look"), at.call("lea", "bank__wire")
             assert ["Unknown tool" in one.text for one in calls] == [True, True], [one.text for one in calls]
+
+
+def test_what_is_blocked_is_known_for_as_long_where_no_replica_runs(tmp_path: Path, database: str, off: Any) -> None:
+    with off(HOUR, tmp_path, "fast", database) as fast:
+        api(fast, "blocks", method="POST", json={"what": "bank/look", "for": 600}).raise_for_status()
+
+    def at_rest(*words: str) -> Json:
+        line = [*sluice_process.COMMAND, *words, "--json", "-c", str(fast.process.config)]
+        env = sluice_process.clean_environment()
+        return dict(json.loads(subprocess.run(line, capture_output=True, text=True, env=env, check=False).stdout))
+
+    assert [row["what"] for row in at_rest("block")["blocks"]] == ["bank/look"]
+    assert at_rest("explain", "call", "bank/look", "--as", "lea")["rule"] == "block: bank/look"

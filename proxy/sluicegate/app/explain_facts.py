@@ -3,7 +3,6 @@ functions, without a decision and without a question to any server."""
 
 import json
 import re
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -275,18 +274,19 @@ async def at_rest(config: Config, policy: PolicyRules, principal: str, method: s
     name = principal_of(principal)
     config = without_revoked(config, state.revoked(config))
     client = client_of(config, name)
-    server_facts = await stored(config, policy, store)
+    now = state.now(config)
+    server_facts = await stored(config, policy, store, now)
     found = await server_facts.candidates(client or Client(name), method, text, config.servers)
-    blocked = Blocks((await blocks.read(store)).rows).at(time.time()).rows
+    blocked = Blocks((await blocks.read(store)).rows).at(now).rows
     return Facts(server_facts.servers, found, None if client is None else client.roles, blocks=blocked)
 
 
-async def stored(config: Config, policy: PolicyRules, store: Store) -> ServerFacts:
+async def stored(config: Config, policy: PolicyRules, store: Store, now: float) -> ServerFacts:
     """What a store says of servers. Grants in it that no longer count are deleted, so it has to be a copy."""
     enabled = {key: server for key, server in config.servers.items() if server.enabled}
     pins = DefinitionPins(settings.pins(config), store)
     await pins.load()
-    grants = Grants(store, _record_nothing, time.time)
+    grants = Grants(store, _record_nothing, lambda: now)
 
     def objection(grant: Grant) -> str:
         giver, holder = client_of(config, grant.by), client_of(config, grant.binding.principal)

@@ -1,6 +1,7 @@
 """Where state is kept: in files of `state.dir`, or in PostgreSQL with key rings from the config.
 """
 
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
@@ -70,6 +71,12 @@ def read(config: Config, prefixes: Sequence[str]) -> dict[str, bytes]:
     if config.state.url is None:
         return sqlite.peek(Path(config.state.dir) / DATABASE, prefixes)
     found: dict[str, bytes] = import_module(POSTGRES).peek(*_address(config), prefixes)
+    return found
+
+
+def now(config: Config) -> float:
+    """The time that decides whether what is kept has ended: in a fleet the database's. Raises `StoreFailed`."""
+    found: float = time.time() if config.fleet is None else import_module(POSTGRES).now(*_address(config))
     return found
 
 

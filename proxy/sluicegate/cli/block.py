@@ -3,7 +3,6 @@
 Asks the Sluice that runs; where none answers, what is blocked stands in the store, and whoever starts on it obeys.
 """
 
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -119,7 +118,7 @@ def _rows(admin: Admin) -> list[Row]:
             raise
         with _store_of(admin):
             kept = blocks.parse(state.read(admin.config, [blocks.BLOCKS]).get(blocks.BLOCKS))
-            return rows(kept, time.time())
+            return rows(kept, state.now(admin.config))
 
 
 def _do(admin: Admin, method: str, path: str, body: Row | None, at_rest: Use) -> StatusAndBody:

@@ -501,6 +501,13 @@ def peek(url: str, password: str | None, prefixes: Sequence[str]) -> dict[str, b
         return _decoded([row for bound in bounds for row in connection.execute(_SCAN, bound)])
 
 
+def now(url: str, password: str | None) -> float:
+    """By its clock. Raises `StoreFailed`."""
+    with _looking(url, password) as connection:
+        row = connection.execute(_NOW).fetchone()
+        return float(row[0]) if row is not None else 0.0
+
+
 def bring(
     url: str, password: str | None, marker: str, items: Sequence[tuple[str, bytes, float | None]],
     spent: Sequence[tuple[str, float | None]],
