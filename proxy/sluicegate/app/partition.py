@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from sluicegate.policy.rates import part_of
+
 
 @lru_cache(maxsize=4096)
-def owner_of(principal: str, workers: int) -> int:
-    """The number, from 0, of the worker that a principal belongs to: the same in every process and after each start."""
+def _owner_of(principal: str, workers: int) -> int:
     return zlib.crc32(principal.encode("utf-8", "surrogatepass")) % workers
 
 
@@ -25,11 +26,12 @@ class Partition:
         return self.owner(principal) == self.index
 
     def owner(self, principal: str) -> int:
-        return owner_of(principal, self.count)
+        """The number, from 0, of whom a principal belongs to: the same in every process and after each start."""
+        return _owner_of(principal, self.count)
 
     def of(self, amount: int) -> int:
-        """This process's part of `amount`. The parts of all processes add up to it."""
-        return amount // self.count + (self.index < amount % self.count)
+        """This process's part of `amount`."""
+        return part_of(amount, self.index, self.count)
 
 
 WHOLE: Final = Partition()

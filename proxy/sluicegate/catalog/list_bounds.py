@@ -39,7 +39,7 @@ class Intake:
         self._items = self._bytes = self._idle = 0
         self._names: set[str] = set()
         self._cursors: set[str] = set()
-        self._state, self._is_exact = blake2b(digest_size=16), True
+        self._state, self._is_exact = items_digest(), True
 
     @property
     def size(self) -> int:
@@ -88,8 +88,17 @@ class Intake:
         except Malformed:  # is not served, and must not be a way around the bound
             self._is_exact = False
             return MAX_DEFINITION
-        self._state.update(data + b"\0")  # which stands in no JSON
+        add_item(self._state, data)
         return len(data)
+
+
+def items_digest() -> blake2b:
+    """Of a list, to the order of keys: for a walk, and for what was stored of one."""
+    return blake2b(digest_size=16)
+
+
+def add_item(digest: blake2b, data: bytes) -> None:
+    digest.update(data + b"\0")  # which stands in no JSON
 
 
 def _name(item: Any) -> str | None:

@@ -6,11 +6,11 @@ Knows where they stand there and whose they are; when to keep and when to recall
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from itertools import islice
 from typing import Any, Final
 
-from sluicegate.catalog.list_bounds import ITEM, PIECE
+from sluicegate.catalog.list_bounds import ITEM, PIECE, add_item, items_digest
 from sluicegate.catalog.snapshot import ListSection, ServerNaming, Snapshot, from_json, listing_in_pieces, to_json
 from sluicegate.protocol import input_requests_server
 from sluicegate.protocol.jsonrpc import Malformed, decode_fast, dump, inside
@@ -135,9 +135,9 @@ def _rebuilt(
 
 def _mark(lines: list[bytes]) -> Generator[None, None, bytes]:
     """The digest of the items by which a walk knows them, too (`Intake.digest`)."""
-    state, done = blake2b(digest_size=16), 0
+    state, done = items_digest(), 0
     for line in lines:
-        state.update(line + b"\0")
+        add_item(state, line)
         if (done := done + len(line) + ITEM // 16) >= PIECE:
             done = 0
             yield

@@ -15,7 +15,7 @@ from hashlib import sha256
 from math import ceil
 from typing import Final, NamedTuple
 
-from sluicegate.policy.rates import Windows
+from sluicegate.policy.rates import Windows, part_of
 
 MAX_LEASES: Final = 10_000
 """Keys at once of which something is leased or owed; what comes after them shares one."""
@@ -83,7 +83,7 @@ class LeaseTerms:
     @property
     def part(self) -> int:
         """Of the amount, where every replica goes by itself."""
-        return self.amount // self.replicas + (self.place < self.amount % self.replicas)
+        return part_of(self.amount, self.place, self.replicas)
 
 
 class RateLease:

@@ -21,6 +21,11 @@ _SOON: Final = 0.001
 _WORDS: Final = {1: "second", 60: "minute", 3600: "hour", 86400: "day"}
 
 
+def part_of(amount: int, place: int, count: int) -> int:
+    """Of one of `count`, from 0. The parts of all add up to the amount."""
+    return amount // count + (place < amount % count)
+
+
 class _Window:
     """The moments of the hits that still count, oldest first, and how many happened at each."""
 

@@ -26,7 +26,7 @@ from sluicegate.admin.gateway import Gateway
 from sluicegate.admin.peers import Peer, note_at_peers
 from sluicegate.app import policy_loading, replicas, settings, state
 from sluicegate.app.admin_app import with_console
-from sluicegate.app.partition import Partition, owner_of
+from sluicegate.app.partition import Partition
 from sluicegate.app.reload import InForce, Reload
 from sluicegate.app.serve import Announce, admin_port, greeting, policy_line, stopping, url
 from sluicegate.app.workers.sockets import WorkerSockets, new_worker_sockets
@@ -62,7 +62,7 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
         sockets = bind(config.listen.mcp.host, config.listen.mcp.port)
         token = new_operator_token()
         crew = Crew(config, loaded, file, count, folder, sockets, token)
-        gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), settings.names(config),
+        gateway = Gateway(crew.up, crew.down, Partition(count=count).owner, settings.names(config),
                           crew.server_changed, crew.notes)  # fmt: skip
         store = await stack.enter_async_context(state.open_store(config))
         await stack.enter_async_context(replicas.join(config, store))

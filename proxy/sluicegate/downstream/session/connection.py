@@ -323,9 +323,8 @@ class ServerConnection:
             yield
         except Malformed as bad:
             return self._unreadable(bad, data, exchange)
-        if mark and type(value) is dict and value.keys() == _PLAIN and value["jsonrpc"] == "2.0":
-            if owner is not None and value["id"] == owner.id and type(value["result"]) is dict:
-                self.settings.known.keep(method, mark, value["result"])
+        if mark and owner is not None and (result := _usual_result(value, owner.id)) is not None:
+            self.settings.known.keep(method, mark, result)
         return self._decoded(value, exchange)
 
     def _decoded(self, value: Any, exchange: PendingRequest | None) -> PendingRequest | None:
@@ -370,13 +369,10 @@ class ServerConnection:
         return None
 
     def _take(self, value: Any, exchange: PendingRequest | None) -> PendingRequest | None:
-        if exchange is not None and type(value) is dict and value.keys() == _PLAIN and value["jsonrpc"] == "2.0":
-            # The usual answer on a stream of its own, read as below, in a third of the time.
-            id, result = value["id"], value["result"]
-            if type(id) is int and id == exchange.id and type(result) is dict:
-                self._garbage = 0
-                exchange.settle(Response(id, result))
-                return exchange
+        if exchange is not None and (result := _usual_result(value, exchange.id)) is not None:
+            self._garbage = 0  # on a stream of its own: read as below, in a third of the time
+            exchange.settle(Response(exchange.id, result))
+            return exchange
         try:
             message = read(value)
         except Malformed as bad:
@@ -450,6 +446,15 @@ class ServerConnection:
         """Says at once that nobody answers that here. A server left waiting would never finish its call."""
         error = {"code": METHOD_NOT_FOUND, "message": f"{request.method} is not supported"}
         self.transport.send_soon(encode(Response(request.id, error=error)))
+
+
+def _usual_result(value: Any, id: int) -> Json | None:
+    """What the usual answer to that request has; None for every other message."""
+    if type(value) is dict and value.keys() == _PLAIN and value["jsonrpc"] == "2.0":
+        if type(value["id"]) is int and value["id"] == id and type(value["result"]) is dict:
+            result: Json = value["result"]
+            return result
+    return None
 
 
 def _glimpse(value: Any) -> str:
