@@ -834,10 +834,10 @@ async def test_a_refused_connection_is_a_connect_error() -> None:
 
 
 async def test_an_unknown_host_is_a_connect_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def unknown(host: str, port: int, **hints: int) -> None:
+    def unknown(host: str, port: int, **hints: int) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)  # some networks take long to say so
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)  # some networks take long to say so
     async with wiring() as transport:
         with pytest.raises(httpx.ConnectError):
             await send(transport, Sent(httpx.URL("http://nowhere.invalid/"), [], b""))
@@ -887,17 +887,14 @@ async def test_an_ipv6_address_is_written_in_brackets() -> None:
 
 
 async def test_a_slow_address_does_not_hold_up_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def two_addresses(host: str, port: int, **hints: int) -> list[tuple[object, ...]]:
-        if host != "two.example":
-            return list(await getaddrinfo(host, port, **hints))
+    def two_addresses(host: str, port: int, **hints: int) -> list[tuple[object, ...]]:
         kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
         return [(*kind, ("127.0.0.2", port)), (*kind, ("127.0.0.1", port))]
 
     async with serving(echo) as scene, wiring(connect_timeout=10) as transport:
         port = scene.url.port or 0
-        getaddrinfo = asyncio.get_running_loop().getaddrinfo
         monkeypatch.setattr(pool, "STAGGER", 0.01)
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two_addresses)
+        monkeypatch.setattr(socket, "getaddrinfo", two_addresses)
         with deaf("127.0.0.2", port):
             url = httpx.URL(f"http://two.example:{port}/")
             assert (await send(transport, Sent(url, [], b"hello"))).content == b"hello"

@@ -122,7 +122,7 @@ class Fetcher:
         permit = partial(self.egress.permit, request.whose, is_named=is_named)
         client = HttpClient(
             ssl_context=self._trusted(request.ca), connect_timeout=request.within / 2,
-            route=Route(permit, self.egress.proxy),
+            route=Route(permit, self.egress.proxy, named_by=request.whose.partition(" ")[0] if is_named else ""),
         )  # fmt: skip
         try:
             reply = await client.exchange(url, (*request.headers, *_HEADERS), request.body, request.method)

@@ -31,6 +31,7 @@ import httpx
 
 from sluicegate.http.addresses import is_literal
 from sluicegate.http.client.connection import IDLE_MAX, HttpClientConnection, Origin, Reply
+from sluicegate.http.client.lookups import Info, look_up
 
 IDLE_TRUSTED = 0.05
 """Seconds of silence after which the socket itself is asked whether the server has hung up."""
@@ -52,6 +53,8 @@ class Route:
     proxy: str | None = None
     dial: Callable[[str], Awaitable[socket.socket]] | None = None
     """Opens a Unix socket for a host's name. Raises `OSError`."""
+    named_by: str = ""
+    """What kind of peer named the host, empty for the operator."""
 
     def check(self, host: str) -> str:
         """The proxy judges names; an address is judged here."""
@@ -163,7 +166,7 @@ class HttpClient:
             opened = await _tunnel(self._route.proxy, self._route.check(host), port)
             wire = (await loop.create_connection(new, sock=opened, ssl=context, server_hostname=name))[1]
         else:
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found = await look_up(host, port, self._route.named_by)
             addresses = self._route.permit(host, [str(info[4][0]) for info in _interleave(found)])
             wire = await _race([partial(attempt, address) for address in addresses])
         if wire.is_open:  # else its end was told before it was known here
@@ -302,10 +305,7 @@ async def _race(attempts: Sequence[Callable[[], Awaitable[HttpClientConnection]]
     return won[0]
 
 
-_Info = tuple[int, int, int, str, tuple[object, ...]]
-
-
-def _interleave(found: Sequence[_Info]) -> Sequence[_Info]:
+def _interleave(found: Sequence[Info]) -> Sequence[Info]:
     """The families in turn, the preferred one first (RFC 8305 section 4)."""
     first = [info for info in found if info[0] == found[0][0]]
     other = [info for info in found if info[0] != found[0][0]]
@@ -318,7 +318,7 @@ async def _tunnel(proxy: str, host: str, port: int) -> socket.socket:
     (RFC 9110 9.3.6). `proxy` is a URL. Raises `OSError` where the proxy cannot or will not."""
     loop = asyncio.get_running_loop()
     url = urlsplit(proxy)
-    found = await loop.getaddrinfo(url.hostname, url.port, type=socket.SOCK_STREAM)
+    found = await look_up(url.hostname or "", url.port or 0)
     family, kind, protocol, _, address = found[0]
     opened = socket.socket(family, kind, protocol)
     try:

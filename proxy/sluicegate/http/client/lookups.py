@@ -1,0 +1,87 @@
+"""Names of hosts become addresses here, so that a name server that is silent delays those alone who asked it.
+
+The system's call holds a thread for as long as no name server answers, 10 to 30 seconds, whatever its caller's patience
+is. The event loop has four threads for it: whoever names a few such hosts would keep everybody from connecting. So each
+lookup has a thread of its own. One host is looked up once for all who wait, and few at once that others named.
+"""
+
+import asyncio
+import socket
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import anyio.lowlevel
+
+from sluicegate.http.addresses import is_literal
+
+AT_ONCE: Final = 32
+NAMED_AT_ONCE: Final = 4
+"""Lookups of hosts that clients named, that servers did, and so on. More of the same kind wait for their turn, and
+nobody else waits for them."""
+
+Info = tuple[int, int, int, str, tuple[Any, ...]]
+_Found = Sequence[Info] | OSError | UnicodeError
+
+
+class _Lookups:
+    """Those of one event loop. A place is free again when its thread has ended, though nobody waits any more."""
+
+    def __init__(self) -> None:
+        self.running: dict[tuple[str, int], asyncio.Future[_Found]] = {}
+        self._places = defaultdict(lambda: asyncio.Semaphore(NAMED_AT_ONCE), {"": asyncio.Semaphore(AT_ONCE)})
+
+    async def find(self, host: str, port: int, named_by: str) -> _Found:
+        key = host.lower(), port
+        if key not in self.running:
+            places = self._places[named_by]
+            await places.acquire()
+            if key in self.running:  # somebody was first meanwhile
+                places.release()
+            else:
+                self._start(key, places)
+        return await asyncio.shield(self.running[key])
+
+    def _start(self, key: tuple[str, int], places: asyncio.Semaphore) -> None:
+        loop = asyncio.get_running_loop()
+        future = self.running[key] = loop.create_future()
+
+        def end(found: _Found) -> None:
+            places.release()
+            del self.running[key]
+            future.set_result(found)
+
+        def run() -> None:
+            found = _ask(*key)
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(end, found)
+
+        threading.Thread(target=run, name="lookup", daemon=True).start()
+
+
+def _ask(host: str, port: int) -> _Found:
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return error
+
+
+_lookups: Final = anyio.lowlevel.RunVar[_Lookups]("lookups")
+
+
+async def look_up(host: str, port: int, named_by: str = "") -> Sequence[Info]:
+    """The addresses of a host, as `getaddrinfo` gives them. `named_by` is what kind of peer named it, empty for the
+    operator. Raises `OSError` and `UnicodeError`."""
+    if is_literal(host):  # nobody is asked
+        return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        lookups = _lookups.get()
+    except LookupError:
+        lookups = _Lookups()
+        _lookups.set(lookups)
+    found = await lookups.find(host, port, named_by)
+    if isinstance(found, Exception):
+        raise found.with_traceback(None)  # each of those who wait would add to it
+    return found
