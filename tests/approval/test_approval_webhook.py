@@ -41,7 +41,7 @@ class Hook:
             if status == 0:
                 await anyio.sleep_forever()
             extra = f"location: {self.location}\r\n".encode() if status in range(300, 400) else b""
-            await stream.send(b"HTTP/1.1 %d X\r\n%bcontent-length: 0\r\n\r\n" % (status, extra))
+            await stream.send(b"HTTP/1.1 %d X\r\nset-cookie: a=b\r\n%bcontent-length: 0\r\n\r\n" % (status, extra))
 
     def told(self, at: int = -1) -> Json:
         headers, body = self.requests[at]
@@ -100,6 +100,7 @@ async def test_a_receiver_that_fails_is_told_again_and_nothing_is_decided(
         await until(lambda: webhooks.sent == 1)
         assert webhooks.failures == 2 and len(hook.requests) == 3
         assert {headers["webhook-id"] for headers, _ in hook.requests} == {f"msg_{approval.id}"}
+        assert not any("cookie" in headers for headers, _ in hook.requests)
         assert hook.told(0) == hook.told(2)
     assert (await town.get(approval.id)).state == "pending" and not town.seen
 

@@ -14,7 +14,7 @@ import anyio
 import pytest
 from audit_kit import SEED, check_one, one_call, open_audit, records, settings, settled
 
-from sluicegate.audit import chain, export, record_templates, sinks
+from sluicegate.audit import chain, export, posting, record_templates, sinks
 from sluicegate.audit import log as audit_log
 from sluicegate.audit import queue as queue_module
 from sluicegate.audit.chain import START, ChainHead, link, link_all
@@ -523,7 +523,7 @@ async def test_a_sink_that_waits_for_its_place_is_behind_since_its_first_failure
 async def test_a_collector_that_takes_a_batch_and_never_answers_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sinks, "TIMEOUT", 0.05)
+    monkeypatch.setattr(posting, "TIMEOUT", 0.05)
     monkeypatch.setattr(sinks, "_PAUSE", (0.01, 0.02))
     with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
         sink = SinkSettings("siem", f"http://127.0.0.1:{silent.getsockname()[1]}/in")

@@ -186,7 +186,10 @@ class Receiver:
 
 
 def _client() -> httpx.AsyncClient:
-    return httpx.AsyncClient(timeout=TIMEOUT, trust_env=False, follow_redirects=False)
+    client = httpx.AsyncClient(timeout=TIMEOUT, trust_env=False, follow_redirects=False)
+    no_cookies = import_module("http.cookiejar").DefaultCookiePolicy(allowed_domains=())
+    client.cookies.jar.set_policy(no_cookies)  # a receiver could fill memory with them
+    return client
 
 
 class Webhooks:

@@ -16,11 +16,11 @@ import httpx
 
 from sluicegate.audit import checkpoint
 from sluicegate.audit.checkpoint import Checkpoint
+from sluicegate.audit.posting import post, poster
 from sluicegate.store import private
 
 log = logging.getLogger(__name__)
 
-TIMEOUT: Final = 10.0
 _PATIENCE: Final = 5.0  # seconds that the end may wait for a place
 
 
@@ -86,7 +86,7 @@ class Publisher:
 
 def _send(destination: str, data: bytes) -> None:
     if destination.startswith(("http://", "https://")):
-        httpx.post(destination, content=data, headers={"content-type": "application/json"}, timeout=TIMEOUT,
-                   trust_env=False).raise_for_status()  # fmt: skip
+        with poster({"content-type": "application/json"}) as client:
+            post(client, destination, data)
         return
     private.append(Path(destination), data)

@@ -19,13 +19,13 @@ import httpx
 
 from sluicegate.audit.chain import Link
 from sluicegate.audit.follow import Follower
+from sluicegate.audit.posting import TIMEOUT, post, poster
 from sluicegate.audit.settings import SinkSettings
 from sluicegate.store import private
 
 log = logging.getLogger(__name__)
 
 BATCH: Final = 500
-TIMEOUT: Final = 10.0
 _POLL: Final = 1.0
 _PAUSE: Final = (1.0, 60.0)
 _PAUSE_WHERE_CALLS_WAIT: Final = 5.0
@@ -138,12 +138,11 @@ class _Http:
 
     def __init__(self, settings: SinkSettings) -> None:
         self._url = settings.to
-        headers = {"content-type": "application/x-ndjson", **settings.headers}
-        self._client = httpx.Client(headers=headers, timeout=TIMEOUT, trust_env=False)
+        self._client = poster({"content-type": "application/x-ndjson", **settings.headers})
 
     def send(self, records: Records) -> None:
         body = b"".join(line + b"\n" for _, line in records)
-        self._client.post(self._url, content=body).raise_for_status()
+        post(self._client, self._url, body)
 
     def close(self) -> None:
         self._client.close()

@@ -1,0 +1,74 @@
+"""What a place for records or checkpoints answers beside a status is neither kept nor sent back to it."""
+
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+from waiting import until_so
+
+from sluicegate.audit.chain import Link
+from sluicegate.audit.publish import _send
+from sluicegate.audit.settings import SinkSettings
+from sluicegate.audit.sinks import open_channel
+
+MANY = 256 * 1024 * 1024
+RECORD = [(Link("w", 1, 1, "", "intent", "", ""), b"{}")]
+
+
+@dataclass
+class Place:
+    """Answers 200 with cookies and a body without end."""
+
+    url: str = ""
+    sent: int = 0
+    hung_up: int = 0
+    heads: list[bytes] = field(default_factory=list)
+
+    def serve(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                self._answer(listener.accept()[0])
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += connection.recv(65_536)
+            self.heads.append(head)
+            cookie = b"x" * 3_000
+            connection.sendall(b"HTTP/1.1 200 OK\r\nset-cookie: a=%b\r\ntransfer-encoding: chunked\r\n\r\n" % cookie)
+            try:
+                while self.sent < MANY:
+                    connection.sendall(b"10000\r\n%b\r\n" % (b"z" * 0x10000))
+                    self.sent += 0x10000
+            except OSError:
+                self.hung_up += 1
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        made = Place(f"http://127.0.0.1:{listener.getsockname()[1]}/in")
+        thread = threading.Thread(target=made.serve, args=(listener,), daemon=True)
+        thread.start()
+        yield made
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", ["sink", "checkpoints"])
+def test_an_answer_without_end_is_an_arrival_and_is_not_read(place: Place, kind: str) -> None:
+    channel = open_channel(SinkSettings("s", place.url))
+    for _ in range(2):
+        if kind == "sink":
+            channel.send(RECORD)
+        else:
+            _send(place.url, b"{}")
+    channel.close()
+    until_so(lambda: place.hung_up == 2)
+    assert place.sent < MANY / 8
+    assert [re.findall(rb"(?i)\r\ncookie:", head) for head in place.heads] == [[], []]
