@@ -46,5 +46,5 @@ async def test_a_login_begins_for_whoever_asks_or_for_whom_they_name() -> None:
     ann = Client("key:ann")
     assert await begin(API, b'{"server": "mail"}', ann) == (200, {"asked": ("mail", None, ann)})
     assert await begin(API, b'{"server": "mail", "as": "bob"}', ann) == (200, {"asked": ("mail", "bob", ann)})
-    for body in (b"", b"{}", b"[]", b'{"server": 1}', b'{"server": "mail", "as": null}', b'{"server": "mail", "x": 1}'):
+    for body in (b"{}", b"[]", b'{"server": 1}', b'{"server": "mail", "as": null}', b'{"server": "mail", "x": 1}'):
         assert (await begin(API, body, ann))[0] == 400, body

@@ -28,6 +28,7 @@ from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.policy.csv_rows import written
 from sluicegate.policy.rates import Windows
+from sluicegate.protocol.jsonrpc import Malformed
 from sluicegate.protocol.model import Client
 from sluicegate.store import StoreFailed
 from sluicegate.store.keys import is_same
@@ -215,7 +216,10 @@ class _Admin:
             request, who, tuple(path.removeprefix(API).split("/")), parse_qs(query.decode("latin-1")), body, now
         )
         endpoint = ENDPOINTS.get(route.operation)
-        return error_response(404, "no such path") if endpoint is None else await endpoint(self._sources, asked)
+        try:
+            return error_response(404, "no such path") if endpoint is None else await endpoint(self._sources, asked)
+        except Malformed as problem:
+            return error_response(400, problem.text)
 
 
 async def _json_body(request: Request) -> bytes | AdminResponse:

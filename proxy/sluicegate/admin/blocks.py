@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sluicegate.protocol.jsonrpc import Json, Malformed, decode
+from sluicegate.protocol.jsonrpc import Json, decode
 
 StatusAndBody = tuple[int, Json]
 
@@ -28,11 +28,7 @@ class BlocksApi:
 
 
 async def add(blocks: BlocksApi, body: bytes, who: str) -> StatusAndBody:
-    try:
-        value = decode(body)
-    except Malformed as problem:
-        return 400, {"error": problem.text}
-    match value:
+    match decode(body):
         case {"what": str() as what, **rest} if rest.keys() <= {"for", "reason"} and 0 < len(what) <= MAX_WHAT:
             seconds, reason = rest.get("for"), rest.get("reason", "")
             lasts = _time(seconds)

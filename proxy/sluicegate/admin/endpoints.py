@@ -28,7 +28,7 @@ from sluicegate.admin.response import AdminResponse, EventStreamResponse, error_
 from sluicegate.admin.routes import ACTIONS, AREAS, MAX_LISTED, openapi
 from sluicegate.admin.verification import Verification
 from sluicegate.audit.log import AuditLog
-from sluicegate.protocol.jsonrpc import Json, Malformed, decode
+from sluicegate.protocol.jsonrpc import Json, decode
 from sluicegate.protocol.model import Client
 
 Answer = AdminResponse | EventStreamResponse
@@ -204,11 +204,7 @@ async def find_facts(sources: AdminDeps, asked: ApiRequest) -> Answer:
 
 
 async def explain(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    try:
-        value = decode(asked.body)
-    except Malformed as problem:
-        return error_response(400, problem.text)
-    match value:
+    match decode(asked.body):
         case {"as": str() as client, "method": str() as method, "target": str() as target, **rest}:
             arguments = rest.pop("arguments", None)
             if not rest and (arguments is None or isinstance(arguments, dict)):
@@ -218,10 +214,7 @@ async def explain(sources: AdminDeps, asked: ApiRequest) -> Answer:
 
 
 async def preview(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    try:
-        value = decode(asked.body)
-    except Malformed as problem:
-        return error_response(400, problem.text)
+    value = decode(asked.body)
     match value:
         case {"method": "resources/read", "target": str() as uri, **rest} if not rest:
             params: Json = {"uri": uri}
@@ -290,6 +283,7 @@ async def act_on_approval(sources: AdminDeps, asked: ApiRequest) -> Answer:
 
 
 Endpoint = Callable[[AdminDeps, ApiRequest], Awaitable[Answer]]
+"""Raises `Malformed` where the body is no JSON."""
 
 
 def _answered(ask: Callable[[AdminDeps, ApiRequest], Awaitable[tuple[int, Json]]]) -> Endpoint:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluicegate.admin import paging
-from sluicegate.protocol.jsonrpc import Json, Malformed, decode
+from sluicegate.protocol.jsonrpc import Json, decode
 from sluicegate.protocol.model import Client
 
 StatusAndBody = tuple[int, Json]
@@ -44,11 +44,7 @@ def _place(row: Json) -> str:
 
 
 async def begin(logins: LoginsApi, body: bytes, client: Client) -> StatusAndBody:
-    try:
-        value = decode(body)
-    except Malformed as problem:
-        return 400, {"error": problem.text}
-    match value:
+    match decode(body):
         case {"server": str() as server, "as": str() as whom, **rest} if not rest:
             return await logins.begin(server, whom, client)
         case {"server": str() as server, **rest} if not rest:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from sluicegate.policy.pins import WORDS, PinKind, Wanted
-from sluicegate.protocol.jsonrpc import Json, Malformed, decode
+from sluicegate.protocol.jsonrpc import Json, decode
 
 _KINDS: Final[Mapping[Any, PinKind]] = {word: kind for kind, word in WORDS.items()}
 _SHAPE: Final = (
@@ -42,10 +42,7 @@ async def show(pins: PinsApi, query: Mapping[str, Sequence[str]]) -> StatusAndBo
 
 async def accept(pins: PinsApi, body: bytes, by: str) -> StatusAndBody:
     """All that is named or nothing; 409 if something is not what the server gave last."""
-    try:
-        value = decode(body)
-    except Malformed as problem:
-        return 400, {"error": problem.text}
+    value = decode(body)
     wanted = _wanted(value)
     if wanted is None:
         return 400, {"error": _SHAPE}
