@@ -9,8 +9,9 @@ import pytest
 from peers.postgres import Cluster, postgres
 from psycopg.conninfo import conninfo_to_dict
 
-from sluicegate.store import StoreFailed, migrations
+from sluicegate.store import StoreFailed
 from sluicegate.store import postgres as postgres_store
+from sluicegate.store import postgres_statements as migrations
 from sluicegate.store.postgres import migrate, open_postgres
 
 _numbers = count()

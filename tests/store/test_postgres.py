@@ -329,7 +329,7 @@ async def test_operations_whose_callers_have_gone_end_and_the_store_closes(
 async def test_tries_of_one_key_leave_no_crowd_in_the_engine(
     replicated: tuple[Cluster, Cluster], impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluicegate.store.postgres._PATIENCE", "SET LOCAL lock_timeout = '500ms'")
+    monkeypatch.setattr("sluicegate.store.postgres_statements.PATIENCE", "SET LOCAL lock_timeout = '500ms'")
     monkeypatch.setattr("sluicegate.store.postgres.TRY_EVERY", 3600.0)
     primary, standby = replicated
     store = await open_postgres(primary.url)

@@ -8,6 +8,7 @@ asked, is never tried again, and costs its connection. Needs the extra `postgres
 import asyncio
 import logging
 import os
+import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -18,11 +19,11 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg import AsyncConnection, IsolationLevel, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.errors import Diagnostic, InsufficientPrivilege
+from psycopg.errors import Diagnostic, InsufficientPrivilege, LockNotAvailable
 
 from sluicegate.policy.leases import LeaseGrant, LeaseReport
-from sluicegate.store import StoreFailed, Write, migrations, postgres_fleet
-from sluicegate.store.postgres_fleet import LOCK, THERE, Connection, span
+from sluicegate.store import StoreFailed, Write
+from sluicegate.store import postgres_statements as statements
 from sluicegate.store.watch import Polled
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,6 @@ CONNECT_WITHIN: Final = 3
 ANSWER_WITHIN: Final = 5.0
 """Seconds for an operation, with its wait for a connection."""
 PURGE_EVERY: Final = 60.0
-PURGE_AT_ONCE: Final = 1000
 PROVE_EVERY: Final = 10.0
 """Seconds until a replica that has nothing to write finds out whether it could: its polls wait for no standby."""
 TRY_EVERY: Final = 2.0
@@ -43,13 +43,6 @@ SETTLED_AT_ONCE: Final = 200
 """Keys of rates: each is locked, and the engine has room for some thousand locks."""
 
 _MIGRATING: Final = 7411  # an advisory lock: of those that start together one makes the tables
-_IS_THERE: Final = "SELECT to_regclass('sluice_schema')"
-# Where this role has the tables, or would make them. Another one that makes them for it may have another search_path.
-_SCHEMA: Final = """
-SELECT coalesce((SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass('sluice_schema')),
-    quote_ident(current_schema()))
-"""
-_VERSION: Final = "SELECT version, min_reader FROM sluice_schema"
 _TOO_NEW: Final = (
     "its tables are of version {}, which needs a Sluice that knows version {}; this one knows {}: install a newer one"
 )
@@ -57,42 +50,15 @@ _NO_RIGHTS: Final = (
     "its tables are of version {}, this Sluice needs {}, and its role may not make them: run "
     "`sluice state migrate --as ROLE` with a role that may"
 )
-_ENDS: Final = "clock_timestamp() + make_interval(secs => %s)"  # NULL, and so never, of no time
-_GET: Final = f"SELECT value FROM sluice_item WHERE key = %s AND {THERE}"
-_GET_ALL: Final = f"SELECT key, value FROM sluice_item WHERE key = ANY(%s) AND {THERE}"
-_PUT: Final = f"""
-INSERT INTO sluice_item (key, value, expires) VALUES (%s, %s, {_ENDS})
-ON CONFLICT (key) DO UPDATE SET value = excluded.value, expires = excluded.expires
-"""
-_DELETE: Final = "DELETE FROM sluice_item WHERE key = %s"
-_SCAN: Final = f"SELECT key, value FROM sluice_item WHERE key >= %s AND key < %s AND {THERE} ORDER BY key"
-_EXPIRE: Final = f"UPDATE sluice_item SET expires = {_ENDS} WHERE key = %s AND {THERE}"
-_SPEND: Final = f"""
-INSERT INTO sluice_spent AS old (key, expires) VALUES (%s, coalesce({_ENDS}, 'infinity'))
-ON CONFLICT (key) DO UPDATE SET expires = excluded.expires WHERE old.expires <= clock_timestamp()
-"""
-_SPENT_TOO: Final = f"""
-INSERT INTO sluice_spent AS old (key, expires) VALUES (%s, coalesce({_ENDS}, 'infinity'))
-ON CONFLICT (key) DO UPDATE SET expires = greatest(old.expires, excluded.expires)
-"""
-_PURGE: Final = tuple(
-    f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE expires <= clock_timestamp()"
-    f" LIMIT {PURGE_AT_ONCE} FOR UPDATE SKIP LOCKED)"
-    for table, key in (
-        ("sluice_item", "key"), ("sluice_spent", "key"), ("sluice_used", "key, step"), ("sluice_leased", "key, holder")
-    )
-)  # fmt: skip
-_NOW: Final = "SELECT extract(epoch FROM clock_timestamp())"
 _PROBE: Final = "probe"
-# A process of the engine that waits for a lock does not notice that its client has gone. It would wait as long as a
-# commit that waits for a standby, and with each try there would be one more.
-_PATIENCE: Final = "SET LOCAL lock_timeout = '4s'"
-_REPLICATION: Final = "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit')"
 _MAY_LOSE: Final = "PostgreSQL may lose what it has confirmed when a standby takes over: {} there"
 _WHERE: Final = "PostgreSQL (state.url)"
 _LONGEST: Final = 3e9  # seconds: what lasts longer than a century has no end
+_SEED: Final = secrets.randbits(63)
+"""Nobody can find two values of one hash that does not know it."""
 
 Result = TypeVar("Result")
+Connection = AsyncConnection[tuple[Any, ...]]
 _Row = tuple[bytes, bytes | None, float | None]
 """A key, its value, and seconds."""
 Work = Callable[[Connection], Awaitable[Result]]
@@ -118,7 +84,7 @@ class PostgresStore:
 
     async def get_all(self, keys: Sequence[str]) -> dict[str, bytes]:
         async def work(connection: Connection) -> dict[str, bytes]:
-            return _decoded(await (await connection.execute(_GET_ALL, (names,))).fetchall())
+            return _decoded(await (await connection.execute(statements.GET_ALL, (names,))).fetchall())
 
         names = [key.encode() for key in keys]
         return await self._do(work)
@@ -138,22 +104,22 @@ class PostgresStore:
 
     async def scan(self, prefix: str) -> dict[str, bytes]:
         async def work(connection: Connection) -> dict[str, bytes]:
-            return _decoded(await (await connection.execute(_SCAN, row)).fetchall())
+            return _decoded(await (await connection.execute(statements.SCAN, row)).fetchall())
 
-        row = span(prefix)
+        row = statements.span(prefix)
         return await self._do(work)
 
     async def expire(self, key: str, ttl: float) -> None:
         row = _seconds(ttl), key.encode()
-        await self._do(lambda connection: _change(connection, _EXPIRE, row), is_write=True)
+        await self._do(lambda connection: _change(connection, statements.EXPIRE, row), is_write=True)
 
     async def spend(self, key: str, ttl: float | None) -> bool:
         row = key.encode(), _seconds(ttl)
-        return await self._do(lambda connection: _change(connection, _SPEND, row), is_write=True) == 1
+        return await self._do(lambda connection: _change(connection, statements.SPEND, row), is_write=True) == 1
 
     async def now(self) -> float:
         async def work(connection: Connection) -> float:
-            row = await (await connection.execute(_NOW)).fetchone()
+            row = await (await connection.execute(statements.NOW)).fetchone()
             return float(row[0]) if row is not None else 0.0
 
         return await self._do(work)
@@ -164,7 +130,7 @@ class PostgresStore:
         grants: list[LeaseGrant] = []
         for at in range(0, len(reports), SETTLED_AT_ONCE):
             some = reports[at : at + SETTLED_AT_ONCE]
-            found = await self._do(partial(postgres_fleet.settle, holder=holder, reports=some))
+            found = await self._do(partial(_settle, holder=holder, reports=some))
             if found is None:  # the database is well: others have that key just now
                 raise StoreFailed("another replica settles the same rates")
             grants += found
@@ -177,7 +143,18 @@ class PostgresStore:
         if time.monotonic() - self._proved >= PROVE_EVERY:
             self._proved = time.monotonic()
             self._start(self._prove())
-        work = partial(postgres_fleet.poll, lease=lease, seen=seen, row=row, others=others, prefixes=prefixes)
+        (low, high), spans = statements.span(others), [statements.span(prefix) for prefix in prefixes]
+        asked = {
+            "lease": lease[0].encode(), "lasts": lease[1], "seen": seen[0].encode(), "seen_for": seen[1], "row": row,
+            "low": low, "high": high, "lows": [one for one, _ in spans], "highs": [one for _, one in spans],
+            "seed": _SEED,
+        }  # fmt: skip
+
+        async def work(connection: Connection) -> Polled:
+            found = await (await connection.execute(statements.POLL.encode(), asked)).fetchone()
+            assert found is not None
+            return Polled(found[0], found[1], found[2], dict(zip(prefixes, found[3], strict=True)))
+
         return await self._do(work)
 
     async def close(self) -> None:
@@ -249,9 +226,9 @@ class PostgresStore:
             await self.put(_PROBE, b"", 60)
 
     async def _purge(self) -> None:
-        for statement in _PURGE:
+        for statement in statements.PURGE:
             with suppress(StoreFailed):
-                while await self._do(partial(_change, statement=statement, row=())) == PURGE_AT_ONCE:
+                while await self._do(partial(_change, statement=statement, row=())) == statements.PURGE_AT_ONCE:
                     pass
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -304,7 +281,7 @@ class PostgresStore:
         timer = asyncio.get_running_loop().call_later(ANSWER_WITHIN, _cut, connection)  # it may say nothing after that
         try:
             await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)  # a lock comes before what is read
-            self.warning = _doubt(await (await connection.execute(_REPLICATION)).fetchone())
+            self.warning = _doubt(await (await connection.execute(statements.REPLICATION)).fetchone())
         except BaseException:
             connection.pgconn.finish()
             raise
@@ -322,17 +299,17 @@ class PostgresStore:
                     await connection.execute("SELECT set_config('search_path', %s, true)", (schema,))
                 await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
                 before = 0
-                if await (await connection.execute(_IS_THERE)).fetchone() != (None,):
-                    before = _version(await (await connection.execute(_VERSION)).fetchone())
+                if await (await connection.execute(statements.IS_THERE)).fetchone() != (None,):
+                    before = _version(await (await connection.execute(statements.FIND_VERSION)).fetchone())
                 try:
-                    for statement in migrations.after(before):
+                    for statement in statements.after(before):
                         await connection.execute(statement.encode())
                 except InsufficientPrivilege:
-                    raise StoreFailed(_NO_RIGHTS.format(before, migrations.VERSION)) from None
+                    raise StoreFailed(_NO_RIGHTS.format(before, statements.VERSION)) from None
                 if reader is not None:
-                    for grant in migrations.GRANTS:
+                    for grant in statements.GRANTS:
                         await connection.execute(sql.SQL(grant).format(sql.Identifier(reader)))
-            return before, max(before, migrations.VERSION)
+            return before, max(before, statements.VERSION)
 
         return await self._do(work, is_write=True)
 
@@ -407,8 +384,8 @@ async def _prepared(store: PostgresStore, reader: str | None = None, schema: str
 def _version(row: tuple[Any, ...] | None) -> int:
     """Raises `StoreFailed` where this Sluice would not understand what is there."""
     version, needed = row or (0, 0)
-    if needed > migrations.VERSION:
-        raise StoreFailed(_TOO_NEW.format(version, needed, migrations.VERSION))
+    if needed > statements.VERSION:
+        raise StoreFailed(_TOO_NEW.format(version, needed, statements.VERSION))
     return int(version)
 
 
@@ -441,15 +418,28 @@ def _conninfo(url: str, password: str | None, role: str | None = None) -> str:
 
 
 async def _get(connection: Connection, key: bytes) -> bytes | None:
-    row = await (await connection.execute(_GET, (key,))).fetchone()
+    row = await (await connection.execute(statements.GET, (key,))).fetchone()
     return None if row is None else row[0]
 
 
 async def _change(connection: Connection, statement: str, row: tuple[Any, ...]) -> int:
     """How many rows it changed."""
     async with connection.transaction():
-        await connection.execute(_PATIENCE)
+        await connection.execute(statements.PATIENCE)
         return (await connection.execute(statement.encode(), row)).rowcount
+
+
+async def _settle(connection: Connection, holder: str, reports: Sequence[LeaseReport]) -> list[LeaseGrant] | None:
+    """None where a key is busy for longer than rates may wait."""
+    columns = dict(zip(LeaseReport._fields, map(list, zip(*reports, strict=True)), strict=True))
+    try:
+        async with connection.transaction():
+            await connection.execute(statements.HASTE)
+            await connection.execute(statements.LOCK, (columns["key"],))
+            rows = await connection.execute(statements.SETTLE, {**columns, "holder": holder})
+            return [LeaseGrant(*row) for row in await rows.fetchall()]
+    except LockNotAvailable:
+        return None
 
 
 def _decoded(rows: Sequence[tuple[Any, ...]]) -> dict[str, bytes]:
@@ -463,16 +453,16 @@ async def _write(connection: Connection, rows: Sequence[_Row], if_found: tuple[b
     """All rows, or none where something else is found under a key."""
     names = {name for name, _, _ in rows}
     async with connection.transaction():
-        await connection.execute(_PATIENCE)
-        await connection.execute(LOCK, ([*names, *((if_found[0],) if if_found else ())],))
+        await connection.execute(statements.PATIENCE)
+        await connection.execute(statements.LOCK, ([*names, *((if_found[0],) if if_found else ())],))
         if if_found is not None and await _get(connection, if_found[0]) != if_found[1]:
             return False
         async with connection.pipeline():
             for name, value, seconds in rows:
                 if value is None:
-                    await connection.execute(_DELETE, (name,))
+                    await connection.execute(statements.DELETE, (name,))
                 else:
-                    await connection.execute(_PUT, (name, value, seconds))
+                    await connection.execute(statements.PUT, (name, value, seconds))
     return True
 
 
@@ -489,7 +479,7 @@ def look(url: str, password: str | None) -> str:
     """Returns why it may lose what it confirmed; empty where it does not. Raises `StoreFailed`."""
     with _looking(url, password) as connection:
         _is_made(connection)
-        return _doubt(connection.execute(_REPLICATION).fetchone())
+        return _doubt(connection.execute(statements.REPLICATION).fetchone())
 
 
 def peek(url: str, password: str | None, prefixes: Sequence[str]) -> dict[str, bytes]:
@@ -497,8 +487,8 @@ def peek(url: str, password: str | None, prefixes: Sequence[str]) -> dict[str, b
     with _looking(url, password) as connection:
         if not _is_made(connection):
             return {}
-        bounds = [span(prefix) for prefix in prefixes]
-        return _decoded([row for bound in bounds for row in connection.execute(_SCAN, bound)])
+        bounds = [statements.span(prefix) for prefix in prefixes]
+        return _decoded([row for bound in bounds for row in connection.execute(statements.SCAN, bound)])
 
 
 def now(url: str, password: str | None) -> float:
@@ -520,16 +510,16 @@ def bring(
         connection.add_notice_handler(lambda notice: said.append(notice.message_primary or "a warning"))
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
-            if connection.execute(_GET, (marker.encode(),)).fetchone() is not None:
+            if connection.execute(statements.GET, (marker.encode(),)).fetchone() is not None:
                 return None
             names = [key.encode() for key, _, _ in items]
-            found = _decoded(connection.execute(_GET_ALL, (names,)).fetchall())
+            found = _decoded(connection.execute(statements.GET_ALL, (names,)).fetchall())
             others = [key for key, value, _ in items if found.get(key, value) != value]
             new = [(key.encode(), value, _seconds(ttl)) for key, value, ttl in items if key not in found]
             if not others:
                 cursor = connection.cursor()
-                cursor.executemany(_PUT, [*new, (marker.encode(), b"", None)])
-                cursor.executemany(_SPENT_TOO, [(key.encode(), _seconds(ttl)) for key, ttl in spent])
+                cursor.executemany(statements.PUT, [*new, (marker.encode(), b"", None)])
+                cursor.executemany(statements.SPENT_TOO, [(key.encode(), _seconds(ttl)) for key, ttl in spent])
         if said:
             raise StoreFailed(f"the engine does not vouch for the commit: {said[0]}")
     return [key.decode() for key, _, _ in new], others
@@ -537,15 +527,15 @@ def bring(
 
 def _schema(url: str, password: str | None) -> str:
     with _looking(url, password) as connection:
-        if (found := connection.execute(_SCHEMA).fetchone()) is None or not found[0]:
+        if (found := connection.execute(statements.SCHEMA).fetchone()) is None or not found[0]:
             raise StoreFailed("its role may use no schema of its search_path")
         return str(found[0])
 
 
 def _is_made(connection: "psycopg.Connection[tuple[Any, ...]]") -> bool:
-    if connection.execute(_IS_THERE).fetchone() == (None,):
+    if connection.execute(statements.IS_THERE).fetchone() == (None,):
         return False
-    return _version(connection.execute(_VERSION).fetchone()) > 0
+    return _version(connection.execute(statements.FIND_VERSION).fetchone()) > 0
 
 
 @contextmanager
