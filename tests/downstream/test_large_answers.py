@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import until
 
-from sluicegate.downstream.answer_parts import MAX_PARTS, PART, cut, documents
-from sluicegate.downstream.large_answers import AnswerFile, LargeAnswers
+from sluicegate.downstream.large_answers import MAX_PARTS, PART, AnswerFile, LargeAnswers, cut, documents
 from sluicegate.downstream.transport.stdio_transport import Lines
 from sluicegate.http.sse import EventParser, EventTooLarge, StreamPosition
 from sluicegate.runtime.spool import Spool, Spools
@@ -131,7 +130,7 @@ def children() -> Iterator[int]:
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError):
             continue
-        if b"answer_parts" in words and parent == os.getpid():
+        if b"large_answers" in words and parent == os.getpid():
             yield int(folder.name)
 
 
