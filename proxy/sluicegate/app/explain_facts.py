@@ -14,7 +14,6 @@ from typing import Final
 from sluicegate.app import blocks, policy_loading, settings, state
 from sluicegate.app.core import Core
 from sluicegate.app.settings import client_of, without_revoked
-from sluicegate.app.shapes import shapes
 from sluicegate.approval import eligibility
 from sluicegate.approval.grants import PREFIX as GRANTS
 from sluicegate.approval.grants import Grant, Grants
@@ -237,7 +236,7 @@ def notes(config: Config, facts: Facts, client: Client) -> list[str]:
         elif one.state == "unknown" and one.server in facts.servers:
             found.append(f"no list of {one.server} is known, so nothing says whether it has {plain(one.own)}")
         section = config.servers.get(one.server)
-        for (_, own), shape in (shapes(section) if section is not None else {}).items():
+        for (_, own), shape in (policy_loading.shapes(section) if section is not None else {}).items():
             if own == one.own:
                 name = f"as {plain(shape.name)}" if shape.name else "under its own name"
                 given = f", always with {', '.join(map(plain, sorted(shape.fixed)))}" if shape.fixed else ""

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from sluicegate.app.shapes import shapes
-from sluicegate.config import Config
+from sluicegate.config import AnyServer, Config
+from sluicegate.config.models import ShapeSection
 from sluicegate.config.toolsets import BUDGET
 from sluicegate.policy import files
 from sluicegate.policy.classes import Classes
@@ -18,7 +18,8 @@ from sluicegate.policy.lint_semantics import KnownNames
 from sluicegate.policy.profiles import BUILT_IN, ApprovalProfile
 from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist, nobody_accepted
 from sluicegate.policy.toolsets import Search, Toolset, Toolsets
-from sluicegate.protocol.model import Target
+from sluicegate.protocol.model import Kind, Target
+from sluicegate.protocol.shape import Shape
 
 
 def load(config: Config, tools: Mapping[str, frozenset[str]] = {}) -> LoadedPolicy:
@@ -76,6 +77,20 @@ def toolsets(config: Config) -> list[Toolset]:
         globs = {"tool": one.tools, "prompt": one.of_servers(one.prompts), "res": one.of_servers(one.resources)}
         search = Search(one.search, one.budget)
         found.append(Toolset(name, globs, frozenset(one.roles), frozenset(one.default_for), search, one.pinned))
+    return found
+
+
+def shapes(server: AnyServer) -> dict[tuple[Kind, str], Shape]:
+    """By kind and own name."""
+    written: tuple[tuple[Kind, dict[str, ShapeSection]], ...] = (
+        ("tool", server.tools.shape), ("prompt", server.prompts.shape)
+    )  # fmt: skip
+    found = {}
+    for kind, sections in written:
+        for name, one in sections.items():
+            texts = {"title": one.title, "description": one.description}
+            told = {key: text for key, text in texts.items() if text is not None}
+            found[kind, name] = Shape(one.name, told, one.defaults, one.hidden)
     return found
 
 

@@ -12,7 +12,6 @@ from hashlib import sha256
 from pathlib import Path
 
 from sluicegate.app import policy_loading
-from sluicegate.app.shapes import shapes
 from sluicegate.approval.queue import ApprovalSettings as Approvals
 from sluicegate.approval.record import Approval
 from sluicegate.approval.webhook import Receiver
@@ -88,7 +87,7 @@ def lists(config: Config, servers: Iterable[str], transport: str) -> ListSetting
         bounds=bounds(config),
         for_starts=transport == "stdio",
         reserved=OWN_TOOLS if searches else frozenset(),
-        shapes={key: shapes(server) for key, server in enabled.items() if server.tools.shape or server.prompts.shape},
+        shapes={key: policy_loading.shapes(server) for key, server in enabled.items()},
     )
 
 

@@ -81,8 +81,8 @@ def is_mixed_or_number(value: str) -> bool:
 
 
 def is_odd(value: str) -> bool:
-    """Whether a word of a sentence is none of a language: mixed, and no measure, version, date or name of a "
-    "standard."""
+    """Whether a word of a sentence is none of a language: mixed, and no measure, version, date or name of a
+    standard."""
     return is_mixed(value) and _MEASURE.match(value) is None
 
 
