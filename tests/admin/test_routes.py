@@ -16,9 +16,8 @@ from sluicegate.admin.blocks import BlocksApi
 from sluicegate.admin.calls import CallsApi
 from sluicegate.admin.changes import AREAS as TOPICS
 from sluicegate.admin.changes import Changes
-from sluicegate.admin.endpoints import ENDPOINTS
+from sluicegate.admin.endpoints import ENDPOINTS, PinsApi
 from sluicegate.admin.logins import LoginsApi
-from sluicegate.admin.pins import PinsApi
 from sluicegate.admin.response import AdminResponse
 from sluicegate.admin.routes import ACTIONS, API, MAX_BODY, ROUTES, ApiRoute, openapi, pattern, step_up_of
 from sluicegate.admin.verification import Verification

@@ -3,9 +3,9 @@
 Knows no other room: what it shows and does comes from functions it is given. None stands for what is not configured.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Protocol
 
 from starlette.requests import Request
 
@@ -21,19 +21,25 @@ from sluicegate.admin.logins import LoginsApi
 from sluicegate.admin.logins import begin as begin_login
 from sluicegate.admin.logins import show as list_logins
 from sluicegate.admin.peers import CHANNEL
-from sluicegate.admin.pins import PinsApi
-from sluicegate.admin.pins import accept as accept_pins
-from sluicegate.admin.pins import show as list_pins
 from sluicegate.admin.response import AdminResponse, EventStreamResponse, error_response, json_response
 from sluicegate.admin.routes import ACTIONS, AREAS, MAX_LISTED, openapi
 from sluicegate.admin.verification import Verification
 from sluicegate.audit.log import AuditLog
+from sluicegate.policy.pins import WORDS, PinKind, Wanted
 from sluicegate.protocol.jsonrpc import Json, decode
 from sluicegate.protocol.model import Client
 
 Answer = AdminResponse | EventStreamResponse
 ChangeServer = Callable[[str, str, str], Awaitable[tuple[int, Json]]]
 """(server key, action, who asks) -> status and answer. What an operator does is written down first."""
+
+
+class PinsApi(Protocol):
+    def each_row(
+        self, server: str | None = None, definitions: bool = False, waiting: bool = False
+    ) -> AsyncIterator[Json]: ...
+
+    async def accept(self, server: str, wanted: Iterable[Wanted], by: str) -> list[Json] | str: ...
 
 
 async def nobody(credential: str) -> tuple[None, str]:
@@ -191,6 +197,48 @@ async def show_output(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return error_response(404, f"there is no server {asked.parts[1]}") if found is None else json_response(200, found)
 
 
+# ---------------------------------------------------------------- pins
+
+_PIN_KINDS: Final[Mapping[Any, PinKind]] = {word: kind for kind, word in WORDS.items()}
+_ACCEPTING: Final = (
+    'the body is {"server": KEY, "accept": [{"kind": "tool|prompt|template|instructions", "name": NAME, '
+    '"fingerprint": HEX}, ...]}'
+)
+
+
+async def list_pins(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    server, flags = _single(asked, "server", ""), [_single(asked, name, "0") for name in ("definitions", "waiting")]
+    if server is None or set(asked.query) - {"server", "definitions", "waiting"} or not {"0", "1"}.issuperset(flags):
+        return error_response(400, "the query is ?server=KEY, ?definitions=1 and ?waiting=1, each once, or nothing")
+    rows = sources.pins.each_row(server or None, *(flag == "1" for flag in flags))
+    return json_response(200, {"pins": [row async for row in rows]})
+
+
+async def accept_pins(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    """All that is named or nothing; 409 if something is not what the server gave last. A definition is accepted by its
+    fingerprint, so that nobody accepts what came after the look."""
+    match decode(asked.body):
+        case {"server": str() as server, "accept": list() as items, **rest} if not rest:
+            wanted = [one for item in items if (one := _wanted(item)) is not None]
+            if len(wanted) == len(items):
+                accepted = await sources.pins.accept(server, wanted, asked.who)
+                if isinstance(accepted, str):
+                    return error_response(409, accepted)
+                return json_response(200, {"pins": accepted})
+    return error_response(400, _ACCEPTING)
+
+
+def _wanted(item: Any) -> Wanted | None:
+    match item:
+        case {"kind": str() as word, "name": str() as name, "fingerprint": str() as mark, **rest} if not rest:
+            if (kind := _PIN_KINDS.get(word)) is not None:
+                return Wanted(kind, "" if kind == "instructions" else name, mark)
+    return None
+
+
+# ---------------------------------------------------------------- blocks, decisions and previews
+
+
 async def list_blocks(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return json_response(200, {"blocks": await sources.blocks.every()})
 
@@ -321,8 +369,8 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = {
     "cost": cost,
     "list_prompts": lambda sources, asked: _listed(asked, "prompts", sources.list_prompts),
     "list_resources": list_resources,
-    "list_pins": _answered(lambda sources, asked: list_pins(sources.pins, asked.query)),
-    "accept_pins": _answered(lambda sources, asked: accept_pins(sources.pins, asked.body, asked.who)),
+    "list_pins": list_pins,
+    "accept_pins": accept_pins,
     "list_blocks": list_blocks,
     "add_block": _answered(lambda sources, asked: add_block(sources.blocks, asked.body, asked.who)),
     "end_block": _answered(lambda sources, asked: sources.blocks.end(asked.parts[1], asked.who)),
