@@ -19,7 +19,6 @@ from sluicegate.audit import log as audit_log
 from sluicegate.audit import queue as queue_module
 from sluicegate.audit.chain import START, ChainHead, link, link_all
 from sluicegate.audit.checkpoint import Checkpoint, Signer
-from sluicegate.audit.confirm import SinkConfirmation
 from sluicegate.audit.log import AuditLog, IdentityFailures
 from sluicegate.audit.names import is_secret_name, is_word_for_secret, last_word
 from sluicegate.audit.publish import Publisher
@@ -28,7 +27,7 @@ from sluicegate.audit.recover import Torn, list_files, look, recover
 from sluicegate.audit.redact import Redactor
 from sluicegate.audit.segment import Old, Segment, delete, find_old
 from sluicegate.audit.settings import Checkpointing, ConfirmSettings, Rotation, SinkSettings
-from sluicegate.audit.sinks import AuditSink
+from sluicegate.audit.sinks import AuditSink, SinkConfirmation
 from sluicegate.audit.verify import VerifyReport
 from sluicegate.audit.writer import AuditWriter
 

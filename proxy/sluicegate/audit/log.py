@@ -19,14 +19,13 @@ import anyio.to_thread
 
 from sluicegate.audit import checkpoint
 from sluicegate.audit.checkpoint import Checkpoint, PublicKeys, Signer
-from sluicegate.audit.confirm import SinkConfirmation
 from sluicegate.audit.publish import Publisher, read_newest
 from sluicegate.audit.queue import Done
 from sluicegate.audit.record import Body, Composer, needs_intent
 from sluicegate.audit.redact import RecallingRedactor, Redactor
 from sluicegate.audit.segment import Lock, delete, find_old
 from sluicegate.audit.settings import AuditSettings
-from sluicegate.audit.sinks import AuditSink
+from sluicegate.audit.sinks import AuditSink, SinkConfirmation
 from sluicegate.audit.writer import AuditWriter, WriterCounts
 from sluicegate.metrics import Tally
 from sluicegate.protocol.jsonrpc import Json

@@ -5,16 +5,19 @@ nobody. A record may arrive twice (after a crash between sending and remembering
 which nobody acknowledges, that cannot be promised.
 """
 
+import asyncio
 import json
 import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
+import anyio
 import httpx
 
 from sluicegate.audit.chain import Link
@@ -222,3 +225,63 @@ CHANNELS: Final[Mapping[str, Callable[[SinkSettings], Channel]]] = {
     "http": _Http, "https": _Http, "tcp": _Syslog, "udp": _Syslog,
 }  # fmt: skip
 """What sends to a sink, by the scheme of its URL; `config/audit.py` has the same schemes."""
+
+
+# ---------------------------------------------------------------- calls that wait for a sink
+
+CONFIRM_WITHIN: Final = 5.0
+"""Seconds that a call waits for the sink."""
+
+
+class SinkConfirmation:
+    """Intents that a sink must have, too, before their calls go on. On the event loop, beside the thread of that sink.
+    The sink gets the records that the log has by then in one batch. All calls whose intent is in it go on together.
+    While the sink is down, these calls are refused at once, as with a full disk. If it hangs, they are refused after
+    `CONFIRM_WITHIN`. `classes` are those of the calls that wait."""
+
+    def __init__(self, sink: AuditSink, classes: Iterable[str]) -> None:
+        self.sink, self.classes = sink, tuple(classes)
+        self.refused = 0
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[asyncio.Future[bool], int] = {}
+        sink.told = self._tell
+
+    @property
+    def problem(self) -> str:
+        if not self.sink.is_down:
+            return ""
+        return f"the audit sink {self.sink.name} confirms nothing: calls that {' or '.join(self.classes)} are refused"
+
+    def awaits(self, class_: str) -> bool:
+        """Whether calls of this class wait. Empty: nobody knows what the call does, so that it waits."""
+        return not class_ or class_ in self.classes
+
+    async def has(self, seq: int) -> bool:
+        """Whether the sink has the record of that number; waits for it."""
+        if self.sink.arrived >= seq or await self._waited(seq):
+            return True
+        self.refused += 1
+        return False
+
+    async def _waited(self, seq: int) -> bool:
+        if self.sink.is_down:
+            return False
+        done: asyncio.Future[bool] = self._loop.create_future()
+        self._waiting[done] = seq
+        self.sink.ring()
+        try:
+            with anyio.move_on_after(CONFIRM_WITHIN):
+                return await done
+            return False
+        finally:
+            self._waiting.pop(done, None)
+
+    def _tell(self) -> None:
+        """In the sink's thread."""
+        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+            self._loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        for done, seq in self._waiting.items():
+            if not done.done() and (self.sink.arrived >= seq or self.sink.is_down):
+                done.set_result(self.sink.arrived >= seq)
