@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from sluicegate.app.concurrency_shares import ConcurrencyShares
+from sluicegate.app.replicas import ConcurrencyShares
 
 Rows = dict[str, dict[str, Any]]
 
