@@ -24,11 +24,10 @@ from sluicegate.catalog.list_bounds import DEFAULT_BOUNDS, Bounds
 from sluicegate.catalog.snapshot import KINDS, Entry, ListSection, ServerNaming, Snapshot, assemble, listing_in_pieces
 from sluicegate.catalog_cache import list_waits, pin_store
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, instructions_of
-from sluicegate.catalog_cache.lent_lists import LentLists
 from sluicegate.catalog_cache.list_waits import HangingStarts
 from sluicegate.catalog_cache.list_walk import ServerInfos, walk
 from sluicegate.catalog_cache.server_catalog import ServerCatalog, digests, evict
-from sluicegate.catalog_cache.snapshot_store import SnapshotStore, Source
+from sluicegate.catalog_cache.snapshot_store import LentLists, SnapshotStore, Source
 from sluicegate.hub import Event, Hub
 from sluicegate.policy.pins import Found, fingerprint
 from sluicegate.protocol.jsonrpc import Json, Notification

@@ -5,13 +5,24 @@ Knows where they stand there and whose they are; when to keep and when to recall
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from hashlib import sha256
 from itertools import islice
 from typing import Any, Final
 
 from sluicegate.catalog.list_bounds import ITEM, PIECE, add_item, items_digest
-from sluicegate.catalog.snapshot import ListSection, ServerNaming, Snapshot, from_json, listing_in_pieces, to_json
+from sluicegate.catalog.snapshot import (
+    KINDS,
+    Entry,
+    ListSection,
+    ServerNaming,
+    Snapshot,
+    assemble,
+    from_json,
+    listing_in_pieces,
+    to_json,
+)
+from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.protocol import input_requests_server
 from sluicegate.protocol.jsonrpc import Malformed, decode_fast, dump, inside
 from sluicegate.protocol.model import Client, Era, McpServer
@@ -182,3 +193,44 @@ def _with_items(held: Any, lines: Iterator[Any]) -> Any:
         case {"items": int() as count}:
             return {**held, "items": list(islice(lines, max(0, count)))}
     return held
+
+
+# ---------------------------------------------------------------- without a login
+
+
+class LentLists:
+    """What of a server is shown to clients that have no login there: definitions that a person has accepted, from
+    whichever stored list has them. Instructions are not among them. Found once a server, until something changes."""
+
+    def __init__(self, stored: SnapshotStore, pins: DefinitionPins) -> None:
+        self._stored, self._pins = stored, pins
+        self._found: dict[str, asyncio.Task[tuple[Snapshot, Era] | None]] = {}
+
+    def forget(self, server: str) -> None:
+        self._found.pop(server, None)
+
+    async def find(self, naming: ServerNaming, identity: str) -> tuple[Snapshot, Era] | None:
+        """None where nothing was accepted, or no list has it."""
+        task = self._found.get(naming.server)
+        if task is None:
+            task = self._found[naming.server] = asyncio.create_task(self._find(naming, identity))
+        return await asyncio.shield(task)
+
+    async def _find(self, naming: ServerNaming, identity: str) -> tuple[Snapshot, Era] | None:
+        accepted = self._pins.accepted(naming.server)
+        stored = await self._stored.all(naming, identity) if accepted else []
+        found: dict[str, dict[str, Entry]] = {method: {} for method in KINDS}
+        first: tuple[Mapping[str, object], Era] | None = None
+        for era, snapshot in stored:
+            for method, known in found.items():
+                for entry in snapshot.entries(method):
+                    target = entry.target
+                    if (target.kind, target.own, entry.fingerprint) in accepted:
+                        known.setdefault(target.public, entry)
+                        first = first or (snapshot.about, era)
+            await asyncio.sleep(0)
+        if first is None:
+            return None
+        about = {name: value for name, value in first[0].items() if name != "instructions"}
+        listings = {method: ListSection(method, tuple(known.values())) for method, known in found.items()}
+        return assemble(naming.server, about, listings), first[1]
