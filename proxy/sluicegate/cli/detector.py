@@ -13,8 +13,8 @@ from sluicegate.cli.output import Code, info, stop
 from sluicegate.cli.run import run_loop
 from sluicegate.config.names import check_webhook_secret
 from sluicegate.config.units import Address, read_address
+from sluicegate.detector import DetectorService
 from sluicegate.detector.secrets import NoLibrary, Scanner
-from sluicegate.detector.service import DetectorService
 from sluicegate.hooks.asker import AT_ONCE
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.server import AddressServer, CannotListen
