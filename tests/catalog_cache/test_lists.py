@@ -11,7 +11,7 @@ from loop_steps import Steps
 from scripted_server import ALL, CLIENT, OTHER, Front, Scripted, resources
 
 from sluicegate.catalog.list_bounds import ITEM, PIECE, Bounds, Intake
-from sluicegate.catalog_cache import cache, list_waits, list_walk, server_catalog, snapshot_store
+from sluicegate.catalog_cache import cache, list_walk, server_catalog, snapshot_store
 from sluicegate.hub import Event
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import Call, Failure, Outcome, Result, Target
@@ -469,7 +469,7 @@ async def test_a_kept_snapshot_that_is_no_snapshot_is_none() -> None:
 
 
 async def test_a_server_that_hangs_is_waited_for_once_and_the_others_are_listed(monkeypatch: Any) -> None:
-    monkeypatch.setattr(list_waits, "PATIENCE", 0.3)
+    monkeypatch.setattr(list_walk, "PATIENCE", 0.3)
     slow = Scripted("slow", tools=["s"])
     slow.status = "starting"
     slow.is_ready = anyio.Event()
@@ -592,7 +592,7 @@ async def test_a_name_of_a_server_that_has_not_listed_any_is_unavailable_and_not
 
 
 async def test_a_call_waits_for_the_list_of_tools_where_others_have_come_before(monkeypatch: Any) -> None:
-    monkeypatch.setattr(list_waits, "PATIENCE", 0.3)
+    monkeypatch.setattr(list_walk, "PATIENCE", 0.3)
     slow, held = Scripted("slow", tools=["x"]), anyio.Event()
 
     async def wait(call: Call) -> Result:

@@ -6,7 +6,7 @@ snapshot, from memory or from the store, or has none. What the pins withhold is 
 
 A stored list is served until the server has listed, and no call is decided by it. A call waits for the walk up to the
 list timeout, and for a server of which a stored list has its name, as long as that may start. How long a list waits,
-`list_waits` says.
+`list_walk` says.
 """
 
 import asyncio
@@ -22,10 +22,9 @@ import anyio
 
 from sluicegate.catalog.list_bounds import DEFAULT_BOUNDS, Bounds
 from sluicegate.catalog.snapshot import KINDS, Entry, ListSection, ServerNaming, Snapshot, assemble, listing_in_pieces
-from sluicegate.catalog_cache import list_waits, pin_store
+from sluicegate.catalog_cache import list_walk, pin_store
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, instructions_of
-from sluicegate.catalog_cache.list_waits import HangingStarts
-from sluicegate.catalog_cache.list_walk import ServerInfos, walk
+from sluicegate.catalog_cache.list_walk import HangingStarts, ServerInfos, walk
 from sluicegate.catalog_cache.server_catalog import ServerCatalog, digests, evict
 from sluicegate.catalog_cache.snapshot_store import LentLists, SnapshotStore, Source
 from sluicegate.hub import Event, Hub
@@ -240,7 +239,7 @@ class CatalogCache:
         walks = {walk: catalog for walk, catalog in due.items() if self._is_awaited(catalog)}
         for_starts, timeout = self.settings.for_starts, self.settings.list_timeout
         if walks and not (for_starts and use == "greeting" and not self.settings.transparent):
-            await list_waits.wait(walks, catalogs, timeout, for_starts, use == "list")
+            await list_walk.wait_for_lists(walks, catalogs, timeout, for_starts, use == "list")
         for catalog in catalogs:
             self._revalidate(catalog, client)
         return [(catalog.server.key, catalog.snapshot) for catalog in catalogs]
@@ -251,7 +250,7 @@ class CatalogCache:
         catalogs = await self.recall(client)
         due = {walk: one for one in catalogs if (walk := self._due(one, client, for_operator=True))}
         if walks := {walk: one for walk, one in due.items() if self._is_awaited(one)}:
-            await list_waits.wait(walks, catalogs, self.settings.list_timeout, self.settings.for_starts, True)
+            await list_walk.wait_for_lists(walks, catalogs, self.settings.list_timeout, self.settings.for_starts, True)
 
     async def has_started(self, server_key: str, client: Client) -> bool:
         """Whether the server can be asked for its resources, of which nothing is stored, after a wait for its start.
@@ -259,7 +258,7 @@ class CatalogCache:
         catalog = self.catalog(server_key, client)
         server = catalog.server
         if server.status == "starting" and not (catalog.missed or self.starts.hangs(server)):
-            await list_waits.start(server, self.settings.list_timeout, self.settings.for_starts)
+            await list_walk.wait_for_start(server, self.settings.list_timeout, self.settings.for_starts)
         catalog.missed = server.status == "starting"
         return not catalog.missed
 
@@ -335,7 +334,7 @@ class CatalogCache:
                 announce -= missed
         finally:
             catalog.walk, catalog.walked_at = None, asyncio.get_running_loop().time()
-            catalog.late = not complete and (catalog.late or catalog.walked_at - began > list_waits.PATIENCE)
+            catalog.late = not complete and (catalog.late or catalog.walked_at - began > list_walk.PATIENCE)
             catalog.retry_at = catalog.walked_at + (0 if complete else RETRY)
         if complete:
             catalog.is_awaited = False
