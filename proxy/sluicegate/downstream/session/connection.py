@@ -115,6 +115,12 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
+class WatchedResources(Protocol):
+    """Which resources the server speaks of to this connection."""
+
+    async def watch(self, uris: frozenset[str]) -> Mapping[str, Failure]: ...
+
+
 class ServerConnection:
     """What both eras share. `discovered` is the server's `server/discover` value once `open` has returned, `scope`
     whose lists it sees, `session` the one legacy session that it belongs to; `mark` tells its tasks from others'.
@@ -126,6 +132,7 @@ class ServerConnection:
     """Only one call that may be asked back can be told apart on it."""
     is_taken = False
     """There is such a call."""
+    _watched: WatchedResources
 
     def __init__(
         self, settings: ServerSettings, transport: Transport, heard: Heard, client_info: Json,
@@ -199,11 +206,8 @@ class ServerConnection:
         self._updated = updated
         resources = self.capabilities.get("resources")
         if isinstance(resources, dict) and resources.get("subscribe") is True:
-            return await self._watch(uris)
+            return await self._watched.watch(uris)
         return dict.fromkeys(uris, NO_SUBSCRIPTIONS)
-
-    async def _watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
-        raise NotImplementedError
 
     def _abandon(self, exchange: PendingRequest, why: str) -> None:
         raise NotImplementedError

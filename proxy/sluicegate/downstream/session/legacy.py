@@ -8,7 +8,7 @@ refused at once: a server left waiting would never finish its call.
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from math import inf
 from typing import Any, Final
@@ -152,9 +152,6 @@ class LegacyConnection(ServerConnection):
 
     async def live(self) -> None:
         await self.transport.live()
-
-    async def _watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
-        return await self._watched.watch(uris)
 
     # ------------------------------------------------------------ whose it is
 

@@ -34,7 +34,6 @@ from sluicegate.protocol.model import (
     UNSUPPORTED_VERSION,
     Call,
     Era,
-    Failure,
     Outcome,
     Result,
     TaskStarted,
@@ -257,9 +256,6 @@ class ModernConnection(ServerConnection):
         wanted = self._announced() if is_again else {}
         for method in {entry.changed for entry in LISTS.values() if entry.filter in wanted}:
             self.publish(Notification(method, {}))
-
-    async def _watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
-        return await self._watched.watch(uris)
 
     def _noticed(self, notification: Notification, exchange: PendingRequest | None) -> PendingRequest | None:
         if notification.method == "notifications/cancelled":
