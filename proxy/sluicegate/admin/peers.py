@@ -140,9 +140,7 @@ async def note_at_peers(up: Up, fields: Json) -> bool:
     return False
 
 
-def front(
-    app: ASGIApp, look: Callable[[], Awaitable[object]], note: Callable[[Json], Awaitable[bool]]
-) -> ASGIApp:
+def front(app: ASGIApp, look: Callable[[], Awaitable[object]], note: Callable[[Json], Awaitable[bool]]) -> ASGIApp:
     """The admin port of one worker, as it is on its Unix socket."""
 
     async def _own(scope: Scope, receive: Receive) -> bool:

@@ -149,7 +149,7 @@ def pipeline(
     guards["approve"] = approve(queue, asking, behind.tasking.approval_tasks(queue, asked.current, again))
     about_task.set(chain(guards, innermost, TASK_NOTIFICATIONS))
     guards["login"] = login(logging_in)
-    until_free = windows["client"].until_free if "client" in windows else _at_once
+    until_free = windows["client"].until_free if "client" in windows else lambda principal: 0.0
     handler = towards_clients(services.spans, chain(guards, innermost))
     return router, search.unwrapped(has_search, handler), until_free
 
@@ -157,10 +157,6 @@ def pipeline(
 async def _no_link(server: str, client: Client) -> LoginLink | None:
     """Nobody looks at what a task asks just now."""
     return None
-
-
-def _at_once(principal: str) -> float:
-    return 0.0
 
 
 def _timed(router: Router, metrics: Metrics) -> Handler:

@@ -473,9 +473,7 @@ class _Lease:
                 self._perhaps = [row]
                 return True
         found = await self._store.get(self._key)  # a database that failed over may have an earlier one
-        if found is None or self._id.encode() not in found or not await self._store.swap(
-            self._key, found, writes
-        ):
+        if found is None or self._id.encode() not in found or not await self._store.swap(self._key, found, writes):
             return False
         self._perhaps = [row]
         return True

@@ -83,8 +83,8 @@ class PolicyService:
         self._accepted = AcceptedDefinitions(lambda target: self.later.has_accepted()(target))
         self.judge = PolicyEngine(policy_loading.make(config, loaded, None, self._accepted))
         self.reload = (ToldReload if is_told else Reload)(
-            config, loaded.policy.revision, file, transport, self._apply, self._rejected,
-            lambda config: self.later.prepared()(config),
+            config, loaded.policy.revision, file, transport, self._apply,
+            lambda problems: self.later.on_rejected()(problems), lambda config: self.later.prepared()(config),
         )  # fmt: skip
         self.on_config: list[Callable[[Config], None]] = []
         self._clock: Callable[[], float] = time.time  # of the replicas, once it learns among them
@@ -191,9 +191,6 @@ class PolicyService:
             return None
         now = config.servers
         return [key for key, server in before.servers.items() if key in now and server.tools != now[key].tools]
-
-    def _rejected(self, problems: int) -> None:
-        self.later.on_rejected()(problems)
 
     def _take(self, config: Config) -> None:
         before = self._config.clients.keys.keys()

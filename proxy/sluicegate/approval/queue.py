@@ -97,6 +97,7 @@ class ApprovalQueue:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.watchers: list[Callable[[Approval], None]] = []
         self._deps, self.clock = deps, clock
+        self.identity_of, self.setup_of = deps.identity_of, deps.setup_of
         self._records = ApprovalRecords(deps.tell)
         self._home = secrets.token_hex(6)
         self._raw: dict[str, bytes] = {}
@@ -157,12 +158,6 @@ class ApprovalQueue:
         return None
 
     # ------------------------------------------------------------ what it stands on
-
-    def identity_of(self, server: str) -> str:
-        return self._deps.identity_of(server)
-
-    def setup_of(self, server: str) -> str:
-        return self._deps.setup_of(server)
 
     def is_same_server(self, binding: CallBinding) -> bool:
         return self._deps.identity_of(binding.server) == binding.identity

@@ -166,12 +166,7 @@ def approve(
 
 
 @asks_running
-def deny(
-    admin: Admin,
-    id: Id,
-    comment: Comment = "",
-    as_json: AsJson = False,
-) -> None:
+def deny(admin: Admin, id: Id, comment: Comment = "", as_json: AsJson = False) -> None:
     """Deny a call. The comment goes back to the model."""
     body = {"decision": "deny", "comment": comment}
     _decided(_ask(admin, f"approvals/{_word(id)}/decisions", body=body), as_json)

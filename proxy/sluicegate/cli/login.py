@@ -93,7 +93,7 @@ def login(
     if as_json:
         print_out(json.dumps(login_service.shown(info_)))
     else:
-        print_out(f"{_name(whose)} is logged in to {server} by {printable(info_.issuer)}.{more}")
+        print_out(f"{app_logins.principal_of(whose)} is logged in to {server} by {printable(info_.issuer)}.{more}")
 
 
 def logout(
@@ -109,8 +109,9 @@ def logout(
     loaded, whose = _whose(config_file, server, as_)
     done = _run(loaded, partial(_log_out, server, None if all_ else whose))
     if not done:
-        stop(Code.NEGATIVE, f"{'nobody is' if all_ else f'{_name(whose)} is not'} logged in to {server}")
-    rows = [{"server": server, "whose": _name(whose), "revoked": revoked} for whose, revoked in done]
+        who = "nobody is" if all_ else f"{app_logins.principal_of(whose)} is not"
+        stop(Code.NEGATIVE, f"{who} logged in to {server}")
+    rows = [{"server": server, "whose": app_logins.principal_of(whose), "revoked": revoked} for whose, revoked in done]
     here = "; its tokens are deleted here, and were not revoked there"
     lines = [f"{row['whose']} is logged out of {server}{'' if row['revoked'] else here}" for row in rows]
     give(as_json, {"logins": rows}, lines)
@@ -153,10 +154,6 @@ def _whose(config_file: Path | None, server: str, as_: str | None) -> tuple[Conf
     if not whose:
         stop(Code.USAGE, f"{printable(who)} can have no login: write login: {{per: gateway}} for one of all")
     return loaded, whose
-
-
-def _name(whose: str) -> str:
-    return app_logins.principal_of(whose)
 
 
 # ---------------------------------------------------------------- the work

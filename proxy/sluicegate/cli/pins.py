@@ -67,12 +67,7 @@ def _cells(row: Row) -> list[str]:
 
 
 @asks_running
-def diff(
-    admin: Admin,
-    server: Server = None,
-    names: Names = None,
-    as_json: AsJson = False,
-) -> None:
+def diff(admin: Admin, server: Server = None, names: Names = None, as_json: AsJson = False) -> None:
     """Show what changed, with hidden characters made visible. A NAME that did not change is shown whole."""
     found = _rows(admin, server, definitions=True)
     rows = _named(found, names) if names else [row for row in found if _waits(row)]

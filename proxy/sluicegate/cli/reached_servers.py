@@ -84,9 +84,7 @@ async def reach_these(
     return reached
 
 
-async def reach(
-    key: str, section: config.AnyServer, loaded: config.Config, limit_seconds: float
-) -> ReachedServer:
+async def reach(key: str, section: config.AnyServer, loaded: config.Config, limit_seconds: float) -> ReachedServer:
     redact = Redactor(secrets.token_bytes(32), loaded.audit.redact.keys, loaded.audit.redact.pointers).written
     about = settings.server(key, section, loaded, lambda number: number, redact)
     account = WithoutToken(key, "") if may_log_in(section) else None

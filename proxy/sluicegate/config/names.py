@@ -192,9 +192,7 @@ ServerGlob = Annotated[
     str, _matching(_SERVER_GLOB, "bad-glob", "write SERVER/GLOB, or !SERVER/GLOB for what is left out")
 ]
 Role = Annotated[str, _matching(_ROLE, "bad-role", "a role is written role:NAME")]
-Image = Annotated[
-    str, _matching(_IMAGE, "bad-image", "not an image; write NAME, NAME:TAG or NAME@sha256:DIGEST")
-]
+Image = Annotated[str, _matching(_IMAGE, "bad-image", "not an image; write NAME, NAME:TAG or NAME@sha256:DIGEST")]
 Host = Annotated[str, _matching(_HOST, "bad-host", "not a host; write name or name:port, without scheme and path")]
 Origin = Annotated[
     str, _matching(_ORIGIN, "bad-origin", "not an origin; write scheme://host or scheme://host:port, no wildcard")

@@ -72,12 +72,10 @@ class ApprovalTasks:
 
     def __init__(self, queue: ApprovalQueue, deps: ApprovalTaskDeps) -> None:
         self._queue, self._deps = queue, deps
+        self.unfit = deps.unfit
+        """Why no task can be made of a call although its client wants one: then nobody need be asked, either."""
         self._waiting: dict[str, _Held] = {}
         self._ended: dict[str, deque[_Held]] = {}
-
-    async def unfit(self, call: Call, target: Target) -> Failure | None:
-        """Why no task can be made of it although its client wants one: then nobody need be asked, either."""
-        return await self._deps.unfit(call, target)
 
     async def hold(self, call: Call, target: Target, approval: Approval) -> Outcome | None:
         """Returns the task of a call; None where its client has to wait."""

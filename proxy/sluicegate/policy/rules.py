@@ -334,7 +334,8 @@ class PolicyRules:
 
     def _judge_template(self, held: frozenset[str], target: Target) -> Ruling:
         pattern = "res:" + escape(literal_prefix(target.own)) + ("*" if "{" in target.own else "")
-        rules, approvals = (_readers(found) for found in self._shards_of(held, target.server))
+        shards = self._shards_of(held, target.server)
+        rules, approvals = ([rule for rule in found.rules if rule.act in ("*", "read")] for found in shards)
         allows = tuple(rule.row for rule in rules if rule.effect == "allow" and meets(rule.obj, pattern))
         denies = tuple(rule.row for rule in rules if rule.effect == "deny" and covers(rule.obj, pattern))
         asks = tuple(rule.row for rule in approvals if meets(rule.obj, pattern))
@@ -366,7 +367,3 @@ def _grants(rows: Iterable[Row]) -> dict[str, tuple[str, ...]]:
 
 def _is_covered(rule: Rule, denies: Iterable[Rule]) -> bool:
     return any(deny.act in ("*", rule.act) and covers(deny.obj, rule.obj) for deny in denies)
-
-
-def _readers(found: RuleIndex) -> list[Rule]:
-    return [rule for rule in found.rules if rule.act in ("*", "read")]

@@ -126,8 +126,8 @@ def read(value: Any) -> Json | None:
     status = value.get("status")
     if not isinstance(status, str) or status not in _STATUSES or not isinstance(value.get("createdAt"), str):
         return None
-    made: Json = {_renamed(key): inner for key, inner in value.items() if key not in ("resultType", "task")}
-    made = reserved_keys.without_hop(made)
+    named = {_MODERN_NAMES.get(key, key): inner for key, inner in value.items() if key not in ("resultType", "task")}
+    made = reserved_keys.without_hop(named)
     if not isinstance(made.get("lastUpdatedAt"), str):
         made["lastUpdatedAt"] = made["createdAt"]
     made |= {key: made[key][:_MAX_TIME] for key in ("createdAt", "lastUpdatedAt")}
@@ -136,10 +136,6 @@ def read(value: Any) -> Json | None:
         made["pollIntervalMs"] = bounded(made["pollIntervalMs"], MIN_POLL, MAX_POLL, 1000)
     _bound_text(made)
     return made
-
-
-def _renamed(key: str) -> str:
-    return _MODERN_NAMES.get(key, key)
 
 
 def _bound_text(task: Json) -> None:

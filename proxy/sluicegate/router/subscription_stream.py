@@ -208,9 +208,7 @@ class Subscriptions:
         that is done or has to wait."""
         server, own = self._shared.servers[key], tuple(self._by_server[key]) if added is None else (added,)
         subscribe = partial(server.subscribe, self._as_read.client, own, partial(notify, key))
-        reached = await _when_reached(
-            server, subscribe, settled, lambda: self._shared.servers.get(key) is server
-        )
+        reached = await _when_reached(server, subscribe, settled, lambda: self._shared.servers.get(key) is server)
         if reached is None:  # it was removed: nobody waits for it
             settled.set()
             return

@@ -129,16 +129,16 @@ class LoopBudget:
 
     def take(self, since: float) -> float:
         """Counts the work that began then, by `now`; gives the seconds of `pause`."""
-        self._charge(self._clock() - since)
+        self.spent(self._clock() - since)
         return self.pause()
 
     def spent(self, seconds: float) -> None:
-        """Counts a thread's work: it holds the interpreter's lock as the loop does."""
-        self._charge(seconds)
+        """Counts work, also a thread's: it holds the interpreter's lock as the loop does."""
+        self._pay(_cost(seconds, seconds))
 
     def read(self, size: int) -> bool:
         """Counts bytes that were read; whether their peer has used up its part."""
-        self._charge(size * BYTE)
+        self.spent(size * BYTE)
         return self.pause() > 0.0
 
     async def spend(self, since: float) -> None:
@@ -208,9 +208,6 @@ class LoopBudget:
         self._level = max(0.0, self._level - (now - self._at) * self._part)
         self._at = now
         return max(0.0, (self._level - BURST) / self._part)
-
-    def _charge(self, seconds: float) -> None:
-        self._pay(_cost(seconds, seconds))
 
     def _pay(self, cost: float) -> None:
         """Gives back where it is less than nothing. What is done in an idle moment is free."""
