@@ -11,8 +11,17 @@ from console.test_console_process import Tab, acts, front, new_code
 from peers.fleet import free_port, peers
 from policy_bed import key_of
 
-from sluicegate.console.sessions import LIFETIMES, MAX_PER_PRINCIPAL, ConsoleSessions, Halves, Session, Way
-from sluicegate.console.stored_sessions import PREFIX, WRITE_EVERY, StoredSessions
+from sluicegate.console.sessions import (
+    LIFETIMES,
+    MAX_PER_PRINCIPAL,
+    PREFIX,
+    WRITE_EVERY,
+    ConsoleSessions,
+    Halves,
+    Session,
+    StoredSessions,
+    Way,
+)
 from sluicegate.store.memory import MemoryStore
 
 pytestmark = pytest.mark.anyio
@@ -137,7 +146,6 @@ async def test_a_store_that_an_earlier_version_filled_is_cut_to_the_last_used_of
     began: list[Began] = []
     with monkeypatch.context() as before:
         before.setattr("sluicegate.console.sessions.MAX_PER_PRINCIPAL", 10_000)
-        before.setattr("sluicegate.console.stored_sessions.MAX_PER_PRINCIPAL", 10_000)
         process = Process(store, 0, 1e9)
         leas = await process.begin(principal="key:lea")
         for _ in range(MAX_PER_PRINCIPAL + 5):

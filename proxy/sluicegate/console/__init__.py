@@ -28,11 +28,11 @@ from sluicegate.console.sessions import (
     Session,
     SessionsFull,
     Site,
+    StoredSessions,
     Way,
     site_of,
 )
 from sluicegate.console.static_files import PREFIX, StaticFiles
-from sluicegate.console.stored_sessions import StoredSessions
 from sluicegate.http.addresses import counted_as
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
