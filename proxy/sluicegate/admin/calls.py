@@ -32,18 +32,10 @@ class CallsApi:
         self._directory, self._state, self._keys = directory, state, keys
 
     async def page(self, query: Mapping[str, Sequence[str]]) -> tuple[int, Json]:
-        wanted = _read(query, _TERMS)
-        if isinstance(wanted, str):
-            return 400, {"error": wanted}
-        terms, limit, before = wanted
-        return 200, await self._page("calls", partial(newest.calls, wanted=CallFilter(**terms)), limit, before)
+        return await self._page("calls", newest.calls, query, _TERMS, CallFilter)
 
     async def records(self, query: Mapping[str, Sequence[str]]) -> tuple[int, Json]:
-        wanted = _read(query, _RECORD_TERMS)
-        if isinstance(wanted, str):
-            return 400, {"error": wanted}
-        terms, limit, before = wanted
-        return 200, await self._page("records", partial(newest.records, wanted=Filter(**terms)), limit, before)
+        return await self._page("records", newest.records, query, _RECORD_TERMS, Filter)
 
     async def show(self, id: str) -> tuple[int, Json]:
         if not 0 < len(id) <= 128:
@@ -55,11 +47,17 @@ class CallsApi:
         return 200, _story(found)
 
     async def _page(
-        self, name: str, search: Callable[..., LogPage], limit: int, before: newest.Position | None
-    ) -> Json:
-        found = await in_reader_thread(partial(search, self._directory, limit=limit, before=before))
+        self, name: str, search: Callable[..., LogPage], query: Mapping[str, Sequence[str]], terms: Mapping[str, str],
+        filter_of: Callable[..., CallFilter | Filter],
+    ) -> tuple[int, Json]:  # fmt: skip
+        read = _read(query, terms)
+        if isinstance(read, str):
+            return 400, {"error": read}
+        given, limit, before = read
+        wanted = filter_of(**given)
+        found = await in_reader_thread(partial(search, self._directory, wanted=wanted, limit=limit, before=before))
         answer: Json = {name: found.rows, "searched_to": found.searched_to, "partial": found.is_partial}
-        return answer | ({"next": found.next} if found.next else {})
+        return 200, answer | ({"next": found.next} if found.next else {})
 
 
 def _read(
