@@ -37,7 +37,7 @@ from sluicegate.policy.profiles import ApprovalProfile
 from sluicegate.policy.roles import principal_of
 from sluicegate.policy.rules import PolicyRules
 from sluicegate.policy.target import KINDS as KIND_OF
-from sluicegate.policy.target import plain
+from sluicegate.policy.target import printable
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client, Era, Kind, Target
 from sluicegate.runtime.reader_threads import in_reader_thread
@@ -234,13 +234,13 @@ def notes(config: Config, facts: Facts, client: Client) -> list[str]:
         if why := config.disabled.get(one.server, "") if one.server not in facts.servers else "":
             found.append(f"server {one.server} is disabled: {why}")
         elif one.state == "unknown" and one.server in facts.servers:
-            found.append(f"no list of {one.server} is known, so nothing says whether it has {plain(one.own)}")
+            found.append(f"no list of {one.server} is known, so nothing says whether it has {printable(one.own)}")
         section = config.servers.get(one.server)
         for (_, own), shape in (policy_loading.shapes(section) if section is not None else {}).items():
             if own == one.own:
-                name = f"as {plain(shape.name)}" if shape.name else "under its own name"
-                given = f", always with {', '.join(map(plain, sorted(shape.fixed)))}" if shape.fixed else ""
-                found.append(f"{one.server}/{plain(own)} is shown {name}{given}")
+                name = f"as {printable(shape.name)}" if shape.name else "under its own name"
+                given = f", always with {', '.join(map(printable, sorted(shape.fixed)))}" if shape.fixed else ""
+                found.append(f"{one.server}/{printable(own)} is shown {name}{given}")
         found += [f"in one session of this client nobody is asked: {one.id}" for one in one.grants if one.session]
     return found
 

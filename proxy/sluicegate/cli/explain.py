@@ -25,7 +25,7 @@ from sluicegate.policy.facts import Facts
 from sluicegate.policy.hooked import HookVerdict, combine
 from sluicegate.policy.roles import principal_of
 from sluicegate.policy.rulebook import Rulebook
-from sluicegate.policy.target import KINDS, METHODS, plain
+from sluicegate.policy.target import KINDS, METHODS
 from sluicegate.protocol.model import Call, Client, Decision, Trail, Verdict
 from sluicegate.store import StoreFailed
 
@@ -96,7 +96,7 @@ def explain(
         lines = [f"  hooks   on {on}: {', '.join(names)}" for on, names in concerned.items() if names]
         if hooks:
             data |= {"verdicts": [{"hook": one.hook, "verdict": one.word, "reason": one.reason} for one in said]}
-            lines += [f'  {plain(one.rule)}  {one.word}  "{plain(one.reason)}"' for one in said]
+            lines += [f'  {printable(one.rule)}  {one.word}  "{printable(one.reason)}"' for one in said]
             lines.append(f"  together with what hooks say: {_WORDS[code]}, exit {code}")
         give(as_json, data, [with_first_word(render(found)), *lines])
         raise typer.Exit(code)
@@ -139,8 +139,8 @@ def _ask(admin: Admin, question: dict[str, str], digest: str) -> Facts | None:
 def _tell_listed(found: Decision, client: Client, target: str, as_json: bool) -> None:
     """What the server's own tool lists decide, no row can change."""
     data = {"verdict": found.verdict.value, "rule": found.rule, "reason": found.reason, "principal": client.principal}
-    head = f"{found.verdict.value.upper():5} {plain(target)}  for {plain(client.principal)}"
-    why = f"  {plain(found.reason)} ({plain(found.rule)})  <- decides"
+    head = f"{found.verdict.value.upper():5} {printable(target)}  for {printable(client.principal)}"
+    why = f"  {printable(found.reason)} ({printable(found.rule)})  <- decides"
     give(as_json, data, [with_first_word(f"{head}  exit {EXIT[found.verdict]}"), why])
     raise typer.Exit(EXIT[found.verdict])
 

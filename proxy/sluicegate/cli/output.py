@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn
 from sluicegate import config
 from sluicegate.cli.terminal import coloured
 from sluicegate.policy.finding import PolicyFinding as PolicyFinding
+from sluicegate.policy.target import printable as printable
 
 
 class Unreachable(Exception):
@@ -154,10 +155,6 @@ def error_object(code: int, reasons: Sequence[str]) -> dict[str, Any]:
 def count(number: int, noun: str) -> str:
     """`1 error`, `2 errors`."""
     return f"{number:,} {noun}" + ("s" if number != 1 else "")
-
-
-def printable(text: str) -> str:
-    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
 def table(rows: Iterable[Sequence[str]], state: str = "") -> str:

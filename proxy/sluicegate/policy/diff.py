@@ -17,7 +17,7 @@ from sluicegate.policy.classes import CLASSES
 from sluicegate.policy.csv_rows import Row
 from sluicegate.policy.roles import is_principal
 from sluicegate.policy.rules import PolicyRules
-from sluicegate.policy.target import plain
+from sluicegate.policy.target import printable
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client, Kind, Target
 
@@ -48,7 +48,7 @@ class DecisionChange:
     after: str
 
     def __str__(self) -> str:
-        return f"{self.kind:12} {plain(self.principal)} {plain(self.what)}  {self.before} -> {self.after}"
+        return f"{self.kind:12} {printable(self.principal)} {printable(self.what)}  {self.before} -> {self.after}"
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ def render(report: ReplayReport) -> str:
     lines += [f"  {times:>6,} x {change}" for change, times in report.changes.most_common(MAX_EXAMPLES)]
     if len(report.changes) > MAX_EXAMPLES:
         lines.append(f"  and {len(report.changes) - MAX_EXAMPLES:,} more")
-    lines += [f"  {times:>6,} x undecidable: {plain(reason)}" for reason, times in report.undecidable.most_common()]
+    lines += [f"  {times:>6,} x undecidable: {printable(reason)}" for reason, times in report.undecidable.most_common()]
     return "\n".join(lines)
 
 

@@ -15,7 +15,7 @@ from sluicegate.policy.facts import GrantFact
 from sluicegate.policy.profiles import Need, find_need
 from sluicegate.policy.roles import BUILT_IN, chains, origins
 from sluicegate.policy.rules import DEFAULT_RULE, Matches, PolicyRules, Ruling
-from sluicegate.policy.target import plain
+from sluicegate.policy.target import printable
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client, Target, Verdict
 
@@ -113,14 +113,14 @@ def _rows(explanation: Explanation) -> list[tuple[str, Row]]:
 def render(explanation: Explanation) -> str:
     """The explanation as text, without a line break at the end."""
     lines = [_head(explanation), *_row_lines(explanation)]
-    lines += [f"  roles   {' -> '.join(plain(name) for name in path)}" for path in explanation.role_paths]
+    lines += [f"  roles   {' -> '.join(printable(name) for name in path)}" for path in explanation.role_paths]
     need = explanation.need
     if need.profile and need.row and explanation.ruling.verdict is Verdict.DENY:
         lines.append(f"  approval, if allowed: {need.profile.name} ({need.row.where})")
     if explanation.absent:
-        lines.insert(1, f"  catalog  {plain(explanation.absent)}  <- decides")
+        lines.insert(1, f"  catalog  {printable(explanation.absent)}  <- decides")
     elif explanation.violation:
-        lines.append(f"  arguments  {plain(str(explanation.violation))}  <- decides (invalid_arguments)")
+        lines.append(f"  arguments  {printable(str(explanation.violation))}  <- decides (invalid_arguments)")
     elif explanation.granted:
         lines.append(f"  grant   {explanation.granted.id}: nobody is asked while it lasts  <- decides")
     return "\n".join(lines)
@@ -128,11 +128,11 @@ def render(explanation: Explanation) -> str:
 
 def _head(explanation: Explanation) -> str:
     target, classified = explanation.target, explanation.classified
-    name = plain(f"{target.server}/{target.own}")
+    name = printable(f"{target.server}/{target.own}")
     shadow = "  (shadow mode: would be denied)" if explanation.ruling.would_deny else ""
     return (
-        f"{explanation.verdict.value.upper():5} {name} [class {classified.name}: {plain(classified.source)}]"
-        f"  for {plain(explanation.client.principal)}{shadow}"
+        f"{explanation.verdict.value.upper():5} {name} [class {classified.name}: {printable(classified.source)}]"
+        f"  for {printable(explanation.client.principal)}{shadow}"
         f"  policy rev {explanation.revision}  exit {explanation.exit_code}"
     )
 

@@ -26,7 +26,7 @@ from sluicegate.policy.profiles import BUILT_IN, ApprovalProfile
 from sluicegate.policy.roles import principal_of
 from sluicegate.policy.rules import PolicyRules, Ruling
 from sluicegate.policy.schema_cost import KEYWORDS, NOT_CHECKED, SchemaRefused, unused_keywords
-from sluicegate.policy.target import plain, read_target
+from sluicegate.policy.target import printable, read_target
 from sluicegate.protocol.jsonrpc import Malformed, decode
 from sluicegate.protocol.model import Client, Target, Verdict
 
@@ -398,7 +398,7 @@ class _Reader:
             if word in NOT_CHECKED:
                 message, hint = f"`{word}` is not checked", "a `pattern` is"
             else:
-                message, hint = f"{plain(word)} is no keyword of JSON Schema 2020-12", suggest(word, KEYWORDS)
+                message, hint = f"{printable(word)} is no keyword of JSON Schema 2020-12", suggest(word, KEYWORDS)
             self.findings.append(PolicyFinding(shown, 1, 1, "unused-keyword", "warning", message, hint))
 
     def _check_tool(self, path: Path, line: int, server: str, tool: str, existing: KnownNames) -> None:
@@ -407,7 +407,7 @@ class _Reader:
             message, hint = f'no server is called "{server}"', suggest(server, existing.servers)
             self.findings.append(PolicyFinding(shown, line, 1, "unknown-server", "warning", message, hint))
         elif tools is not None and tool not in tools:
-            message, hint = f"{server} has no tool {plain(tool)}", suggest(tool, tools)
+            message, hint = f"{server} has no tool {printable(tool)}", suggest(tool, tools)
             self.findings.append(PolicyFinding(shown, line, 1, "unknown-tool", "warning", message, hint))
 
     # -------------------------------------------------------- tests.yaml

@@ -23,6 +23,6 @@ def read_target(method: str, text: str) -> Target:
     return Target(server, KINDS[method], own, text)
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """Text that cannot drive a terminal or hide in it."""
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
