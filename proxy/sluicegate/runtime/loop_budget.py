@@ -150,7 +150,7 @@ class LoopBudget:
     async def took(self, since: float) -> None:
         """Counts a step of the work on a large message. Others have their turn after it, unless it was short."""
         seconds = self._clock() - since
-        self._charge(seconds)
+        self.spent(seconds)
         if seconds >= _SHORT:
             await asyncio.sleep(0)
 

@@ -494,7 +494,7 @@ def peek(url: str, password: str | None, prefixes: Sequence[str]) -> dict[str, b
 def now(url: str, password: str | None) -> float:
     """By its clock. Raises `StoreFailed`."""
     with _looking(url, password) as connection:
-        row = connection.execute(_NOW).fetchone()
+        row = connection.execute(statements.NOW).fetchone()
         return float(row[0]) if row is not None else 0.0
 
 
