@@ -168,7 +168,7 @@ def audit(config: Config, transport: str = "http") -> AuditSettings:
         redact=Redaction(section.redact.keys, section.redact.pointers),
         rotate=Rotation(section.rotate.size, section.rotate.age),
         retain=section.retain,
-        checkpoints=Checkpointing(section.checkpoints.every, to=section.checkpoints.to),
+        checkpoints=Checkpointing(section.checkpoints.every, to=section.checkpoints.to, at_start=fleet is not None),
         sinks=tuple(
             SinkSettings(sink.name, sink.to, {name: value.get_secret_value() for name, value in sink.headers.items()})
             for sink in section.sinks

@@ -22,11 +22,13 @@ class Rotation:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """A checkpoint is signed after that many seconds or records. `to` are files, and http(s) URLs, outside."""
+    """A checkpoint is signed after that many seconds or records. `to` are files, and http(s) URLs, outside. `at_start`:
+    the first one is signed at once, so that others learn that there is a log."""
 
     every: float = 10.0
     records: int = 1_000
     to: tuple[str, ...] = ()
+    at_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,6 +247,8 @@ class AuditWriter:
             raise OSError(self.problem)
         if self._epoch == 0:
             self._start()
+            if self._settings.checkpoints.at_start:
+                self._checkpoint()
         else:
             self._create("failure", loss=record_templates.Loss(self.problem or "", self._head.seq, self._issued))
         if self.problem is not None and self.counts.failures:
