@@ -272,3 +272,8 @@ def test_the_sluice_that_runs_is_asked_where_it_listens_and_not_where_the_file_s
         with pytest.raises(BlockingIOError):
             other.accept()
     assert done.returncode == 0 and not is_served(town, "bank__wire"), done
+
+
+def test_a_second_start_that_cannot_listen_leaves_the_operator_of_the_first_one(town: Bed) -> None:
+    assert said(town, "serve").returncode != 0
+    assert said(town, "block", "bank").returncode == 0 and not is_served(town, "bank__wire")
