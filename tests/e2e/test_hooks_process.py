@@ -129,6 +129,7 @@ def test_other_servers_are_not_told_of(guarded: Bed, hook: HookService) -> None:
         (500, {"verdict": "allow"}), (302, {"verdict": "allow"}), (200, b"no JSON"), (200, {}), (200, [1]),
         (200, {"verdict": "withhold"}), (200, {"verdict": "ALLOW"}), (200, {"verdict": ["allow"]}),
         (200, {"verdict": "ask"}), (200, {"verdict": "ask", "profile": "nobody-knows-it"}),
+        (200, {"verdict": "ask", "profile": "confirm\u202e\x1b[31m"}),
         (200, b'{"verdict": "deny", "verdict": "allow"}'),
         (200, b'{"verdict": "allow", "x": "' + b"a" * 70_000 + b'"}'),
         (200, b"[" * 5_000),
@@ -139,6 +140,7 @@ def test_what_is_no_verdict_refuses_the_call(guarded: Bed, hook: HookService, st
     answer = guarded.call("user", "fs__read")
     assert reason(answer) == "denied"
     assert guarded.seen("fs") == []
+    assert outcome(guarded)["hooks"][0].get("profile", "x").isprintable()
 
 
 def test_a_hook_that_is_slow_or_down_refuses_unless_it_may_fail(tmp_path: Path, hook: HookService) -> None:
@@ -197,7 +199,9 @@ def test_a_result_is_withheld_or_redacted(guarded: Bed, hook: HookService) -> No
     assert result["_meta"]["dev.sluice/redacted"] == {"gate": ["/content/0/text"]}
     assert outcome(guarded, 2)["hooks"][-1]["redacted"] == ["/content/0/text"]
     hook.answers = on("result", {"verdict": "redact", "redact": ["/content/7/text"]})
-    assert reason(guarded.call("user", "fs__read")) == "result_withheld"
+    answer = guarded.call("user", "fs__read")
+    assert reason(answer) == "result_withheld"
+    assert text(answer).endswith("the hook gate gave no verdict: it redacts what is not there.")  # our words
 
 
 def test_resources_prompts_and_errors_of_servers_are_judged_too(guarded: Bed, hook: HookService) -> None:

@@ -167,7 +167,7 @@ class Composer:
         if verdict.reason:
             text = f'{text},"reason":{dump(self._redactor.written(verdict.reason, MAX_NAME))}'
         if verdict.profile:
-            text = f'{text},"profile":{dump(verdict.profile)}'
+            text = f'{text},"profile":{dump(self._redactor.written(verdict.profile, MAX_NAME))}'
         if verdict.pointers:
             text = f'{text},"redacted":{dump([self._redactor.written(one, MAX_NAME) for one in verdict.pointers])}'
         return f'{text},"cached":true}}' if verdict.is_cached else f'{text},"seconds":{verdict.seconds:.6f}}}'

@@ -210,7 +210,7 @@ async def _result(
             left = work() if len(text) <= _SHORT else await anyio.to_thread.run_sync(work)
             marks[verdict.hook] = list(verdict.pointers)
         except NoVerdict as error:  # what it wanted gone is not known: then nothing of it may pass
-            said[at] = replace(verdict, word="withhold", reason=str(error))
+            said[at] = replace(verdict, word="failed", reason=str(error), pointers=(), passes=False)
     _record(call, tuple(said))
     refusing = next((one for one in said if one.refuses), None)
     if refusing is not None:

@@ -65,7 +65,7 @@ def _read(on: On, form: str, hook: str, data: bytes) -> HookVerdict:
     if word == "redact":
         _check_pointers(pointers)
     kept = tuple(pointers) if word == "redact" else ()
-    reason, asked = _words(value.get("reason")), profile if word == "ask" else ""
+    reason, asked = _words(value.get("reason")), visible(profile) if word == "ask" else ""
     return HookVerdict(hook, on, word, reason, asked, kept)
 
 
