@@ -37,7 +37,8 @@ MARKUP = (
     "</style><!-- &lt;b&gt; &#60;b&#62; ${window.ran=1} {{7*7}} \\u003cb\\u003e 'constructor' __proto__ "
 )
 UNSEEN = (
-    "hostile <b>\u202e\u2066evil\u200b\u00ad\u115f\ufe0f" + "".join(chr(0xE0000 + ord(one)) for one in "tags")
+    "hostile <b>\u202e\u2066evil\u200b\u00ad\u115f\u17b4\u2800\ufe0f"
+    + "".join(chr(0xE0000 + ord(one)) for one in "tags")
     + "w" * 600 + "<b>" * 100 + "a" + "\u0301" * 1_000 + "\u0489" * 300
 )
 TEXTS = {"markup": MARKUP, "unseen": UNSEEN}
@@ -49,7 +50,7 @@ GONE = "import pathlib, sys; text = pathlib.Path(sys.argv[1]).read_text(); print
 SHAPE = """() => [...document.querySelectorAll("#app *")].filter((one) => !one.closest("svg, .tiles, .foot"))
   .map((one) => `${one.tagName} ${[...one.attributes].map((of) => of.name).sort()} ${one.className}`)"""
 FOREIGN = "#app :is(img, form[action], base, script, style, meta, iframe, a[href^=javascript]), [onerror], [onload]"
-HIDDEN = "\u202e\u2066\u200b\u00ad\u115f\ufe0f"
+HIDDEN = "\u202e\u2066\u200b\u00ad\u115f\u17b4\u2800\ufe0f"
 # Boxes that leave the page at its side, or text that leaves its box there and is not cut off.
 OUTSIDE = """() => [...document.querySelectorAll("#app :is(bdi, pre, h1, h2, h3, p, dd, td, .row)")].filter((one) => {
   if (!one.checkVisibility() || one.closest(".scroll, .hidden")) return false;
@@ -61,6 +62,15 @@ OUTSIDE = """() => [...document.querySelectorAll("#app :is(bdi, pre, h1, h2, h3,
   }
   return left < -1 || right > innerWidth + 1;
 }).map((one) => one.outerHTML.slice(0, 200))"""
+# Texts that nothing cuts off above and below: marks that are stacked on a letter reach as far as there are marks.
+STACKED = """() => [...document.querySelectorAll("#app bdi.peer")].filter((one) => {
+  if (!one.checkVisibility()) return false;
+  for (let at = one.parentElement; at.id !== "app"; at = at.parentElement) {
+    const { display, overflowY } = getComputedStyle(at);
+    if (display !== "inline" && overflowY !== "visible") return false;
+  }
+  return true;
+}).map((one) => one.parentElement.outerHTML.slice(0, 200))"""
 __all__ = ["peers"]
 
 
@@ -227,7 +237,7 @@ def looked_at(stage: Stage, place: str, is_harmless: bool, requests: list[str]) 
     with opened(stage, place, is_harmless, requests) as tab:
         shape: list[str] = tab.evaluate(SHAPE)
         assert tab.evaluate("window.ran") is None and tab.locator(FOREIGN).count() == 0
-        assert tab.evaluate(OUTSIDE) == []
+        assert tab.evaluate(OUTSIDE) == [] and tab.evaluate(STACKED) == []
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
         seen = tab.locator("#app").inner_text() + tab.title()
         assert not any(one in HIDDEN or 0xE0000 <= ord(one) <= 0xE007F for one in seen)

@@ -56,7 +56,8 @@ MAKE = """const make = (name, attributes, where = document.querySelector("main")
 PATHS = ["//evil.example/", "/console//evil.example/", "/console/%2F%2Fevil.example", "/console/%5C%5Cevil.example",
          "/console/\\evil.example", "/console?next=//evil.example", "/console/approvals?tab=//evil.example",
          "/console/approvals/%2F%2Fevil.example", "/console/servers/%5Cevil.example", "/console/approvals/%zz",
-         "/console/activity/%E0%A4%A", "/console/constructor", "/console/catalog?of=%zz&as=%zz"]  # fmt: skip
+         "/console/activity/%E0%A4%A", "/console/constructor", "/console/catalog?of=%zz&as=%zz",
+         "/console/approvals?tab=constructor"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ export const yours = () => waiting.data.value?.approvals ?? [];
 const TABS = { yours: ["For you", waiting], asked: ["Asked by you", asked], decided: ["Decided", decided] };
 
 export function Approvals() {
-  const wanted = query.value.get("tab") ?? "", tab = TABS[wanted] ? wanted : "yours", resource = TABS[tab][1];
+  const wanted = query.value.get("tab") ?? "", tab = Object.hasOwn(TABS, wanted) ? wanted : "yours", resource = TABS[tab][1];
   useLive(waiting);
   useLive(asked);
   useLive(resource);

@@ -9,7 +9,7 @@ import { now, onChange, opened } from "./live.mjs";
 export const html = htm.bind(h);
 export { Fragment };
 
-const HIDDEN = /[\p{C}\p{Zl}\p{Zp}\u115F\u1160\u3164\uFFA0\u034F\uFE00-\uFE0F\u{E0100}-\u{E01EF}]/gu;
+const HIDDEN = /[\p{C}\p{Zl}\p{Zp}\u115F\u1160\u3164\uFFA0\u034F\u17B4\u17B5\u2800\uFE00-\uFE0F\u{E0100}-\u{E01EF}]/gu;
 
 /** The text with everything named that nobody would see. Python did so already where a person decides. */
 export const visible = (/** @type {unknown} */ text) =>
