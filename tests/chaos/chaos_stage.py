@@ -119,6 +119,8 @@ class Stage:
             self.settings, self.config = settings, write_config(settings, self.folder)
             stack.callback(lambda: self.end_sluice())
             await self.start_sluice()
+            if self.plan.all_servers:
+                await self._start_readers()
             await self._start_load()
             yield self
 
@@ -262,13 +264,22 @@ class Stage:
         healthy = self.keys_of_workers() or HEALTHY[:2]
         command = [sys.executable, str(HERE / "chaos_load.py"), self.process.url, str(self.folder / "calls"),
                    str(RATE), ",".join(healthy), ",".join(FAULTY), "2" if self.plan.files else "8"]  # fmt: skip
+        self.load = await self._ready(command)
+        self._stack.callback(self.end_load)
+
+    async def _start_readers(self) -> None:
+        command = [sys.executable, str(HERE / "slow_readers.py"), self.process.url, ",".join(CROWD), "500", "c__big"]
+        self.readers = await self._ready(command)
+        self._stack.callback(stop, self.readers)
+
+    async def _ready(self, command: list[str]) -> "subprocess.Popen[str]":
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        self.load = subprocess.Popen(  # noqa: ASYNC220
+        process = subprocess.Popen(  # noqa: ASYNC220
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )  # fmt: skip
-        self._stack.callback(self.end_load)
-        assert self.load.stdout is not None
-        assert await asyncio.to_thread(self.load.stdout.readline) == "ready\n"
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == "ready\n"
+        return process
 
     def end_load(self) -> None:
         if self.load.poll() is None:

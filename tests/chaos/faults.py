@@ -18,7 +18,7 @@ from typing import Final, Literal
 import bad_wire as ways
 import psycopg
 from bad_wire import Way
-from chaos_stage import CROWD, Plan, Stage
+from chaos_stage import Plan, Stage
 from peers.fleet import stop
 from waiting import until
 from workers.workers_kit import owner, workers
@@ -224,16 +224,12 @@ def hook(received: signal.Signals) -> Make:
 
 @asynccontextmanager
 async def read_slowly(stage: Stage) -> AsyncIterator[None]:
-    here = Path(__file__).parent
-    command = [sys.executable, str(here / "slow_readers.py"), stage.process.url, ",".join(CROWD), "500", "c__big"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(  # noqa: ASYNC220
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        assert process.stdout is not None
-        stage.met = int(await asyncio.to_thread(process.stdout.readline))
-        yield
-        process.communicate("")
+    readers = stage.readers
+    assert readers.stdin is not None and readers.stdout is not None
+    print("+", file=readers.stdin, flush=True)
+    stage.met = int(await asyncio.to_thread(readers.stdout.readline))
+    yield
+    print("-", file=readers.stdin, flush=True)
 
 
 @asynccontextmanager

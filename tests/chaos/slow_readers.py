@@ -1,9 +1,10 @@
-"""Many clients that call a tool with a large result and read the answer slowly, until stdin ends.
+"""Many clients that call a tool with a large result and read the answer slowly.
 
     python tests/chaos/slow_readers.py URL KEYS COUNT TOOL
 
-Each has a connection of its own, a small window, and reads 640 bytes once a second. Smaller pieces more often would
-take time of the processor, which the healthy calls need. Prints how many are there.
+They come at a line `+` on stdin, and how many are there is printed; they go at `-`, and at the end of stdin. Each has a
+connection of its own, a small window, and reads 640 bytes once a second. Smaller pieces more often would take time of
+the processor, which the healthy calls need. So would the start of this process: it is there before they come.
 """
 
 import asyncio
@@ -42,14 +43,16 @@ async def one(url: str, key: str, tool: str) -> None:
 
 
 async def main(url: str, keys: list[str], count: int, tool: str) -> None:
-    tasks = []
-    for number in range(count):
-        tasks.append(asyncio.create_task(one(url, keys[number % len(keys)], tool)))
-        await asyncio.sleep(0.002)
-    print(count, flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    for task in tasks:
-        task.cancel()
+    tasks = list[asyncio.Task[None]]()
+    print("ready", flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        if line[0] == "+":
+            for number in range(count):
+                tasks.append(asyncio.create_task(one(url, keys[number % len(keys)], tool)))
+                await asyncio.sleep(0.002)
+            print(count, flush=True)
+        while line[0] == "-" and tasks:
+            tasks.pop().cancel()
 
 
 if __name__ == "__main__":
