@@ -407,7 +407,13 @@ async def test_a_large_stored_list_is_read_and_written_in_pieces_item_by_item(mo
         with monkeypatch.context() as patched:
             patched.setattr(snapshot_store, "dump", counted)
             await kept.remember(server, scope, CLIENT, whole, "legacy")
-        assert at.total() > len(many) and max(at.values()) <= 2 + PIECE // ITEM
+            assert at.total() > len(many) and max(at.values()) <= 2 + PIECE // ITEM
+            at.clear()
+            other = snapshot_store.SnapshotStore(MemoryStore())
+            async with anyio.create_task_group() as group:
+                for name in ("one", "two"):
+                    group.start_soon(other.remember, server, name, CLIENT, whole, "legacy")
+            assert len(many) < at.total() < 2 * len(many), "scopes that keep the same at once"
         at.clear()
         found = await kept.recall(naming, server, scope, CLIENT)
         assert found is not None and found[0].find.keys() == whole.find.keys() and found[1] == "legacy"
@@ -456,7 +462,11 @@ async def test_a_long_answer_that_was_walked_before_is_not_looked_at_anew(monkey
         assert taken.count(1_000) == 1
         server.answers["tools/list"] = always(replace(page))
         front.lists.outdate("a")
-        assert await front.lists.snapshot("a", CLIENT) is whole and taken.count(1_000) == 2
+        async with anyio.create_task_group() as group:
+            for client in (CLIENT, OTHER):
+                group.start_soon(front.lists.snapshot, "a", client)
+        assert front.lists.current("a", CLIENT) is front.lists.current("a", OTHER) is whole
+        assert taken.count(1_000) == 2, "who walks at the same time waits for it"
 
 
 async def test_a_kept_snapshot_that_is_no_snapshot_is_none() -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
+import anyio
 import pytest
 from loop_steps import Steps
 from scripted_servers import LEGACY, MODERN, Asked, child, endpoint, event, legacy_start, modern_start, running
@@ -15,7 +16,7 @@ from sluicegate.downstream.session import connection
 from sluicegate.downstream.transport.stdio_transport import _EACH, StdioTransport
 from sluicegate.http.sse import EventParser
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.protocol.model import Result
+from sluicegate.protocol.model import Outcome, Result
 from sluicegate.runtime.loop_budget import PIECE
 
 pytestmark = pytest.mark.usefixtures("no_piece_is_short")
@@ -232,5 +233,14 @@ async def test_an_equal_long_list_is_not_decoded_anew_whoever_asks_for_it(
         count = 3_001
         found = await rig.request("tools/list", client=client)
         assert isinstance(found, Result) and len(found.value["tools"]) == count and len(decoded) == 2
+        count, both = 3_002, list[Outcome]()
+
+        async def ask() -> None:
+            both.append(await rig.request("tools/list", client=client))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(ask)
+        assert len(decoded) == 3 and (era == "legacy" or both[0] is both[1]), "it is looked at once for both"
         wrong = True
         assert not isinstance(await rig.request("tools/list", client=client), Result)

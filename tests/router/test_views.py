@@ -1,7 +1,10 @@
 """A list is judged once for all clients of equal rights, and again as soon as anything it goes by is another."""
 
+import asyncio
 import gc
+from collections.abc import Callable
 
+import pytest
 from scripted_server import Front, Scripted, tools
 
 from sluicegate.catalog.snapshot import Snapshot
@@ -12,7 +15,7 @@ from sluicegate.protocol import legacy_client, modern_client
 from sluicegate.protocol.jsonrpc import SharedList, decode, dump, encode, to_value
 from sluicegate.protocol.model import Call, Client, Result, Target
 from sluicegate.router.combined_lists import MAX_SHARED
-from sluicegate.router.visible_lists import VisibleList
+from sluicegate.router.visible_lists import VisibleList, VisibleLists
 from tests.policy.policies import policy_of
 
 ROWS = "p, role:dev, git, tool:get_*, *, allow"
@@ -56,6 +59,45 @@ async def test_clients_of_equal_rights_are_judged_once_and_others_by_themselves(
         assert made.asked() == len(OWN)
         assert await made.names(EVE) == []
         assert made.asked() == len(OWN)
+
+
+def looks(views: VisibleLists, snapshot: Snapshot, *clients: Client) -> list[asyncio.Task[VisibleList]]:
+    """At the same time, as all open streams do when a list has changed."""
+    calls = [Call(client, "tools/list", {}) for client in clients]
+    return [asyncio.create_task(views.view(call, "git", snapshot, call.method)) for call in calls]
+
+
+async def long_list(made: Counting) -> Snapshot:
+    made.server.items["tools/list"] = tools(*(f"get_{number}" for number in range(1_000)))
+    snapshot = await made.front.lists.snapshot("git", ANN)
+    assert snapshot is not None
+    return snapshot
+
+
+async def test_a_long_list_is_judged_once_for_all_of_equal_rights_who_look_at_it_at_once() -> None:
+    made = Counting()
+    async with made.front:
+        views = VisibleLists(made.may_list, made.judge.permission_key)
+        first, second, third = await asyncio.gather(*looks(views, await long_list(made), ANN, BOB, ANN))
+        assert first is second is third and made.asked() == len(first.shown) == 1_000
+
+
+@pytest.mark.parametrize("end", [lambda made, task: task.cancel(), lambda made, task: made.judge.renew()])
+async def test_whoever_waited_for_a_judgement_judges_where_it_is_given_up_or_another_law_came(
+    end: Callable[[Counting, asyncio.Task[VisibleList]], object],
+) -> None:
+    made = Counting()
+
+    def may_list(call: Call, server: str, target: Target) -> bool:
+        if made._asked == 500:
+            end(made, first)
+        return made.may_list(call, server, target)
+
+    async with made.front:
+        views = VisibleLists(may_list, made.judge.permission_key)
+        first, second, third = looks(views, await long_list(made), ANN, BOB, ANN)
+        assert await second is await third and len((await second).shown) == 1_000
+        assert 1_000 < made.asked() <= 2_000 and first.done()
 
 
 async def test_another_law_an_error_and_accepted_definitions_are_judged_anew() -> None:

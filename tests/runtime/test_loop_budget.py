@@ -324,7 +324,7 @@ async def test_behind_a_piece_others_have_the_loop_for_twice_its_time_while_they
     assert between[1:] == pytest.approx([turns] * 2, abs=1)
 
 
-async def test_threads_have_the_interpreter_behind_each_millisecond_of_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_threads_have_the_interpreter_behind_half_a_millisecond_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop's own polls give it back too soon: who writes the audit log would wait until all pieces are done. To
     wake costs as much as a short piece."""
     clock, done, let_go = Clock(), list[int](), list[tuple[int, float]]()
@@ -342,7 +342,7 @@ async def test_threads_have_the_interpreter_behind_each_millisecond_of_pieces(mo
 
     monkeypatch.setattr(loop_budget, "_nobody", Waiting())
     share = budget(clock)
-    await share.in_pieces(pieces(0.0005))
+    await share.in_pieces(pieces(0.00025))
     assert [count for count, _ in let_go] == [2, 4, 6]
     await share.in_pieces(pieces(0.002))
     assert [count for count, _ in let_go[3:]] == [7, 8, 9, 10, 11, 12]

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
@@ -40,12 +40,20 @@ class Walked:
     size: int = 0
 
 
+@dataclass(slots=True)
+class WalkedLists:
+    """A server's last long list of each method, with the answer object from which it was made. If that same object
+    comes again, the list is used again. One is made at a time: `turn`, because several scopes walk at once."""
+
+    last: dict[str, tuple[Outcome, Walked]] = field(default_factory=dict)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
 class ServerInfos:
-    """What each server says of itself, and what it lists without declaring it. `walked` has its last long list of each
-    method, with the answer object from which it was made. If that same object comes again, the list is used again."""
+    """What each server says of itself, and what it lists without declaring it. `walked` has its last long lists."""
 
     def __init__(self) -> None:
-        self.walked: defaultdict[str, dict[str, tuple[Outcome, Walked]]] = defaultdict(dict)
+        self.walked = defaultdict[str, WalkedLists](WalkedLists)
         self._undeclared: defaultdict[str, set[str]] = defaultdict(set)
         self._tries: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
@@ -99,19 +107,19 @@ async def ask(server: McpServer, call: Call, timeout: float) -> Outcome | None:
 
 async def walk(
     server: McpServer, client: Client, method: str, timeout: float, bounds: Bounds,
-    walked: dict[str, tuple[Outcome, Walked]] | None = None,
+    walked: WalkedLists | None = None,
 ) -> Walked | None:  # fmt: skip
     """All items of a list. A server without that method has none; None if a page fails, so that half a list is
     never taken for the whole. `walked` are its last long lists of one page."""
     try:
         with anyio.fail_after(timeout):
-            return await _pages(server, client, method, bounds, {} if walked is None else walked)
+            return await _pages(server, client, method, bounds, WalkedLists() if walked is None else walked)
     except OSError:
         return None
 
 
 async def _pages(
-    server: McpServer, client: Client, method: str, bounds: Bounds, walked: dict[str, tuple[Outcome, Walked]]
+    server: McpServer, client: Client, method: str, bounds: Bounds, walked: WalkedLists
 ) -> Walked | None:  # fmt: skip
     items: list[Any] = []
     ttls: list[int] = []
@@ -121,20 +129,22 @@ async def _pages(
         outcome = await server(Call(client, method, params))
         if isinstance(outcome, Failure) and outcome.code == METHOD_NOT_FOUND and not params:
             return Walked((), 0)
-        if not params and method in walked and walked[method][0] is outcome:
-            return walked[method][1]
-        entries = page_of(outcome, method)
-        if entries is None or not isinstance(outcome, Result):
-            return None
-        ttls.append(time_to_live(outcome.value))
-        cursor = next_cursor(outcome.value)
-        taken, cut = await budget_of(server.key).in_pieces(intake.take(entries, cursor))
-        items += taken
-        if cursor is None or cut:
-            found = Walked(tuple(items), min(ttls), cut, intake.digest, intake.size)
-            if not params and intake.size >= PIECE:
-                walked[method] = outcome, found
-            return found
+        async with walked.turn:
+            before, known = walked.last.get(method, (None, None))
+            if not params and before is outcome:
+                return known
+            entries = page_of(outcome, method)
+            if entries is None or not isinstance(outcome, Result):
+                return None
+            ttls.append(time_to_live(outcome.value))
+            cursor = next_cursor(outcome.value)
+            taken, cut = await budget_of(server.key).in_pieces(intake.take(entries, cursor))
+            items += taken
+            if cursor is None or cut:
+                found = Walked(tuple(items), min(ttls), cut, intake.digest, intake.size)
+                if not params and intake.size >= PIECE:
+                    walked.last[method] = outcome, found
+                return found
         params = {"cursor": cursor}
 
 

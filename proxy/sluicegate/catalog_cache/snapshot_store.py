@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from hashlib import sha256
 from itertools import islice
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from sluicegate.catalog.list_bounds import ITEM, PIECE, add_item, items_digest
 from sluicegate.catalog.snapshot import (
@@ -34,12 +35,20 @@ Made = Callable[[Source, Iterable[Any]], Generator[None, None, ListSection]]
 KEEP: Final = 30 * 86400.0  # a server that was away for longer has no names left
 
 
+class _Encoding:
+    """A snapshot as bytes, made once for all scopes that keep the same at the same time."""
+
+    def __init__(self) -> None:
+        self.turn, self.data = asyncio.Lock(), b""
+
+
 class SnapshotStore:
     """Without a store nothing is kept."""
 
     def __init__(self, store: Store | None) -> None:
         self._store = store
         self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
+        self._encodings: WeakValueDictionary[tuple[str, bytes, Era], _Encoding] = WeakValueDictionary()
 
     async def recall(
         self, naming: ServerNaming, server: McpServer, scope: str, client: Client, made: Made | None = None
@@ -80,8 +89,10 @@ class SnapshotStore:
         if self._store is None:
             return
         there = store_key(server, scope)
-        data = await budget_of(server.key).in_pieces(_encoded(snapshot, era))
-        await self._store.put(there, data, KEEP)
+        shared = self._encodings.setdefault((server.key, snapshot.digest, era), _Encoding())
+        async with shared.turn:
+            shared.data = shared.data or await budget_of(server.key).in_pieces(_encoded(snapshot, era))
+        await self._store.put(there, shared.data, KEEP)
         await self._store.put(alias(server, client), there.encode(), KEEP)
 
 

@@ -3,7 +3,8 @@
 Many clients are shown the same, and a list is walked again and again. Knows answers by a digest, and no client.
 """
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Result
@@ -11,11 +12,13 @@ from sluicegate.protocol.model import Result
 
 @dataclass(slots=True)
 class KnownList:
-    """`result` is final, as every result is; `outcome` is what came of it, where its connection says so."""
+    """`result` is final, as every result is; `outcome` is what came of it, where its connection says so. Several ask at
+    once: who has the `turn` makes it for all."""
 
     mark: bytes
     result: Json
     outcome: Result | None = None
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class KnownLists:

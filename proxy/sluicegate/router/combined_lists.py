@@ -176,12 +176,12 @@ class CombinedLists:
         sources = list[tuple[Entry, ...]]()
         room, left = list_page.size, PAGE_BYTES
         snapshots = await self._lists.all(call.client, "list")
-        is_searched = call.method == LIST and await self._search.is_in_place_of_list(call, snapshots, list_page.breathe)
+        is_searched = call.method == LIST and await self._search.is_in_place_of_list(call, snapshots)
         for key, snapshot in self._from(snapshots, start.server):
             self._note_ttl(list_page, key, snapshot, call)
             if snapshot is None or not self._servers[key].shows(call.client):
                 continue
-            view = await self._views.view(call, key, snapshot, call.method, list_page.breathe, is_searched)
+            view = await self._views.view(call, key, snapshot, call.method, is_searched)
             begin = bisect_left(view.shown, start.offset) if key == start.server else 0
             entries = snapshot.entries(call.method)
             end, size = _fitting(view, entries, begin, min(begin + room, len(view.shown)), left)

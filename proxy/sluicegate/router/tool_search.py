@@ -7,7 +7,7 @@ import logging
 import math
 import re
 from array import array
-from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import nlargest
@@ -200,7 +200,6 @@ LIST: Final = "tools/list"
 STRIDE: Final = 256  # rows that are made in a row
 
 SearchOf = Callable[[Client], Search]
-Breathe = Callable[[], Awaitable[None]]
 
 log = logging.getLogger(__name__)
 
@@ -244,16 +243,16 @@ class ToolSearch:
         """Of the last list of each principal in each toolset."""
         self._kept: Memo[Hashable, _KeptIndex] = Memo(MAX_INDEXES)
 
-    async def is_in_place_of_list(self, call: Call, snapshots: ServerSnapshots, breathe: Breathe) -> bool:
+    async def is_in_place_of_list(self, call: Call, snapshots: ServerSnapshots) -> bool:
         """Whether the client's list has pinned tools alone. Notes how many tokens it has."""
         search, is_first = self._search_of(call.client), call.params.get("cursor") is None
         if search.mode == "off" and not is_first:
             return False
-        views = await self._visible(call, snapshots, breathe)
+        views = await self._visible(call, snapshots)
         size = sum(view.size for view, _ in views)
         is_searched = search.mode == "on" or (search.mode == "auto" and size > search.budget * BYTES_PER_TOKEN)
         if is_searched:
-            pinned = await self._visible(call, snapshots, breathe, only_pinned=True)
+            pinned = await self._visible(call, snapshots, only_pinned=True)
             size = self._own_size + sum(view.size for view, _ in pinned)
         if is_first:
             self._note(call.client, size // BYTES_PER_TOKEN, search.budget)
@@ -269,8 +268,8 @@ class ToolSearch:
 
     async def cost(self, call: Call, snapshots: ServerSnapshots) -> Json:
         """About how many tokens the client's list has, and all tools that it may call, the largest first."""
-        search, views = self._search_of(call.client), await self._visible(call, snapshots, checkpoint)
-        is_searched = await self.is_in_place_of_list(call, snapshots, checkpoint)
+        search, views = self._search_of(call.client), await self._visible(call, snapshots)
+        is_searched = await self.is_in_place_of_list(call, snapshots)
         rows: list[Json] = []
         for entry in _entries(views):
             tokens = entry.size // BYTES_PER_TOKEN
@@ -285,7 +284,7 @@ class ToolSearch:
 
     async def find(self, call: Call, query: str, limit: int, server: str | None) -> Outcome:
         """The answer to a `find_tools`: JSON with whole definitions, the best first."""
-        views = await self._visible(call, await self._lists.all(call.client), checkpoint)
+        views = await self._visible(call, await self._lists.all(call.client))
         key, of = self._permission_key(call), tuple((view.server, view.number) for view, _ in views)
         kept = self._kept.get(key) if key is not None else None
         if kept is None:
@@ -324,10 +323,10 @@ class ToolSearch:
         return next((key for key, one in self._lists.settings.prefixes.items() if one == prefix), prefix)
 
     async def _visible(
-        self, call: Call, snapshots: ServerSnapshots, breathe: Breathe, only_pinned: bool = False
+        self, call: Call, snapshots: ServerSnapshots, only_pinned: bool = False
     ) -> list[_Seen]:
         return [
-            (await self._views.view(call, key, snapshot, LIST, breathe, only_pinned), snapshot.entries(LIST))
+            (await self._views.view(call, key, snapshot, LIST, only_pinned), snapshot.entries(LIST))
             for key, snapshot in snapshots
             if snapshot is not None and self._servers[key].shows(call.client)
         ]  # fmt: skip

@@ -3,25 +3,29 @@
 Knows snapshots and rights as functions. As long as the `permission_key` is equal, so is each decision.
 """
 
+import asyncio
 from array import array
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import repeat
 from typing import Final
-from weakref import ReferenceType, ref
+from weakref import ReferenceType, WeakValueDictionary, ref
 
 from anyio.lowlevel import checkpoint
 
-from sluicegate.catalog.snapshot import KINDS, Entry, Snapshot, digest
+from sluicegate.catalog.snapshot import KINDS, Snapshot
 from sluicegate.catalog_cache import CatalogCache, MayList
 from sluicegate.policy.memo import Memo
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Client, McpServer, Target
+from sluicegate.runtime.loop_budget import OthersTurns, budget_of
 
 PermissionKey = Callable[[Call], tuple[Hashable, Hashable] | None]
 """What decisions go by: what is another for all clients after each change of the policy, and the rights of this one;
 None where nothing may be remembered."""
 
+_Place = tuple[tuple[Hashable, Hashable], str, str]  # whose rights, of which server, which list
 MAX_VIEWS: Final = 5_000
 _PINNED: Final = " pinned"
 STRIDE: Final = 8  # items that are judged in a row
@@ -46,35 +50,50 @@ class VisibleLists:
     ) -> None:  # fmt: skip
         self._may_list, self._is_pinned = may_list, is_pinned
         self._permission_key = permission_key
-        self._views: Memo[tuple[Hashable, str, str], VisibleList] = Memo(MAX_VIEWS)
+        self._views: Memo[_Place, VisibleList] = Memo(MAX_VIEWS)
+        self._turns: WeakValueDictionary[_Place, asyncio.Lock] = WeakValueDictionary()
         self._changes: Hashable = None  # of the policy, up to these views
 
     async def view(
-        self, call: Call, key: str, snapshot: Snapshot, method: str, breathe: Callable[[], Awaitable[None]],
-        only_pinned: bool = False,
-    ) -> VisibleList:  # fmt: skip
-        """Judging a long list for the first time takes a while: `breathe` lets others have their turn. `only_pinned`
-        leaves out what a client that searches does not see in its list."""
-        permission_key = self._permission_key(call)
+        self, call: Call, key: str, snapshot: Snapshot, method: str, only_pinned: bool = False
+    ) -> VisibleList:
+        """Judging a long list for the first time takes a while. Who wants to know the same meanwhile waits for it: a
+        change of a list is looked at by all streams at once. `only_pinned` leaves out what a client that searches does
+        not see in its list."""
         place = method + _PINNED if only_pinned else method
-        cached = None if permission_key is None else self._views.get((permission_key, key, place))
-        if cached is not None and cached.of() is snapshot:
-            return cached
-        entries, shown = snapshot.entries(method), []
-        for index, entry in enumerate(entries):
+        while (permission_key := self._permission_key(call)) is not None:
+            at = permission_key, key, place
+            if (known := self._known(at, snapshot)) is not None:
+                return known
+            async with self._turns.setdefault(at, asyncio.Lock()):
+                if permission_key == self._permission_key(call) and self._known(at, snapshot) is None:
+                    return await self._judge(call, key, snapshot, method, only_pinned, at)
+        return await self._judge(call, key, snapshot, method, only_pinned, None)
+
+    def _known(self, at: _Place, snapshot: Snapshot) -> VisibleList | None:
+        known = self._views.get(at)
+        return known if known is not None and known.of() is snapshot else None
+
+    async def _judge(
+        self, call: Call, key: str, snapshot: Snapshot, method: str, only_pinned: bool, at: _Place | None
+    ) -> VisibleList:
+        shown, size, state, turns = list[int](), 0, blake2b(digest_size=16), OthersTurns(budget_of(key))
+        for index, entry in enumerate(snapshot.entries(method)):
             if index % STRIDE == STRIDE - 1:
-                await breathe()
+                await turns.give()
             if only_pinned and not self._is_pinned(call.client, entry.target):
                 continue
             if self._may_list(call, key, entry.target):
                 shown.append(index)
-        size = sum(entries[index].size for index in shown)
-        view = VisibleList(key, ref(snapshot), tuple(shown), number(entries[index] for index in shown), size)
-        if permission_key is not None and permission_key == self._permission_key(call):  # equal after the others' turn
-            if permission_key[0] != self._changes:  # nobody asks for what was seen before
+                size += entry.size
+                state.update(entry.digest)
+        view = VisibleList(key, ref(snapshot), tuple(shown), _number(state.digest()), size)
+        if at is not None and at[0] == self._permission_key(call):  # equal after the others' turn
+            changes = at[0][0]
+            if changes != self._changes:  # nobody asks for what was seen before
                 self._views.clear()
-                self._changes = permission_key[0]
-            self._views.keep((permission_key, key, place), view)
+                self._changes = changes
+            self._views.keep(at, view)
         return view
 
 
@@ -82,8 +101,12 @@ def no_permission_key(call: Call) -> None:
     """Stands in where the policy cannot report when its decisions change."""
 
 
-def number(entries: Iterable[Entry]) -> int:
-    return int.from_bytes(digest(entries)[:8])
+def _number(digest: bytes) -> int:
+    return int.from_bytes(digest[:8])
+
+
+NOTHING: Final = _number(blake2b(digest_size=16).digest())
+"""The number of each list of which nothing is shown."""
 
 
 # ---------------------------------------------------------------- versions
@@ -123,7 +146,7 @@ class ListVersions:
         for method in () if self._lists.is_awaited(key, call.client) else lists_of((notification,)):
             at = self.positions.setdefault((key, method), len(self.positions))
             if at >= len(seen):  # of a server that is new since the stream began, nothing was shown
-                seen.extend(repeat(number(()), at + 1 - len(seen)))
+                seen.extend(repeat(NOTHING, at + 1 - len(seen)))
             now = await self._mark(call, key, method)
             changed = changed or now != seen[at]
             seen[at] = now
@@ -134,8 +157,8 @@ class ListVersions:
         await checkpoint()
         snapshot = self._lists.current(key, call.client)
         if snapshot is None or not self._servers[key].shows(call.client):
-            return number(())
-        view = await self._views.view(call, key, snapshot, method, checkpoint)
+            return NOTHING
+        view = await self._views.view(call, key, snapshot, method)
         if not self._counts_announcements(call, key, snapshot, method):
             return view.number
         return hash((view.number, self._lists.announced(key, call.client, method))) & _WORD

@@ -41,8 +41,8 @@ _EMPTY: Final = 50e-6
 _SHORT: Final = 0.2e-3
 """Seconds of work on a large message without a turn for others. A message of 28 KiB takes less, and ten turns for it
 would cost more than the work."""
-_HELD: Final = 1e-3
-"""Seconds of pieces until threads get the interpreter's lock."""
+_HELD: Final = 0.5e-3
+"""Seconds of pieces until threads get the interpreter's lock: to give it away takes 120 us."""
 _RELEASED: Final = 50e-6
 _WHOLE: Final = 3
 """A request that is refused takes so many times what its refusal does: its head, its answer, its record."""
@@ -168,12 +168,13 @@ class LoopBudget:
                 return value
             finally:
                 self.take(since)
-            await self._give_way(since)
+            await self.give_way(since)
 
-    async def _give_way(self, since: float) -> None:
-        """After a piece, threads get the interpreter's lock, once in `_HELD` of all pieces. Then other tasks have the
-        loop `_OTHERS` times as long, if they need it. A call takes ten turns of the loop or more; without this it waits
-        for a piece in each. Time over a `STEP` does not count: the process mostly waited for a processor."""
+    async def give_way(self, since: float) -> None:
+        """After a piece of work that began then, threads get the interpreter's lock, once in `_HELD` of all pieces.
+        Then other tasks have the loop `_OTHERS` times as long, if they need it. A call takes ten turns of the loop or
+        more; without this it waits for a piece in each. Time over a `STEP` does not count: the process mostly waited
+        for a processor."""
         now, common = self._clock(), self._common()
         took = min(now - since, STEP)
         until = now + _OTHERS * took
@@ -293,6 +294,18 @@ class LoopBudget:
 
     def now(self) -> float:
         return self._clock()
+
+
+class OthersTurns:
+    """Others have their turn during work in small steps, which does not count."""
+
+    def __init__(self, budget: LoopBudget) -> None:
+        self._budget, self._since = budget, budget.now()
+
+    async def give(self) -> None:
+        if self._budget.now() - self._since >= _SHORT:
+            await self._budget.give_way(self._since)
+            self._since = self._budget.now()
 
 
 def _cost(seconds: float, step: float) -> float:

@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 
 from sluicegate.catalog.list_bounds import Intake
 from sluicegate.downstream.failures import AnswerTooLarge, Lost, Withheld, code_of, over, too_late
+from sluicegate.downstream.known_lists import KnownList
 from sluicegate.downstream.resource_subscriptions import OneStream
 from sluicegate.downstream.session.change_streams import ChangeStream, tag_of
 from sluicegate.downstream.session.connection import ServerConnection
@@ -122,7 +123,7 @@ class ModernConnection(ServerConnection):
                 return task_ids.outwards(call, outcome, self.mark)
             return await self._task(call, PolledTask(outcome.task["taskId"], mark=self.mark)).run()
         if call.method == "tools/list" and isinstance(outcome, Result):
-            outcome = Result(await self._offerable(outcome.value))
+            return await self._offered(outcome, known)
         if known is not None and isinstance(outcome, Result):
             known.outcome = outcome
         return outcome
@@ -214,6 +215,14 @@ class ModernConnection(ServerConnection):
                     return current
                 params = {"cursor": cursor}
         return None
+
+    async def _offered(self, outcome: Result, known: KnownList | None) -> Result:
+        if known is None:
+            return Result(await self._offerable(outcome.value))
+        async with known.turn:
+            if known.outcome is None:
+                known.outcome = Result(await self._offerable(outcome.value))
+            return known.outcome
 
     async def _offerable(self, value: Json) -> Json:
         if not isinstance(tools := value.get("tools"), list):
