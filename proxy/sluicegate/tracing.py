@@ -6,9 +6,11 @@ SEP-414), so that the audit log and the server see the same trace. `baggage` pas
 by a thread of the SDK's; what a collector does not take is dropped there and slows nobody.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -23,6 +25,7 @@ from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, Failure, Guard, Handler, Outcome, Target
 
 MAX_TEXT: Final = 200
+MAX_ANSWER: Final = 64 * 1024
 _CONTEXT: Final = TraceContextTextMapPropagator()
 _NAMED: Final = {"tool": "gen_ai.tool.name", "prompt": "gen_ai.prompt.name", "res": "mcp.resource.uri"}
 
@@ -32,8 +35,26 @@ def provider(endpoint: str, version: str) -> TracerProvider:
     worker thread. Headers, sampling and batching follow the OTEL_* variables of the environment."""
     resource = Resource.create({"service.name": "sluice", "service.version": version})
     made = TracerProvider(resource=resource, shutdown_on_exit=False)  # whoever opened it does
-    made.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces")))
+    exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", session=_session())
+    made.add_span_processor(BatchSpanProcessor(exporter))
     return made
+
+
+def _session() -> Any:
+    """What a collector answers is read as far as its connection needs it: all of it could fill memory. None where the
+    environment names a provider of credentials, which makes its own."""
+    if any(name.startswith("OTEL_PYTHON_EXPORTER_OTLP") and name.endswith("_PROVIDER") for name in os.environ):
+        return None
+    session = import_module("requests").Session()  # the exporter's own library
+    session.hooks["response"].append(_cut)
+    return session
+
+
+def _cut(response: Any, **_: Any) -> None:
+    response._content = response.raw.read(MAX_ANSWER, decode_content=False)
+    response._content_consumed = True
+    if len(response._content) == MAX_ANSWER:
+        response.close()
 
 
 def guards(provider: TracerProvider, version: str) -> tuple[Guard, Guard]:

@@ -5,7 +5,7 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from waiting import until_so
 
 Json = dict[str, Any]
 TESTS = Path(__file__).parents[1]
+MUCH = 256 * 1024 * 1024
 SECRET = "sk-ant-api03-" + "s3cr3t" * 8
 
 
@@ -33,6 +34,7 @@ class Collector(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.spans: list[Span] = []
         self.bodies: list[bytes] = []
+        self.says_much, self.said = False, 0
 
     @property
     def url(self) -> str:
@@ -59,6 +61,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.spans += scope.spans
         self.send_response(200)
         self.end_headers()
+        with suppress(OSError):
+            while self.server.says_much and self.server.said < MUCH:
+                self.server.said += self.wfile.write(bytes(65_536))
 
     def log_message(self, *args: object) -> None:
         pass
@@ -165,3 +170,21 @@ def test_without_a_collector_the_context_passes_as_it_is(tmp_path: Path) -> None
     seen = [json.loads(line) for line in (tmp_path / "seen.jsonl").read_text().splitlines()]
     (message,) = [message for message in seen if message["method"] == "tools/call"]
     assert message["params"]["_meta"]["traceparent"] == context and message["params"]["_meta"]["tracestate"] == "a=b"
+
+
+def test_a_collector_that_answers_at_length_is_not_listened_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+
+    async def call(url: str) -> None:
+        async with Client(url, True) as client:
+            await client.request("tools/call", {"name": "notes__read", "_meta": META}, {"Mcp-Name": "notes__read"})
+
+    with collecting() as collector, sluice(config(tmp_path, collector.url), tmp_path) as process:
+        collector.says_much = True
+        for count in (1, 2):
+            anyio.run(call, process.url)
+            until_so(lambda count=count: len(collector.bodies) >= count)  # type: ignore[misc]
+        assert process.interrupt() == 0
+    assert 0 < collector.said < MUCH / 4
