@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -14,7 +13,7 @@ from anyio.lowlevel import checkpoint
 from listen_harness import ACCEPT, INFO, META, Scripted, key
 from waiting import until
 
-from sluicegate.app.partition import owner_of
+from sluicegate.app.partition import Partition
 from sluicegate.http.client.pool import HttpClient, Route
 from sluicegate.http.hosts import ServedNames
 from sluicegate.listen.auth import Identity, IdentitySettings
@@ -28,10 +27,11 @@ from sluicegate.listen.worker_handoff import WorkerHandoff
 
 
 def test_everybody_has_one_owner_that_stays() -> None:
-    assert [owner_of(name, 3) for name in ("key:a", "key:b", "key:c", "anonymous", "local")] == [2, 0, 2, 0, 1]
-    found = [owner_of(f"key:{number}", 4) for number in range(4_000)]
+    names = ("key:a", "key:b", "key:c", "anonymous", "local")
+    assert [Partition(0, 3).owner(name) for name in names] == [2, 0, 2, 0, 1]
+    found = [Partition(1, 4).owner(f"key:{number}") for number in range(4_000)]
     assert all(900 < found.count(worker) < 1_100 for worker in range(4))
-    assert owner_of("jwt:https://a#\udcff", 1) == 0
+    assert Partition().owner("jwt:https://a#\udcff") == 0
 
 
 SETTINGS = ListenSettings(names=ServedNames(trusted_proxies=("127.0.0.1",)))
@@ -43,14 +43,14 @@ class Place:
     def __init__(self, folder: Path, patience: float) -> None:
         self.names = ["", ""]
         for number in range(99, 0, -1):
-            self.names[owner_of(f"key:n{number}", 2)] = f"n{number}"
+            self.names[Partition(0, 2).owner(f"key:n{number}")] = f"n{number}"
         addresses = [str(folder / f"{index}.taking") for index in range(2)]
         settings = IdentitySettings(keys=tuple(key(name, f"key-of-{name}") for name in self.names))
         self.handlers = [Scripted(), Scripted()]
         self.handovers = [WorkerHandoff(index, addresses, patience) for index in range(2)]
         self.clients = [HttpClient(route=Route(dial=one.dial)) for one in self.handovers]
         self.peers = [
-            PeerForwarding(OwnersByClient(index, 2, partial(owner_of, workers=2)), self.clients[index], handover)
+            PeerForwarding(OwnersByClient(index, 2, Partition(index, 2).owner), self.clients[index], handover)
             for index, handover in enumerate(self.handovers)
         ]
         listeners = [
