@@ -13,7 +13,7 @@ import httpx
 import pytest
 from waiting import until
 
-from sluicegate.http.client.lookups import NAMED_AT_ONCE
+from sluicegate.http.client.lookups import NAMED_AT_ONCE, look_up
 from sluicegate.http.client.pool import HttpClient
 from sluicegate.http.egress import Egress
 from sluicegate.http.fetch import Fetcher, Unfetched
@@ -94,3 +94,17 @@ async def test_a_host_is_looked_up_once_for_all_who_wait(silence: Silence) -> No
         for _ in range(20):
             group.start_soon(fetched, "One.silent.test", "server bank", "https://one.silent.test/")
     assert len(silence.asked) == 1
+
+
+async def test_where_no_thread_can_be_had_the_lookup_fails_and_the_next_one_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", full)
+        for _ in range(NAMED_AT_ONCE + 1):
+            with pytest.raises(OSError, match="new thread"):
+                await look_up("localhost", 1, "client x")
+    assert await look_up("localhost", 1, "client x")

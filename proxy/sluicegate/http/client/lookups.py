@@ -35,16 +35,16 @@ class _Lookups:
 
     async def find(self, host: str, port: int, named_by: str) -> _Found:
         key = host.lower(), port
-        if key not in self.running:
+        if (future := self.running.get(key)) is None:
             places = self._places[named_by]
             await places.acquire()
-            if key in self.running:  # somebody was first meanwhile
-                places.release()
+            if (future := self.running.get(key)) is None:
+                future = self._start(key, places)
             else:
-                self._start(key, places)
-        return await asyncio.shield(self.running[key])
+                places.release()  # somebody was first meanwhile
+        return await asyncio.shield(future)
 
-    def _start(self, key: tuple[str, int], places: asyncio.Semaphore) -> None:
+    def _start(self, key: tuple[str, int], places: asyncio.Semaphore) -> asyncio.Future[_Found]:
         loop = asyncio.get_running_loop()
         future = self.running[key] = loop.create_future()
 
@@ -58,7 +58,11 @@ class _Lookups:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(end, found)
 
-        threading.Thread(target=run, name="lookup", daemon=True).start()
+        try:
+            threading.Thread(target=run, name="lookup", daemon=True).start()
+        except RuntimeError as full:  # as many as the system permits
+            end(OSError(str(full)))
+        return future
 
 
 def _ask(host: str, port: int) -> _Found:
