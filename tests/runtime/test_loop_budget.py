@@ -370,9 +370,11 @@ async def test_pieces_that_are_short_together_are_one() -> None:
     await asyncio.sleep(0)
     assert await share.large(pieces(0.00005)) == "done"
     assert len(set(had)) == 1 and turns == had[-1], "no turn for others, neither then nor behind it"
+    assert await share.large(pieces(0.00005)) == "done"
+    assert len(set(had)) == 1 and turns == had[-1] + 1, "but behind several of them"
     assert await share.large(pieces(0.001)) == "done"
     busy.cancel()
-    assert len(set(had[3:])) == 3 and turns > had[-1] + 1
+    assert len(set(had[6:])) == 3 and turns > had[-1] + 1
 
 
 async def test_whoever_finds_an_idle_moment_works_in_it_and_does_not_pay() -> None:

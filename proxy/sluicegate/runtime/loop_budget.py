@@ -107,7 +107,7 @@ class LoopBudget:
 
     __slots__ = (
         "_advance", "_at", "_clock", "_due", "_everybody", "_free", "_held", "_level", "_moment", "_part", "_reading",
-        "_start", "_used", "_waiting", "turn",
+        "_short", "_start", "_used", "_waiting", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -121,7 +121,8 @@ class LoopBudget:
         default the budget of all peers of the running loop."""
         self.turn, self._reading = asyncio.Lock(), asyncio.Lock()
         self._part, self._clock, self._used = part, clock, used
-        self._level = self._due = self._advance = self._start = self._free = self._held = 0.0
+        self._level = self._due = self._advance = self._start = self._free = 0.0
+        self._held = self._short = 0.0
         self._moment = 0  # idle moments that somebody has taken
         self._everybody = everybody
         self._waiting: list[LoopBudget] = []
@@ -151,7 +152,13 @@ class LoopBudget:
         """Counts a step of the work on a large message. Others have their turn after it, unless it was short."""
         seconds = self._clock() - since
         self.spent(seconds)
-        if seconds >= _SHORT:
+        await self._after(seconds)
+
+    async def _after(self, seconds: float) -> None:
+        """Others have their turn after several short steps, too: a peer may have sent many messages."""
+        self._short += seconds
+        if self._short >= _SHORT:
+            self._short = 0.0
             await asyncio.sleep(0)
 
     async def in_pieces(self, work: Generator[None, None, T]) -> T:
@@ -196,7 +203,9 @@ class LoopBudget:
             await self.rest()
             since = self._clock()
             value = await self.in_pieces(work)
-            if self._clock() - since >= _SHORT:
+            if (seconds := self._clock() - since) < _SHORT:
+                await self._after(seconds)
+            else:
                 since = self._clock()
                 for _ in range(_STEPS):
                     await asyncio.sleep(0)
