@@ -81,7 +81,7 @@ soak: fuzz-tool  ## what takes long: crashes under load, seven days of logins, a
 accept: $(VENV)/.ready  ## whole first lists beside a load; ARGS="--starts 100 --jobs 2", --load, --delay; --console: the pages; --desktop; --fleet; --hooks; --logins; --packages; --replicas; --start
 	PYTHONPATH=.:tests:tests/bench $(BIN)/python tests/accept/run.py $(ARGS)
 
-chaos: $(VENV)/.ready  ## faults in real processes under load, one at a time, in 12 minutes; ARGS="slow disk-full", --list, --table
+chaos: $(VENV)/.ready  ## faults in real processes under load, one at a time, in 14 minutes; ARGS="slow disk-full", --list, --table
 	PYTHONPATH=tests $(BIN)/python tests/chaos/run.py $(ARGS)
 
 fleet: $(VENV)/.ready  ## three replicas behind nginx on PostgreSQL, to look at; Ctrl-C stops them

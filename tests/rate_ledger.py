@@ -1,5 +1,5 @@
-"""The ledger of leased rates in a few lines, by a clock of the test: what `store/postgres.py` says in SQL. And three
-replicas that use it, with answers that take time or are lost."""
+"""The ledger of leased rates in a few lines, by a clock of the test: what `SETTLE` in `store/postgres_statements.py`
+does in SQL. And three replicas that use it, with answers that take time or are lost."""
 
 import heapq
 import random

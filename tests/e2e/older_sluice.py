@@ -4,7 +4,7 @@ from typing import Any
 
 from sluicegate.__main__ import main
 from sluicegate.app.replicas import Replicas
-from sluicegate.store import migrations
+from sluicegate.store import postgres_statements as migrations
 from sluicegate.store.postgres import PostgresStore
 
 row = Replicas.row

@@ -1,4 +1,4 @@
-"""What replicas promise of every call: a round or two in `make test`. SLUICE_FLEET_ROUNDS says how many (100 in a soak,
+"""What replicas promise of every call: one round in `make test`. SLUICE_FLEET_ROUNDS says how many (100 in a soak,
 which has bars for times, too)."""
 
 import os

@@ -16,7 +16,7 @@ from fleet_stage import Session, forwarded
 from peers.postgres import Cluster, postgres
 from policy_bed import Bed, reason
 
-from sluicegate.store import migrations
+from sluicegate.store import postgres_statements as migrations
 
 __all__ = ["database"]
 OLDER = str(Path(__file__).with_name("older_sluice.py"))

@@ -517,9 +517,9 @@ async def test_the_values_of_a_completion_are_judged_in_pieces_that_count_as_the
     encoded, judged, steps = list[int](), list[str](), list[int]()
 
     class Steps(LoopBudget):
-        def take(self, since: float) -> float:
+        def charge_since(self, since: float) -> float:
             steps.append(len(judged))
-            return super().take(since)
+            return super().charge_since(since)
 
     def counted(text: str, *args: Any, **named: Any) -> str:
         encoded.append(len(text))

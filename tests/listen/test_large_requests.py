@@ -169,7 +169,7 @@ async def test_a_body_that_nobody_has_asked_for_is_not_read_when_its_client_has_
         budget = requests.budget_of("key:a")
         requests._held["key:a"] = requests._limits.in_flight
         async with budget.turn:
-            budget.spent(1.0)
+            budget.charge(1.0)
             headers, body = modern("tools/call", name="slow", arguments={"text": "x" * 2**21})
             data = post(body, *(f"{name}: {value}" for name, value in headers.items()))
             raw = await here.raw(data[:4096])
@@ -539,4 +539,4 @@ async def test_the_work_of_a_stream_counts_for_the_client_that_asks_for_it() -> 
 
     for method in ("subscriptions/listen", "tools/call"):
         await requests.handle(handler, Call(Client("a"), method, {}, trail=Trail()))
-    assert spends == [requests.budget_of("a").spend, None]
+    assert spends == [requests.budget_of("a").charge_and_rest, None]

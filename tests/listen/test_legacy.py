@@ -685,7 +685,7 @@ def _waiters(lock: Any) -> int:
 async def _when_it_waits(here: Site, client: httpx.AsyncClient, batch: Any, act: Any) -> None:
     """Acts while each request of the batch waits for its client's turn, which comes after that."""
     budget = here.listener._context.large.budget_of("key:a")
-    budget.spent(0.02)
+    budget.charge(0.02)
     turn = budget.turn
     waiting = partial(_waiters, turn)
     await turn.acquire()

@@ -36,7 +36,7 @@ def budget(clock: Clock, everybody: LoopBudget | None = None) -> LoopBudget:
 def work(share: LoopBudget, clock: Clock, seconds: float) -> float:
     since = share.now()
     clock.time += seconds
-    return share.take(since)
+    return share.charge_since(since)
 
 
 def test_whoever_talks_without_end_has_its_part_in_the_long_run() -> None:
@@ -181,7 +181,7 @@ async def test_peers_that_have_used_up_theirs_have_one_part_together() -> None:
         while sum(done) < 60:
             async with peers[number].turn:
                 await peers[number].rest()
-                peers[number].take(clock.time - 2 * STEP)
+                peers[number].charge_since(clock.time - 2 * STEP)
                 done[number] += 1
 
     async def others() -> None:
@@ -410,7 +410,7 @@ async def test_a_short_step_gives_nobody_a_turn_and_counts() -> None:
     for seconds, given in ((0.0001, 0), (0.001, 1)):
         since, before = share.now(), turns
         clock.time += seconds
-        await share.took(since)
+        await share.charge_and_yield(since)
         assert turns - before == given
     busy.cancel()
     assert not share.is_unused()

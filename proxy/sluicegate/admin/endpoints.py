@@ -1,6 +1,6 @@
 """Who answers an operation of the admin API, once the credential and the right are judged.
 
-Knows no other room: what it shows and does comes from functions it is given. None stands for what is not configured.
+Reaches no server, store or file itself: functions that it is given do. None stands for what is not configured.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence

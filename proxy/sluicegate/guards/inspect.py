@@ -133,7 +133,7 @@ async def _inspect_in_turns(
         await asyncio.sleep(0)
     since = budget.now()
     is_plain = text is not None and is_plain_json(text)
-    budget.take(since)
+    budget.charge_since(since)
     if call.method == "tasks/get":
         judged = await _inspect_task(call, target, outcome.value, strict, check, inspected, budget)
     else:
@@ -141,7 +141,7 @@ async def _inspect_in_turns(
         value = outcome.value if is_plain else await _clean_in_turns(outcome.value, found, budget)
         since = budget.now()
         judged = await _inspect_large(_as_answered(call), target, outcome, value, found, strict, check)
-        await budget.took(since)
+        await budget.charge_and_yield(since)
     return judged
 
 

@@ -74,7 +74,7 @@ class Links:
 
     async def _let_others_run(self) -> None:
         if self._budget.now() - self._since >= STEP:
-            await self._budget.spend(self._since)
+            await self._budget.charge_and_rest(self._since)
             self._since = self._budget.now()
 
     def _may(self, uri: Any, is_content: bool) -> bool:

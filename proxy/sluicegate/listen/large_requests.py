@@ -215,15 +215,15 @@ class LargeRequests:
             try:
                 data = take()
                 pairs = weigh(data, self._limits.max_depth, self._limits.nodes)
-                await turns.took(since)
+                await turns.charge_and_yield(since)
                 since = turns.now()
                 value = reserved_keys.from_client(decode_weighed(data, pairs), data)
                 del data
-                await turns.took(since)
+                await turns.charge_and_yield(since)
                 since = turns.now()
                 return DecodedRequest(value, memory_of(value))
             finally:
-                turns.take(since)
+                turns.charge_since(since)
 
     async def handle(self, handler: Handler, call: Call) -> Outcome:
         """Counts the work of a call that is refused before it reaches a server or the audit log. Its bytes are in
@@ -232,7 +232,7 @@ class LargeRequests:
         # Step 5 of docs/explanation/performance.md
         trail, work = call.trail, OwnSteps(handler(call))
         if call.method == "subscriptions/listen":
-            trail.spend = self.budget_of(call.client.principal).spend
+            trail.spend = self.budget_of(call.client.principal).charge_and_rest
         try:
             outcome = await work
             is_refused = isinstance(outcome, Failure) or (isinstance(outcome, Result) and outcome.reason is not None)
@@ -245,9 +245,9 @@ class LargeRequests:
             if trail.composing is not None:
                 with CancelScope(shield=True):
                     await asyncio.wait([trail.composing])
-                self.budget_of(call.client.principal).spent(trail.compose_seconds)
+                self.budget_of(call.client.principal).charge(trail.compose_seconds)
                 if trail.answer_seconds and trail.target is not None:  # or who calls a server would pay for its answers
-                    budget_of(trail.target.server).spent(trail.answer_seconds)
+                    budget_of(trail.target.server).charge(trail.answer_seconds)
 
     def refused(self, principal: str, seconds: float, longest: float | None = None) -> None:
         """In one step, unless its longest one is said."""

@@ -240,7 +240,7 @@ class LegacyHttp:
         if peer.unread:
             large.unread.note(principal.name, peer)
         if len(data) > LARGE:
-            await turns.spend(since)
+            await turns.charge_and_rest(since)
 
     # ------------------------------------------------------------ GET and DELETE
 

@@ -122,8 +122,8 @@ class _Page:
     def is_full(self) -> bool:
         return len(self.items) >= self.size or self.bytes >= PAGE_BYTES
 
-    async def breathe(self) -> None:
-        """Judging a long list for the first time takes a while; others must not wait for it."""
+    async def yield_if_due(self) -> None:
+        """Yields to other tasks when this page has used its time slice."""
         now = asyncio.get_running_loop().time()
         if now - self._turn > SLICE:
             await asyncio.sleep(0)
@@ -196,7 +196,7 @@ class CombinedLists:
         if not shared.has_form(call.client.revision):
             for item in shared:
                 downgrade.prepare(call.method, item, REVISIONS[call.client.revision])
-                await list_page.breathe()
+                await list_page.yield_if_due()
         return self._answer(call, list_page, rest)
 
     def _shared(self, parts: tuple[_Part, ...], sources: list[tuple[Entry, ...]], has_own: bool) -> SharedList:
@@ -307,7 +307,7 @@ class CombinedLists:
         uris = self._lists.namings[key].uris
         for index in range(offset, len(items)):
             if index % STRIDE == 0:
-                await list_page.breathe()
+                await list_page.yield_if_due()
             item = items[index]
             own = item.get("uri") if isinstance(item, dict) else None
             if not isinstance(own, str) or uris.is_of_another(own):

@@ -374,7 +374,7 @@ class SubscriptionStreams:
                 for shown in news:
                     await call.emit(replace(shown, source=event.server))
                 if took > STEP:  # a server may write what takes long to judge
-                    await budget_of(event.server).spend(perf_counter() - took)
+                    await budget_of(event.server).charge_and_rest(perf_counter() - took)
                     took = 0.0
             elif method in announced:
                 if await self._versions.look_again(call, event.server, method, seen):

@@ -19,7 +19,7 @@ from sluicegate.catalog_cache import CatalogCache, MayList
 from sluicegate.policy.memo import Memo
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Client, McpServer, Target
-from sluicegate.runtime.loop_budget import OthersTurns, budget_of
+from sluicegate.runtime.loop_budget import PeriodicYield, budget_of
 
 PermissionKey = Callable[[Call], tuple[Hashable, Hashable] | None]
 """What decisions go by: what is another for all clients after each change of the policy, and the rights of this one;
@@ -77,10 +77,10 @@ class VisibleLists:
     async def _judge(
         self, call: Call, key: str, snapshot: Snapshot, method: str, only_pinned: bool, at: _Place | None
     ) -> VisibleList:
-        shown, size, state, turns = list[int](), 0, blake2b(digest_size=16), OthersTurns(budget_of(key))
+        shown, size, state, turns = list[int](), 0, blake2b(digest_size=16), PeriodicYield(budget_of(key))
         for index, entry in enumerate(snapshot.entries(method)):
             if index % STRIDE == STRIDE - 1:
-                await turns.give()
+                await turns.yield_if_due()
             if only_pinned and not self._is_pinned(call.client, entry.target):
                 continue
             if self._may_list(call, key, entry.target):

@@ -41,7 +41,7 @@ _EMPTY: Final = 50e-6
 _SHORT: Final = 0.2e-3
 """Seconds of work on a large message without a turn for others. A message of 28 KiB takes less, and ten turns for it
 would cost more than the work."""
-_HELD: Final = 0.5e-3
+_RELEASE_GIL_AFTER: Final = 0.5e-3
 """Seconds of pieces until threads get the interpreter's lock: to give it away takes 120 us."""
 _RELEASED: Final = 50e-6
 _WHOLE: Final = 3
@@ -49,7 +49,7 @@ _WHOLE: Final = 3
 _IDLE: Final = 0.1
 """Of the processor's time. While no more of it is used, nobody else has need of the loop."""
 _NAP: Final = 0.005
-_IN_IDLE: Final = 2 * _NAP
+_FREE_WHEN_IDLE: Final = 2 * _NAP
 """Seconds of work that are free for whoever has found an idle moment. The largest message takes as long."""
 _STEPS: Final = 3
 _LONGEST_NAP: Final = 0.1
@@ -128,30 +128,30 @@ class LoopBudget:
         self._waiting: list[LoopBudget] = []
         self._at = clock()
 
-    def take(self, since: float) -> float:
+    def charge_since(self, since: float) -> float:
         """Counts the work that began then, by `now`; gives the seconds of `pause`."""
-        self.spent(self._clock() - since)
+        self.charge(self._clock() - since)
         return self.pause()
 
-    def spent(self, seconds: float) -> None:
+    def charge(self, seconds: float) -> None:
         """Counts work, also a thread's: it holds the interpreter's lock as the loop does."""
         self._pay(_cost(seconds, seconds))
 
     def read(self, size: int) -> bool:
         """Counts bytes that were read; whether their peer has used up its part."""
-        self.spent(size * BYTE)
+        self.charge(size * BYTE)
         return self.pause() > 0.0
 
-    async def spend(self, since: float) -> None:
+    async def charge_and_rest(self, since: float) -> None:
         """The same, and others have their turn: a server that talks without end waits for its own."""
-        self.take(since)
+        self.charge_since(since)
         await asyncio.sleep(0)
         await self.rest()
 
-    async def took(self, since: float) -> None:
+    async def charge_and_yield(self, since: float) -> None:
         """Counts a step of the work on a large message. Others have their turn after it, unless it was short."""
         seconds = self._clock() - since
-        self.spent(seconds)
+        self.charge(seconds)
         await self._after(seconds)
 
     async def _after(self, seconds: float) -> None:
@@ -174,19 +174,19 @@ class LoopBudget:
                 value: T = end.value
                 return value
             finally:
-                self.take(since)
+                self.charge_since(since)
             await self.give_way(since)
 
     async def give_way(self, since: float) -> None:
-        """After a piece of work that began then, threads get the interpreter's lock, once in `_HELD` of all pieces.
-        Then other tasks have the loop `_OTHERS` times as long, if they need it. A call takes ten turns of the loop or
-        more; without this it waits for a piece in each. Time over a `STEP` does not count: the process mostly waited
-        for a processor."""
+        """After a piece of work that began then, threads get the interpreter's lock, once in `_RELEASE_GIL_AFTER` of
+        all pieces. Then other tasks have the loop `_OTHERS` times as long, if they need it. A call takes ten turns of
+        the loop or more; without this it waits for a piece in each. Time over a `STEP` does not count: the process
+        mostly waited for a processor."""
         now, common = self._clock(), self._common()
         took = min(now - since, STEP)
         until = now + _OTHERS * took
         common._held += took
-        if common._held >= _HELD:
+        if common._held >= _RELEASE_GIL_AFTER:
             common._held = 0.0
             release_gil()
             now = self._clock()
@@ -209,7 +209,7 @@ class LoopBudget:
                 since = self._clock()
                 for _ in range(_STEPS):
                     await asyncio.sleep(0)
-                self.take(since)
+                self.charge_since(since)
             return value
 
     def pause(self) -> float:
@@ -220,7 +220,7 @@ class LoopBudget:
         return max(0.0, (self._level - BURST) / self._part)
 
     def _pay(self, cost: float) -> None:
-        """Gives back where it is less than nothing. What is done in an idle moment is free."""
+        """Charges `cost`, or refunds a negative one. Work of `_free` seconds costs nothing."""
         self._start += cost
         if self._free > 0.0 < cost:
             paid = min(self._free, cost)
@@ -241,7 +241,7 @@ class LoopBudget:
     async def rest(self) -> None:
         """Before an answer that somebody waits for: at once for a peer that has some of its own part left. Others wait
         until that is so, and for the part of all, whoever has had the least of it first; or until nobody else has need
-        of the loop: one alone takes an idle moment, and works for `_IN_IDLE`."""
+        of the loop: one alone takes an idle moment, and works for `_FREE_WHEN_IDLE`."""
         if self.pause() <= 0.0 or self._free > 0.0:
             return
         common, nap = self._common(), _NAP
@@ -253,7 +253,7 @@ class LoopBudget:
                 await asyncio.sleep(slept)
                 if moment == common._moment and self._used() - before < _IDLE * slept:
                     common._moment += 1  # all who wait see it, and would fill it many times over
-                    self._free = _IN_IDLE
+                    self._free = _FREE_WHEN_IDLE
                     return
                 nap = min(2 * nap, _LONGEST_NAP)
         finally:
@@ -305,13 +305,13 @@ class LoopBudget:
         return self._clock()
 
 
-class OthersTurns:
-    """Others have their turn during work in small steps, which does not count."""
+class PeriodicYield:
+    """Yields to other tasks during work in small steps. The work is not charged."""
 
     def __init__(self, budget: LoopBudget) -> None:
         self._budget, self._since = budget, budget.now()
 
-    async def give(self) -> None:
+    async def yield_if_due(self) -> None:
         if self._budget.now() - self._since >= _SHORT:
             await self._budget.give_way(self._since)
             self._since = self._budget.now()

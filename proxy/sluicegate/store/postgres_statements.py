@@ -1,4 +1,4 @@
-"""What `postgres.py` says to the engine: the tables, version by version, and every statement. Opens no connection.
+"""What `postgres.py` says to the engine: the tables, version by version, and its statements. Opens no connection.
 
 A version only adds: Sluices of the one before go on beside it while replicas are restarted one by one. What nobody
 reads any more is dropped a release later, and `OLDEST_READER` raised then. All steps are over within the time of an

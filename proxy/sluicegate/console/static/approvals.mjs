@@ -177,7 +177,7 @@ function Decide({ one, needsOpening, resource }) {
   const [asked, setAsked] = useState(/** @type {null | string} */ (null));
   const [isArmed, setArmed] = useState(false), [problem, setProblem] = useState(""), [isSending, setSending] = useState(false);
   const confirm = useRef(/** @type {any} */ (null)), comment = useRef(/** @type {any} */ (null)), backAt = useRef(-LIVE_AFTER);
-  useLayoutEffect(() => { // before the picture: a key pressed on Back must not land on Confirm
+  useLayoutEffect(() => { // before the paint: a key pressed on Back must not land on Confirm
     if (asked === null) return undefined;
     confirm.current?.focus();
     const timer = setTimeout(() => setArmed(true), LIVE_AFTER);

@@ -23,7 +23,7 @@ DEBOUNCE: Final = 0.03
 """Seconds: what a server asks in one breath goes to the client in one round."""
 MAX_ASKS: Final = 32  # open on one call
 MAX_QUESTIONS: Final = 10 * MAX_ASKS
-"""Of one call, in all: as many as a stateless server may ask in its ten rounds."""
+"""Questions of one call in total: ten rounds of `MAX_ASKS`, as a stateless server has."""
 MAX_PARKED: Final = 100  # calls of one principal at one server
 
 _STATE: Final = "parked "

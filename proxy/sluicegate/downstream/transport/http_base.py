@@ -289,7 +289,7 @@ async def kept_body(reply: Reply, settings: ServerSettings, budget: LoopBudget) 
             if spool is not None:
                 since = budget.now()
                 spool.write(chunk)
-                await budget.spend(since)
+                await budget.charge_and_rest(since)
                 continue
             body.data += chunk
             if len(body.data) > limit:

@@ -273,7 +273,7 @@ class StreamableHttpTransport(HttpTransport):
                     await exchange.flush()
             if exchange.is_over:
                 return  # what follows is nobody's
-            await self._budget.spend(since)
+            await self._budget.charge_and_rest(since)
 
     # ------------------------------------------------------------ what has no answer
 
@@ -337,7 +337,7 @@ class StreamableHttpTransport(HttpTransport):
                             was_useful = True
                             if touched := await self._take_message(data, None):
                                 await touched.flush()
-                        await self._budget.spend(since)
+                        await self._budget.charge_and_rest(since)
         except (httpx.TransportError, EventTooLarge):
             pass
         except TooMuchUnfinished as error:

@@ -202,7 +202,7 @@ class HttpSseTransport(HttpTransport):
         since = self._budget.now()
         owners = [await self._take_message(data, None) for data in found]
         if not owners or any(owner is None or not owner.is_over for owner in owners):
-            await self._budget.spend(since)
+            await self._budget.charge_and_rest(since)
 
     def agreed(self, revision: Revision) -> None:
         """Nothing on this wire depends on the revision."""

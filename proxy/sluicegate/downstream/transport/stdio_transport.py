@@ -226,7 +226,7 @@ class StdioTransport:
         if self._is_pausing:
             return
         if self._lines.is_spooling and not lines:
-            if self._budget.take(since) > 0.0:
+            if self._budget.charge_since(since) > 0.0:
                 self._pause(self._rest())
             return
         self._work()
@@ -247,7 +247,7 @@ class StdioTransport:
                 owner = self._receive(line, None)
                 self._note_noise(line, owner)
                 is_counted = is_counted or owner is None or not owner.is_over
-        is_over = is_counted and self._budget.take(since) > 0.0
+        is_over = is_counted and self._budget.charge_since(since) > 0.0
         if is_over or self._unread:
             self._pause(self._rest() if is_over else None)
 

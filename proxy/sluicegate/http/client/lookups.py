@@ -1,4 +1,4 @@
-"""Names of hosts become addresses here, so that a name server that is silent delays those alone who asked it.
+"""Looks up host names, each in a thread of its own: a silent name server delays only its own lookups.
 
 The system's call holds a thread for as long as no name server answers, 10 to 30 seconds, whatever its caller's patience
 is. The event loop has four threads for it: whoever names a few such hosts would keep everybody from connecting. So each
@@ -19,15 +19,14 @@ from sluicegate.http.addresses import is_literal
 
 AT_ONCE: Final = 32
 NAMED_AT_ONCE: Final = 4
-"""Lookups of hosts that clients named, that servers did, and so on. More of the same kind wait for their turn, and
-nobody else waits for them."""
+"""Lookups at once for each kind of peer that names hosts (client, issuer, login). More of the same kind wait."""
 
 Info = tuple[int, int, int, str, tuple[Any, ...]]
 _Found = Sequence[Info] | OSError | UnicodeError
 
 
 class _Lookups:
-    """Those of one event loop. A place is free again when its thread has ended, though nobody waits any more."""
+    """Those of one event loop. A place is free again when its thread ends, even if its caller gave up earlier."""
 
     def __init__(self) -> None:
         self.running: dict[tuple[str, int], asyncio.Future[_Found]] = {}
