@@ -9,6 +9,7 @@ by a thread of the SDK's; what a collector does not take is dropped there and sl
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from http.cookiejar import DefaultCookiePolicy
 from importlib import import_module
 from typing import Any, Final
 
@@ -47,6 +48,7 @@ def _session() -> Any:
         return None
     session = import_module("requests").Session()  # the exporter's own library
     session.hooks["response"].append(_cut)
+    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
     return session
 
 
@@ -54,7 +56,7 @@ def _cut(response: Any, **_: Any) -> None:
     response._content = response.raw.read(MAX_ANSWER, decode_content=False)
     response._content_consumed = True
     if len(response._content) == MAX_ANSWER:
-        response.close()
+        response.raw.close()  # `close` would give the connection back, with the rest of the answer in it
 
 
 def guards(provider: TracerProvider, version: str) -> tuple[Guard, Guard]:

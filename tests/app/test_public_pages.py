@@ -8,6 +8,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sluicegate.app import public_pages
 from sluicegate.app.public_pages import A_MINUTE, bounded
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.http.hosts import ServedNames
@@ -87,6 +88,27 @@ async def test_who_is_beyond_its_rate_waits_for_its_part_of_the_event_loop(body:
                 await anyio.wait_all_tasks_blocked()
                 assert not front.looked and not front.parts
     assert [answer[0] for answer in answers] == [status]
+
+
+async def test_few_requests_of_an_address_wait_for_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sends requests and goes away would leave a task for each."""
+    monkeypatch.setattr(public_pages, "_WAITING", 3)
+    front, answers = await Front().flood(), list[int]()
+
+    async def ask() -> None:
+        answers.append((await front.ask("/form", b"ours"))[0])
+
+    for _ in range(2):  # the second time all places are free again
+        answers.clear()
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                async with client_budgets()[f"address {ADDRESS}"].turn:
+                    for _ in range(5):
+                        group.start_soon(ask)
+                    await anyio.wait_all_tasks_blocked()
+                    assert answers == [429, 429] and not front.parts[5:]
+        assert answers == [429, 429, 200, 200, 200]
+        front.parts.clear()
 
 
 async def test_who_is_refused_beyond_its_rate_pays_for_the_look() -> None:

@@ -390,6 +390,20 @@ def test_the_operator_token_is_shown_nowhere_but_where_the_running_sluice_listen
     assert {"": "operator.address", "127.0.0.1:1": "listen.admin is another address"}.get(known, "token") in done.stderr
 
 
+def test_a_folder_that_another_config_shares_does_not_send_a_command_astray(
+    sluice: Any, admin: type[Admin], tmp_path: Path
+) -> None:
+    """Blocked would be a client of the Sluice that was started last."""
+    place = tmp_path / "state" / "operator.address"
+    here = place.read_text()
+    place.write_text(f"{here}\n{tmp_path / 'other.yaml'}")
+    done = sluice("servers")
+    assert (done.returncode, done.stdout, admin.asked) == (4, "", []) and "other.yaml" in done.stderr
+    admin.answer = (200, {"servers": []})
+    place.write_text(f"{here}\n{(tmp_path / 'sluice.yaml').resolve()}")
+    assert sluice("servers").returncode == 0 and admin.asked
+
+
 def test_tools_are_asked_for_as_a_client_and_cannot_steer_the_terminal(sluice: Any, admin: type[Admin]) -> None:
     admin.answer = (200, {"tools": [{"name": "a__\x1b[31mred\nx", "server": "a"}]})
     done = sluice("tools", "--as", "ci-bot", "--key", "slc_x")

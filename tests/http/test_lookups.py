@@ -62,9 +62,9 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 async def test_silent_hosts_keep_nobody_from_connecting(silence: Silence, configured: str) -> None:
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     url = httpx.URL(f"http://localhost:{server.sockets[0].getsockname()[1]}/")
-    client, most = HttpClient(connect_timeout=20), 16 if configured else NAMED_AT_ONCE
+    client, most = HttpClient(connect_timeout=20), 24 if configured else NAMED_AT_ONCE
     async with server, anyio.create_task_group() as group:
-        for number in range(16):
+        for number in range(24):
             host = f"h{number}.silent.test"
             group.start_soon(fetched, host, f"client {host}", configured.format(host))
         await until(lambda: len(silence.asked) == most)

@@ -170,6 +170,8 @@ def test_the_operators_token_is_new_at_each_start_and_stands_beside_where_it_is_
     for number, token in enumerate(tokens):
         publish_operator_token(state, token, f"127.0.0.1:{number}")
         assert (read_operator_token(state), (state / "operator.address").read_text()) == (token, f"127.0.0.1:{number}")
+    publish_operator_token(state, tokens[0], "127.0.0.1:1", tmp_path / "a" / ".." / "sluice.yaml")
+    assert (state / "operator.address").read_text() == f"127.0.0.1:1\n{(tmp_path / 'sluice.yaml').resolve()}"
     assert tokens[0] != tokens[1] and mode(state / "operator.token") == mode(state / "operator.address") == 0o600
     (state / "operator.token").chmod(0o644)
     with pytest.raises(Exposed):

@@ -8,7 +8,7 @@ basic/authorization#authorization-code-protection). Text of others is escaped.
 import re
 import secrets
 from base64 import b64encode
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -121,6 +121,8 @@ A_MINUTE: Final = 600  # requests of one address, which a whole office may share
 OWN_A_MINUTE: Final = 20
 """Requests beyond `A_MINUTE` with one token, link or answer that Sluice made. So another client at the same address
 cannot stop a login."""
+_WAITING: Final = 256
+"""Requests of one address beyond its rate that wait for their turn."""
 _MAX_FIELDS: Final = 16
 
 Refused = Callable[[str, str], None]
@@ -134,8 +136,9 @@ def bounded(
     """`app` with its paths below `roots`, for requests that are small, and not too many of one address. `free` is a
     document that costs nothing, and stands at all other paths, too. `refuse` takes a status and words. `shown` names
     the grant, sign-in or principal of a request that has something that Sluice made or accepted before; else "". Where
-    an address is over its rate, the look is paid from its part of the event loop, as if it were a client."""
-    rate, own = Windows(A_MINUTE, 60), Windows(OWN_A_MINUTE, 60)
+    an address is over its rate, the look is paid from its part of the event loop, as if it were a client. Few of its
+    requests wait for that."""
+    rate, own, waiting = Windows(A_MINUTE, 60), Windows(OWN_A_MINUTE, 60), Counter[str]()
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         scope = {**scope, "path": path_below(scope["path"], roots) or free}
@@ -145,7 +148,15 @@ def bounded(
         if scope["path"] == free or rate.hit(address) == 0:
             return await app(scope, receive, send)
         budget = client_budgets()[f"address {address}"]
-        await budget.enter()
+        if waiting[address] >= _WAITING:  # of somebody who goes away nothing is heard here: the task would stay
+            return await refuse(429, "too many requests")(scope, receive, send)
+        waiting[address] += 1
+        try:
+            await budget.enter()
+        finally:
+            waiting[address] -= 1
+            if not waiting[address]:
+                del waiting[address]
         read = deque[Message]()
 
         async def first() -> Message:

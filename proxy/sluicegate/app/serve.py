@@ -174,7 +174,7 @@ async def running(
             served = with_console(config, application, note, inner.services.store, token)
             backstage = admin_port(config, served, files // 8)
             here = replace(config.listen.admin, port=backstage.bind())
-            publish_operator_token(Path(config.state.dir), token, str(here))
+            publish_operator_token(Path(config.state.dir), token, str(here), file)
         admin_url = url(config.listen.admin, backstage.port) if placement is None else placement.admin
         scheme = config.listen.scheme
         for served_url in (url(config.listen.mcp, port.port, scheme), admin_url, config.listen.public_url or ""):

@@ -27,7 +27,7 @@ from sluicegate.policy.hidden_text import flags_in, flags_in_pieces
 from sluicegate.policy.pins import DefinitionChange, Found, Key, Mode, PinBook, PinKind, Wanted
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Era, Target
-from sluicegate.runtime.loop_budget import budget_of
+from sluicegate.runtime.loop_budget import LoopBudget, budget_of
 from sluicegate.store import Store, StoreFailed, Write
 from sluicegate.store.watch import Watch
 
@@ -376,8 +376,8 @@ class DefinitionPins:
     async def _read_anew(self) -> None:
         revision = await self._store.get(REVISION)
         kept = await pin_store.entries(self._store)
+        budget = LoopBudget()  # no server pays for what another one made necessary
         for server in self._modes:
-            budget = budget_of(server)
             read = await budget.in_pieces(pin_store.read(kept, server, self._identities[server], self._now()))
             merged = [(era, pin_store.merged(self._books[server, era], book)) for era, book in read.books.items()]
             books = [(era, await budget.in_pieces(work)) for era, work in merged]

@@ -244,13 +244,17 @@ class Admin:
         self._credential = f"the operator token in {path}"
         try:
             token = path.read_text("ascii").strip()  # first: see `publish_operator_token`
-            address = reachable(read_address(path.with_name(ADDRESS_FILE).read_text("ascii").strip()))
+            where, _, file = path.with_name(ADDRESS_FILE).read_bytes().partition(b"\n")
+            address = reachable(read_address(where.decode("ascii").strip()))
         except FileNotFoundError as missing:
             reason = f"no Sluice runs with {self.path}: there is no socket for it and no {missing.filename}"
             raise Unreachable(reason, *START) from None
         except (OSError, ValueError):
             stop(Code.AUTH, f"cannot read the operator token {path} and its address; "
                             f"give a key with --key-file or ${KEY_VARIABLE}")  # fmt: skip
+        if file and file != os.fsencode(os.path.realpath(self.path)):  # several may share a folder
+            reason = f"no Sluice runs with {self.path}: that of {path.parent} was started with {os.fsdecode(file)}"
+            raise Unreachable(reason, *START)
         if not address.is_loopback:
             stop(Code.AUTH, f"the operator token is for loopback only; give a key with --key-file or ${KEY_VARIABLE}")
         return token, address

@@ -122,7 +122,7 @@ class Fetcher:
         permit = partial(self.egress.permit, request.whose, is_named=is_named)
         client = HttpClient(
             ssl_context=self._trusted(request.ca), connect_timeout=request.within / 2,
-            route=Route(permit, self.egress.proxy, named_by=request.whose.partition(" ")[0] if is_named else ""),
+            route=Route(permit, self.egress.proxy, named_by=_kind(request.whose) if is_named else ""),
         )  # fmt: skip
         try:
             reply = await client.exchange(url, (*request.headers, *_HEADERS), request.body, request.method)
@@ -153,3 +153,8 @@ def _check(url: httpx.URL, origins: set[_Origin], loopback: bool) -> None:
 
 def _origin(url: httpx.URL) -> _Origin:
     return url.scheme, url.host.lower(), url.port or {"http": 80, "https": 443}.get(url.scheme)
+
+
+def _kind(whose: str) -> str:
+    """Whose lookups are counted together: a login or an issuer of the config alone, all clients as one."""
+    return "client" if whose.startswith("client ") else whose

@@ -51,7 +51,7 @@ class VisibleLists:
         self._may_list, self._is_pinned = may_list, is_pinned
         self._permission_key = permission_key
         self._views: Memo[_Place, VisibleList] = Memo(MAX_VIEWS)
-        self._turns: WeakValueDictionary[_Place, asyncio.Lock] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[tuple[_Place, bytes], asyncio.Lock] = WeakValueDictionary()
         self._changes: Hashable = None  # of the policy, up to these views
 
     async def view(
@@ -65,7 +65,7 @@ class VisibleLists:
             at = permission_key, key, place
             if (known := self._known(at, snapshot)) is not None:
                 return known
-            async with self._turns.setdefault(at, asyncio.Lock()):
+            async with self._turns.setdefault((at, snapshot.digest), asyncio.Lock()):
                 if permission_key == self._permission_key(call) and self._known(at, snapshot) is None:
                     return await self._judge(call, key, snapshot, method, only_pinned, at)
         return await self._judge(call, key, snapshot, method, only_pinned, None)

@@ -242,7 +242,10 @@ class LoopBudget:
         """Before an answer that somebody waits for: at once for a peer that has some of its own part left. Others wait
         until that is so, and for the part of all, whoever has had the least of it first; or until nobody else has need
         of the loop: one alone takes an idle moment, and works for `_FREE_WHEN_IDLE`."""
-        if self.pause() <= 0.0 or self._free > 0.0:
+        if self.pause() <= 0.0:
+            self._free = 0.0  # of an idle moment that is long gone
+            return
+        if self._free > 0.0:
             return
         common, nap = self._common(), _NAP
         self._start = max(self._start, common._start)

@@ -226,13 +226,14 @@ def new_operator_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-def publish_operator_token(directory: Path, token: str, address: str) -> None:
-    """For whoever may read the owner's files: the token in `operator.token`, and where it is good. Who reads the token
-    first finds the address of the same start, or none."""
+def publish_operator_token(directory: Path, token: str, address: str, file: Path | None = None) -> None:
+    """For whoever may read the owner's files: the token in `operator.token`, and in `operator.address` where it is good
+    and the config `file` of that Sluice. Who reads the token first finds the address of the same start, or none."""
     private.make_directory(directory)
     (directory / OPERATOR_ADDRESS).unlink(missing_ok=True)
     private.write(directory / OPERATOR_TOKEN, token.encode("ascii"), replace=True)
-    private.write(directory / OPERATOR_ADDRESS, address.encode("ascii"), replace=True)
+    where = address.encode("ascii") + (b"" if file is None else b"\n" + os.fsencode(os.path.realpath(file)))
+    private.write(directory / OPERATOR_ADDRESS, where, replace=True)
 
 
 def read_operator_token(directory: Path) -> str | None:

@@ -69,7 +69,7 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
         served = with_console(config, gateway, partial(note_at_peers, crew.up), store, token)
         backstage = admin_port(config, served, process_limits.raise_open_files() // 8)
         here = replace(config.listen.admin, port=backstage.bind())
-        publish_operator_token(directory, token, str(here))
+        publish_operator_token(directory, token, str(here), file)
         admin = url(here, here.port)
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)

@@ -18,8 +18,8 @@ import anyio.lowlevel
 from sluicegate.http.addresses import is_literal
 
 AT_ONCE: Final = 32
-NAMED_AT_ONCE: Final = 4
-"""Lookups at once for each kind of peer that names hosts (client, issuer, login). More of the same kind wait."""
+NAMED_AT_ONCE: Final = 16
+"""Lookups at once of hosts that clients named, and as many for each issuer and each login. More wait."""
 
 Info = tuple[int, int, int, str, tuple[Any, ...]]
 _Found = Sequence[Info] | OSError | UnicodeError
@@ -53,9 +53,12 @@ class _Lookups:
             future.set_result(found)
 
         def run() -> None:
-            found = _ask(*key)
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(end, found)
+            found: _Found = OSError("the lookup broke off")
+            try:
+                found = _ask(*key)
+            finally:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(end, found)
 
         try:
             threading.Thread(target=run, name="lookup", daemon=True).start()
