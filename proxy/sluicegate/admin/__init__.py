@@ -28,7 +28,7 @@ from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.policy.csv_rows import written
 from sluicegate.policy.rates import Windows
-from sluicegate.protocol.jsonrpc import Malformed
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Malformed
 from sluicegate.protocol.model import Client
 from sluicegate.store import StoreFailed
 from sluicegate.store.keys import is_same
@@ -219,6 +219,8 @@ class _Admin:
         try:
             return error_response(404, "no such path") if endpoint is None else await endpoint(self._sources, asked)
         except Malformed as problem:
+            if problem.code == INTERNAL_ERROR:  # an answer that cannot be encoded
+                raise
             return error_response(400, problem.text)
 
 
