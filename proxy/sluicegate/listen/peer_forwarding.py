@@ -130,7 +130,7 @@ class PeerForwarding:
 
 
 @lru_cache(maxsize=256)  # httpx takes an address apart for longer than all else takes that is done here
-def _target(url: str, path: str) -> httpx.URL:
+def _target(url: str, path: str) -> "httpx.URL":
     """Paths are those of endpoints, and few. Raises `ValueError` and `httpx.InvalidURL`."""
     return httpx.URL(url).copy_with(raw_path=path.encode("latin-1", "replace"))
 
