@@ -396,12 +396,13 @@ def test_a_folder_that_another_config_shares_does_not_send_a_command_astray(
     """Blocked would be a client of the Sluice that was started last."""
     place = tmp_path / "state" / "operator.address"
     here = place.read_text()
-    place.write_text(f"{here}\n{tmp_path / 'other.yaml'}")
+    place.write_text(f"127.0.0.1:1\n{tmp_path / 'other.yaml'}")
     done = sluice("servers")
     assert (done.returncode, done.stdout, admin.asked) == (4, "", []) and "other.yaml" in done.stderr
     admin.answer = (200, {"servers": []})
-    place.write_text(f"{here}\n{(tmp_path / 'sluice.yaml').resolve()}")
-    assert sluice("servers").returncode == 0 and admin.asked
+    for name in ("sluice.yaml", "copied.yaml"):
+        place.write_text(f"{here}\n{(tmp_path / name).resolve()}")
+        assert sluice("servers").returncode == 0 and admin.asked.pop()
 
 
 def test_tools_are_asked_for_as_a_client_and_cannot_steer_the_terminal(sluice: Any, admin: type[Admin]) -> None:

@@ -252,7 +252,8 @@ class Admin:
         except (OSError, ValueError):
             stop(Code.AUTH, f"cannot read the operator token {path} and its address; "
                             f"give a key with --key-file or ${KEY_VARIABLE}")  # fmt: skip
-        if file and file != os.fsencode(os.path.realpath(self.path)):  # several may share a folder
+        is_ours = not file or file == os.fsencode(os.path.realpath(self.path))
+        if not is_ours and address != reachable(self._known.listen.admin):  # several may share a folder
             reason = f"no Sluice runs with {self.path}: that of {path.parent} was started with {os.fsdecode(file)}"
             raise Unreachable(reason, *START)
         if not address.is_loopback:
