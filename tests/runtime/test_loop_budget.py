@@ -395,6 +395,27 @@ async def test_whoever_finds_an_idle_moment_works_in_it_and_does_not_pay() -> No
     assert at_once == 10 and share.pause() <= before
 
 
+async def test_an_idle_moment_is_not_lost_where_some_of_the_own_part_is_left_meanwhile() -> None:
+    """Whoever is just over its part would find one idle moment for each message."""
+    clock = Clock()
+    share = budget(clock)
+    while (pause := share.pause()) == 0.0:
+        work(share, clock, STEP / 2)
+    await share.rest()
+    clock.time += pause
+    await share.rest()  # it has its part
+    for _ in range(10):
+        assert work(share, clock, STEP / 2) == 0.0
+    assert work(share, clock, STEP / 2) > 0.0
+    clock.time += 1.0
+    work(share, clock, MOST)
+    share._free = STEP  # of long ago
+    rest = asyncio.ensure_future(share.rest())
+    await asyncio.sleep(0)
+    assert not rest.done()
+    rest.cancel()
+
+
 async def test_a_short_step_gives_nobody_a_turn_and_counts() -> None:
     clock, turns = Clock(), 0
 

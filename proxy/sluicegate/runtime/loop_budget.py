@@ -106,8 +106,8 @@ class LoopBudget:
     it is."""
 
     __slots__ = (
-        "_advance", "_at", "_clock", "_due", "_everybody", "_free", "_held", "_level", "_moment", "_part", "_reading",
-        "_short", "_start", "_used", "_waiting", "turn",
+        "_advance", "_at", "_clock", "_due", "_everybody", "_free", "_held", "_idle_at", "_level", "_moment", "_part",
+        "_reading", "_short", "_start", "_used", "_waiting", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -121,6 +121,7 @@ class LoopBudget:
         default the budget of all peers of the running loop."""
         self.turn, self._reading = asyncio.Lock(), asyncio.Lock()
         self._part, self._clock, self._used = part, clock, used
+        self._idle_at = 0.0
         self._level = self._due = self._advance = self._start = self._free = 0.0
         self._held = self._short = 0.0
         self._moment = 0  # idle moments that somebody has taken
@@ -242,10 +243,7 @@ class LoopBudget:
         """Before an answer that somebody waits for: at once for a peer that has some of its own part left. Others wait
         until that is so, and for the part of all, whoever has had the least of it first; or until nobody else has need
         of the loop: one alone takes an idle moment, and works for `_FREE_WHEN_IDLE`."""
-        if self.pause() <= 0.0:
-            self._free = 0.0  # of an idle moment that is long gone
-            return
-        if self._free > 0.0:
+        if self.pause() <= 0.0 or (self._free > 0.0 and self._at - self._idle_at < _LONGEST_NAP):
             return
         common, nap = self._common(), _NAP
         self._start = max(self._start, common._start)
@@ -256,7 +254,7 @@ class LoopBudget:
                 await asyncio.sleep(slept)
                 if moment == common._moment and self._used() - before < _IDLE * slept:
                     common._moment += 1  # all who wait see it, and would fill it many times over
-                    self._free = _FREE_WHEN_IDLE
+                    self._free, self._idle_at = _FREE_WHEN_IDLE, self._clock()
                     return
                 nap = min(2 * nap, _LONGEST_NAP)
         finally:
