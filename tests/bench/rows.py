@@ -17,7 +17,7 @@ CONCURRENCIES = (1, 16, 64)
 class Row:
     """One kind of call to one subject, `seconds` at each concurrency. `base` is nginx with the same bytes, or what else
     it is compared with; none for what nothing is compared with. One that `may_fail` is left out from then on, and
-    `stopped` says why. Where any answers nothing at more than 16 at once, that concurrency alone is left out."""
+    `stopped` says why; where it answers nothing at more than 16 at once, that concurrency alone is."""
 
     kind: str
     name: str
@@ -46,11 +46,9 @@ class Row:
         try:
             return run(self.subject, self.call, concurrency, self.seconds, folder, LOAD_CORE)
         except NotMeasured as why:
-            is_too_many = isinstance(why, NoAnswer) and concurrency > 16
-            if not self.may_fail and not is_too_many:
+            if not self.may_fail:
                 raise
-            if is_too_many:
-                print(f"bench: {self.kind}, {self.name}: {why.why}", file=sys.stderr)
+            if isinstance(why, NoAnswer) and concurrency > 16:
                 self.concurrencies = tuple(one for one in self.concurrencies if one != concurrency)
             else:
                 self.stopped = why.why

@@ -126,7 +126,9 @@ async def test_others_have_their_turn_while_a_large_result_is_made_ready() -> No
     await asyncio.sleep(0)
     small, large = text("x"), text("x" * 4 * LARGE)
     assert await ask(small) is small and turns == 0
-    assert await ask(large) is large and turns >= 4, "encoded, looked at, searched for links, and answered"
+    assert await ask(text("x" * LARGE)) and turns == 2, "one of 16 KiB is cleaned and judged"
+    turns = 0
+    assert await ask(large) is large and turns >= 7, "encoded, cleaned in four pieces, searched for links, and answered"
     assert large.text is large.text  # made ready once, and kept
     turns = 0
     assert value(await ask(text(f"a{TAG}" * 8 * LARGE)))["content"][0]["text"] == "a" * 8 * LARGE

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Generator
 
 import pytest
+from loop_steps import Steps
 
 from sluicegate.runtime import loop_budget
 from sluicegate.runtime.loop_budget import (
@@ -350,35 +351,27 @@ async def test_threads_have_the_interpreter_behind_half_a_millisecond_of_work(mo
 
 
 async def test_pieces_that_are_short_together_are_one() -> None:
-    clock, turns, had = Clock(), 0, list[int]()
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
+    clock, steps, had = Clock(), Steps(), list[int]()
 
     def pieces(seconds: float) -> Generator[None, None, str]:
         for _ in range(3):
             clock.time += seconds
-            had.append(turns)
+            had.append(steps.now)
             yield
         return "done"
 
-    busy = asyncio.create_task(others())
     share = budget(clock)
-    await asyncio.sleep(0)
     assert await share.large(pieces(0.00005)) == "done"
-    assert len(set(had)) == 1 and turns == had[-1], "no turn for others, neither then nor behind it"
+    assert len(set(had)) == 1 and steps.now == had[-1], "no turn for others, neither then nor behind it"
     assert await share.large(pieces(0.00005)) == "done"
-    assert len(set(had)) == 1 and turns == had[-1] + 1, "but behind several of them"
+    assert len(set(had)) == 1 and steps.now == had[-1] + 1, "but behind several of them"
     assert await share.large(pieces(0.001)) == "done"
-    busy.cancel()
-    assert len(set(had[6:])) == 3 and turns > had[-1] + 1
+    steps.stop()
+    assert len(set(had[6:])) == 3 and steps.now > had[-1] + 1
 
 
 async def test_whoever_finds_an_idle_moment_works_in_it_and_does_not_pay() -> None:
-    """A client that is alone had one message in each of them: 480 calls a second in place of 2,400."""
+    """A client that is alone had one message in each of them: 400 calls a second in place of 2,000."""
     clock, at_once = Clock(), 0
     share = budget(clock)
     work(share, clock, MOST)
@@ -417,21 +410,12 @@ async def test_an_idle_moment_is_not_lost_where_some_of_the_own_part_is_left_mea
 
 
 async def test_a_short_step_gives_nobody_a_turn_and_counts() -> None:
-    clock, turns = Clock(), 0
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
-
-    busy = asyncio.create_task(others())
-    await asyncio.sleep(0)
+    clock, steps = Clock(), Steps()
     share = budget(clock)
     for seconds, given in ((0.0001, 0), (0.001, 1)):
-        since, before = share.now(), turns
+        since, before = share.now(), steps.now
         clock.time += seconds
         await share.charge_and_yield(since)
-        assert turns - before == given
-    busy.cancel()
+        assert steps.now - before == given
+    steps.stop()
     assert not share.is_unused()
