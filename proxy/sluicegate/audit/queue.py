@@ -13,7 +13,7 @@ from collections import deque
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
-from sluicegate.runtime.loop_budget import release_gil
+from sluicegate.runtime.loop_budget import release_gil, release_gil_while
 
 LINGER: Final = 0.05  # seconds a record may wait that nobody waits for
 GATHER: Final = 0.005  # seconds that one may wait for others, however many come
@@ -57,6 +57,10 @@ class RecordQueue:
 
     def open(self) -> None:
         self._loop = asyncio.get_running_loop()
+        release_gil_while(self._is_awaited)
+
+    def _is_awaited(self) -> bool:
+        return self._settled < self._asked
 
     @property
     def is_full(self) -> bool:
@@ -95,7 +99,7 @@ class RecordQueue:
         in short turns, the thread does not get the lock otherwise. If the disk is slow, releasing it does not help, so
         the next check comes later."""
         assert self._loop is not None
-        self._is_watched = self._settled < self._asked
+        self._is_watched = self._is_awaited()
         if self._is_watched:
             is_stuck = self._settled == settled
             if is_stuck:

@@ -35,14 +35,12 @@ BYTE: Final = 4e-9
 """Seconds that count for a byte of a large body: its copies, and the memory that it waits in."""
 PIECE: Final = 8 * 1024
 """Bytes of a stream that are read without a turn for others."""
-_OTHERS: Final = 2
+_OTHERS: Final = 4
 _EMPTY: Final = 50e-6
 """Seconds. A turn of the loop that is shorter had nothing to do for anybody."""
-_SHORT: Final = 0.2e-3
-"""Seconds of work on a large message without a turn for others. A message of 28 KiB takes less, and ten turns for it
-would cost more than the work."""
-_RELEASE_GIL_AFTER: Final = 0.5e-3
-"""Seconds of pieces until threads get the interpreter's lock: to give it away takes 120 us."""
+_SHORT: Final = 0.1e-3
+"""Seconds of work on a large message without a turn for others. A message of 28 KiB takes little more, and ten turns
+for it would cost more than the work."""
 _RELEASED: Final = 50e-6
 _WHOLE: Final = 3
 """A request that is refused takes so many times what its refusal does: its head, its answer, its record."""
@@ -60,6 +58,7 @@ T = TypeVar("T")
 _nobody: Final = Lock()
 """Nobody releases it: who acquires it with a timeout waits without the interpreter's lock."""
 _nobody.acquire()
+_is_thread_awaited: Callable[[], bool] = bool
 _all: WeakKeyDictionary[asyncio.AbstractEventLoop, "LoopBudget"] = WeakKeyDictionary()
 _servers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, "LoopBudget"]] = WeakKeyDictionary()
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, "ClientBudgets"] = WeakKeyDictionary()
@@ -76,6 +75,13 @@ def release_gil() -> None:
     lock back before a thread wakes. A thread requests the lock only if nobody released it for 5 ms (CPython,
     ceval_gil.h, `take_gil`). So the thread of the audit log waited for up to 90 ms, and all calls with it."""
     _nobody.acquire(timeout=_RELEASED)  # `time.sleep` raises where the clock jumps meanwhile
+
+
+def release_gil_while(is_awaited: Callable[[], bool]) -> None:
+    """Work in pieces releases the interpreter's lock after each piece, as long as this function says that somebody
+    waits for a thread. To release it takes 120 us, which would be lost where nobody waits. The last one counts."""
+    global _is_thread_awaited
+    _is_thread_awaited = is_awaited
 
 
 def budget_of(server: str) -> "LoopBudget":
@@ -106,7 +112,7 @@ class LoopBudget:
     it is."""
 
     __slots__ = (
-        "_advance", "_at", "_clock", "_due", "_everybody", "_free", "_held", "_idle_at", "_level", "_moment", "_part",
+        "_advance", "_at", "_clock", "_due", "_everybody", "_free", "_idle_at", "_level", "_moment", "_part",
         "_reading", "_short", "_start", "_used", "_waiting", "turn",
     )  # fmt: skip
 
@@ -122,8 +128,7 @@ class LoopBudget:
         self.turn, self._reading = asyncio.Lock(), asyncio.Lock()
         self._part, self._clock, self._used = part, clock, used
         self._idle_at = 0.0
-        self._level = self._due = self._advance = self._start = self._free = 0.0
-        self._held = self._short = 0.0
+        self._level = self._due = self._advance = self._start = self._free = self._short = 0.0
         self._moment = 0  # idle moments that somebody has taken
         self._everybody = everybody
         self._waiting: list[LoopBudget] = []
@@ -179,16 +184,13 @@ class LoopBudget:
             await self.give_way(since)
 
     async def give_way(self, since: float) -> None:
-        """After a piece of work that began then, threads get the interpreter's lock, once in `_RELEASE_GIL_AFTER` of
-        all pieces. Then other tasks have the loop `_OTHERS` times as long, if they need it. A call takes ten turns of
-        the loop or more; without this it waits for a piece in each. Time over a `STEP` does not count: the process
-        mostly waited for a processor."""
-        now, common = self._clock(), self._common()
-        took = min(now - since, STEP)
-        until = now + _OTHERS * took
-        common._held += took
-        if common._held >= _RELEASE_GIL_AFTER:
-            common._held = 0.0
+        """After a piece of work that began then, a thread that somebody waits for gets the interpreter's lock. Then
+        other tasks have the loop `_OTHERS` times as long, if they need it. A call takes ten turns of the loop or more;
+        without this it waits for a piece in each. Time over a `STEP` does not count: the process mostly waited for a
+        processor."""
+        now = self._clock()
+        until = now + _OTHERS * min(now - since, STEP)
+        if _is_thread_awaited():
             release_gil()
             now = self._clock()
         while True:
