@@ -4,6 +4,8 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,6 +28,7 @@ from sluicegate.policy.hidden_text import PIECE
 from sluicegate.policy.pins import Found, Mode, Wanted
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, Client, Result
+from sluicegate.store import StoreFailed, Write
 from sluicegate.store.memory import MemoryStore
 from sluicegate.store.sqlite import SqliteStore, peek
 
@@ -469,6 +472,100 @@ async def test_what_another_process_wrote_is_read_in_steps(monkeypatch: pytest.M
     assert board.rows() == other.rows() and set(states(board).values()) == {"first_use", "changed"}
     assert decoded.total() > 2_000_000 and max(decoded.values()) < 2 * list_bounds.PIECE + 5_000
     assert lines.total() > 5 * 3_000 and max(lines.values()) < 20 * pins.ROWS
+
+
+async def test_books_that_nobody_changed_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each replica read 16 MiB of one server, whichever server another replica wrote of."""
+    store, read, known = MemoryStore(), list[str](), pin_store.read
+    servers = {name: Pinned("review", "one") for name in ("s", "t")}
+    ours, theirs = DefinitionPins(servers, store), DefinitionPins(servers, store)
+    await ours.load()
+    await lists(ours, a=1)
+    await theirs.load()
+
+    def counted(kept: Any, server: str, *more: str) -> Any:
+        read.append(server)
+        return known(kept, server, *more)
+
+    monkeypatch.setattr(pin_store, "read", counted)
+    await theirs.meet("t", "legacy", "", "tool", found(b=1))
+    await ours.refresh()
+    assert read == ["t"]
+    await lists(ours, a=2)
+    await lists(ours, a=3)  # it waits already, and what it became is written later
+    await theirs.meet("t", "legacy", "", "tool", found(b=1, c=1))
+    assert read == ["t", "s"], "their own book is as they wrote it"
+    await ours.refresh()
+    assert read == ["t", "s", "t"]
+    await ours.flush()
+    await theirs.refresh()
+    assert read == ["t", "s", "t", "s"]
+    fresh = DefinitionPins(servers, store)
+    await fresh.load()
+    assert fresh.rows() == ours.rows() and ours.rows("s")[0]["current"] == pins.fingerprint(3)
+
+
+class Overtaken(MemoryStore):
+    """Another process writes before each change, as long as `is_overtaken`."""
+
+    is_overtaken, changes = False, 0
+
+    async def swap(self, key: str, expected: bytes | None, writes: Sequence[Write]) -> bool:
+        self.changes += 1
+        await anyio.lowlevel.checkpoint()
+        if self.is_overtaken:
+            await self.put(key, b"%d" % self.changes)
+        return await super().swap(key, expected, writes)
+
+
+async def test_a_process_that_is_always_overtaken_gives_up_and_nothing_is_served() -> None:
+    """It tried without end, and nobody else had the pins meanwhile."""
+    store = Overtaken()
+    board = await board_of(store, "one")
+    await lists(board, a=1)
+    await lists(board, a=2, b=1)
+    await board.meet("s", "legacy", "roots", "tool", found(b=1))
+    await lists(board, a=3, b=1)
+    store.is_overtaken, before = True, board.rows()
+    wanted = [Wanted("tool", "a", pins.fingerprint(3))]
+    later = board.meet("s", "legacy", "form", "tool", found(c=1)), board.settle("s", "legacy", "roots")
+    for write in (*later, board.accept("s", wanted, "local"), board.flush()):
+        store.changes = 0
+        with anyio.fail_after(20), pytest.raises(StoreFailed, match="other processes write"):
+            await write
+        assert store.changes == definition_pins.TRIES and board.rows() == before
+    store.is_overtaken = False
+    await board.flush()
+    await accept(board, "a")
+    assert states(board) == {"a": "accepted", "b": "new"}
+
+
+async def test_whoever_waits_has_its_turn_between_two_tries_of_who_is_overtaken() -> None:
+    store = Overtaken()
+    board = await board_of(store, "one")
+    store.is_overtaken = True
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(lists, board, a=1))
+            while not store.changes:
+                await anyio.lowlevel.checkpoint()
+            async with board.configure({"s": Pinned("block", "one")}) as put:
+                put()
+                store.is_overtaken = False
+    assert store.changes < definition_pins.TRIES and states(board) == {"a": "first_use"}
+
+
+async def test_what_cannot_be_written_down_is_in_no_list() -> None:
+    store = Overtaken()
+    store.is_overtaken = True
+    board = DefinitionPins({"a": Pinned("review", "a")}, store)
+    await board.load()
+    with anyio.fail_after(20):
+        async with Front(chooser(), pins=board, list_timeout=30) as front:
+            assert await front.names("tools/list", CLIENT) == []
+            store.is_overtaken = False
+            while await front.names("tools/list", CLIENT) != ["a__echo"]:
+                await anyio.lowlevel.checkpoint()
 
 
 async def test_a_process_that_has_read_half_of_what_another_one_wrote_does_not_write_over_it() -> None:

@@ -9,13 +9,13 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import anyio
 
@@ -31,10 +31,13 @@ from sluicegate.runtime.loop_budget import LoopBudget, budget_of
 from sluicegate.store import Store, StoreFailed, Write
 from sluicegate.store.watch import Watch
 
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 
 REVISION: Final = "pins-revision"  # of all books: whoever writes one changes it, if it is what they have read
 POLL: Final = 2.0
+TRIES: Final = 20  # of a change, while other processes write
 MAX_LINES: Final = 20  # of log for one list
 MAX_EVENTS: Final = 20_000  # changes of one server that are told of at once, and then so many a second
 EVENTS_PER_SECOND: Final = 1.0
@@ -68,6 +71,7 @@ class PinEvent:
     by: str = ""
 
 
+_Accepted = tuple[PinBook, dict[Key, str]]
 OnChange = Callable[[PinEvent], None]
 
 
@@ -88,6 +92,7 @@ class DefinitionPins:
         self._clock = clock
         self._books = {(server, era): PinBook() for server in self._modes for era in ERAS}
         self._revision: bytes | None = None
+        self._kept: dict[str, pin_store.Marks] = {}  # of what the store had when it and these books said the same
         self._unwritten: set[tuple[str, Era]] = set()
         self._begun: dict[str, list[str]] = {}  # servers with books that are not kept yet: what to forget once they are
         self._rooms: dict[str, tuple[float, float]] = {}  # how many changes of a server may be told of, and since when
@@ -175,22 +180,25 @@ class DefinitionPins:
         mode = self._modes.get(server)
         if mode is None:
             return
-        async with self._lock:
-            while True:
-                book, twin = self._both(server, era)
-                work = (book, twin, mode, capabilities, kind, found, self._now())
-                new, changes = await pin_store.apart(len(found), size, pins.meet, *work)
-                if await self._write(server, {era: new}):
-                    break
+
+        async def attempt() -> tuple[PinBook, list[DefinitionChange]] | None:
+            book, twin = self._both(server, era)
+            work = (book, twin, mode, capabilities, kind, found, self._now())
+            new, changes = await pin_store.apart(len(found), size, pins.meet, *work)
+            return (new, changes) if await self._write(server, {era: new}) else None
+
+        new, changes = await self._try(server, attempt)
         with anyio.CancelScope(shield=True):  # what is written down is told
             await self._report(server, era, mode, new, changes)
 
     async def settle(self, server: str, era: Era, capabilities: str) -> None:
         """All lists of a server have arrived for once in that capability set."""
+
+        async def attempt() -> bool | None:
+            return await self._write(server, {era: pins.close(self._books[server, era], capabilities)}) or None
+
         if server in self._modes:
-            async with self._lock:
-                while not await self._write(server, {era: pins.close(self._books[server, era], capabilities)}):
-                    pass
+            await self._try(server, attempt)
 
     def count_withheld(self, server: str) -> int:
         """Names of definitions that wait for a person and are not served."""
@@ -279,19 +287,24 @@ class DefinitionPins:
         seen: dict[Key, set[str]] = {}
         for one in wanted:
             seen.setdefault((one.kind, one.name), set()).add(one.fingerprint)
-        async with self._lock:
+
+        async def attempt() -> str | tuple[Mapping[Era, PinBook], Mapping[Era, _Accepted]] | None:
             if server not in self._modes:  # its configuration was changed meanwhile
                 return f"no server {server} is pinned"
-            while True:
-                old = {era: self._books[server, era] for era in ERAS}
-                accepted = {era: pins.accept(old[era], seen, by, self._now()) for era in ERAS}
-                taken = {mark for _, found in accepted.values() for mark in found.items()}
-                if missing := [key for key, marks in seen.items() if any((key, mark) not in taken for mark in marks)]:
-                    kind, name = missing[0]
-                    return f"{pins.WORDS[kind]} {name or 'instructions'}: that is not what the server gave last"
-                books = {era: book for era, (book, _) in accepted.items()}
-                if await self._write(server, books):
-                    break
+            old = {era: self._books[server, era] for era in ERAS}
+            accepted = {era: pins.accept(old[era], seen, by, self._now()) for era in ERAS}
+            taken = {mark for _, found in accepted.values() for mark in found.items()}
+            if missing := [key for key, marks in seen.items() if any((key, mark) not in taken for mark in marks)]:
+                kind, name = missing[0]
+                return f"{pins.WORDS[kind]} {name or 'instructions'}: that is not what the server gave last"
+            is_written = await self._write(server, {era: book for era, (book, _) in accepted.items()})
+            return (old, accepted) if is_written else None
+
+        made: str | tuple[Mapping[Era, PinBook], Mapping[Era, _Accepted]] = await self._try(server, attempt)
+        if isinstance(made, str):
+            return made
+        old, accepted = made
+        books = {era: book for era, (book, _) in accepted.items()}
         rows: list[Json] = []
         for key in seen:
             for era in ERAS:
@@ -326,9 +339,10 @@ class DefinitionPins:
         async with self._lock:
             both = self._modes.keys() & modes.keys()
             is_same = {server for server in both if self._identities[server] == identities[server]}
-            new = dict[str, pin_store.Stored]()
+            new, marks = dict[str, pin_store.Stored](), dict[str, pin_store.Marks]()
             if modes.keys() - is_same:
                 kept = await pin_store.entries(self._store)
+                marks = await pin_store.marks(kept)
                 for server in modes.keys() - is_same:
                     work = pin_store.read(kept, server, identities[server], self._now())
                     new[server] = await budget_of(server).in_pieces(work)
@@ -339,7 +353,9 @@ class DefinitionPins:
                 self._books = {owner: book for owner, book in self._books.items() if owner[0] in is_same}
                 self._begun = {server: begun for server, begun in self._begun.items() if server in is_same}
                 self._unwritten = {owner for owner in self._unwritten if owner[0] in is_same}
+                self._kept = {server: held for server, held in self._kept.items() if server in is_same}
                 for server, read in new.items():
+                    self._kept[server] = marks.get(server, {})
                     self._books |= {(server, era): book for era, book in read.books.items()}
                     if read.forget is not None:
                         self._begun[server] = read.forget
@@ -361,12 +377,16 @@ class DefinitionPins:
 
     async def flush(self) -> None:
         """Writes down what waiting definitions became; a server that changes all the time costs no more than this."""
-        async with self._lock:
-            while self._unwritten:
-                places = tuple(self._unwritten)
-                found = [await pin_store.write_waiting(self._store_key(*owner), self._books[owner]) for owner in places]
-                if await self._swap(found):
-                    self._unwritten.difference_update(places)
+
+        async def attempt() -> bool | None:
+            places = tuple(self._unwritten)
+            found = [await pin_store.write_waiting(self._store_key(*owner), self._books[owner]) for owner in places]
+            if found and not await self._swap(found):
+                return None
+            self._unwritten.difference_update(places)
+            return True
+
+        await self._try("*", attempt)
 
     async def refresh(self) -> None:
         if await self._store.get(REVISION) != self._revision:
@@ -376,8 +396,11 @@ class DefinitionPins:
     async def _read_anew(self) -> None:
         revision = await self._store.get(REVISION)
         kept = await pin_store.entries(self._store)
+        marks = await pin_store.marks(kept)
         budget = LoopBudget()  # no server pays for what another one made necessary
         for server in self._modes:
+            if self._kept.get(server) == marks.get(server, {}):  # these books may be ahead of it, and not behind it
+                continue
             read = await budget.in_pieces(pin_store.read(kept, server, self._identities[server], self._now()))
             merged = [(era, pin_store.merged(self._books[server, era], book)) for era, book in read.books.items()]
             books = [(era, await budget.in_pieces(work)) for era, work in merged]
@@ -386,7 +409,18 @@ class DefinitionPins:
                 self._begun[server] = read.forget
             for era, book in books:
                 self._set(server, era, book)
+            self._kept[server] = marks.get(server, {})
         self._revision = revision  # last: whoever is cancelled before has not read all of it
+
+    async def _try(self, server: str, attempt: Callable[[], Awaitable[T | None]]) -> T:
+        """What an attempt gives, which is None where another process has written meanwhile. Whoever waits to write has
+        a turn between two. Raises `StoreFailed` where others write all the time."""
+        for _ in range(TRIES):
+            async with self._lock:
+                if (made := await attempt()) is not None:
+                    return made
+        log.error("pins cannot be written: other processes write all the time", extra={"server": server})
+        raise StoreFailed("the pins cannot be written: other processes write all the time")
 
     async def _write(self, server: str, books: Mapping[Era, PinBook]) -> bool:
         """All or nothing; False if another process has written meanwhile: what it wrote is known then, and has to be
@@ -418,10 +452,14 @@ class DefinitionPins:
 
     async def _swap(self, writes: list[Write]) -> bool:
         revision = secrets.token_bytes(16)
+        marks = await pin_store.marks({write.key: write.value or b"" for write in writes})
         if not await self._store.swap(REVISION, self._revision, [*writes, Write(REVISION, revision)]):
             await self._read_anew()
             return False
         self._revision = revision
+        for server, written in marks.items():
+            held = self._kept.get(server, {}) | written
+            self._kept[server] = {key: mark for key, mark in held.items() if mark}
         return True
 
     def _store_key(self, server: str, era: Era) -> str:

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
 import anyio
@@ -35,6 +36,8 @@ WAITING: Final = "pins-waiting/"
 _EMPTY: Final = dict.fromkeys(ERAS, PinBook())
 # Where a row ends and the next one begins. It stands in no text: a quote in a text is escaped, or ends it.
 _BETWEEN: Final = re.compile(rb'\],(?<=[\]e]\],)(?=\["(?:' + "|".join(pins.KINDS).encode() + rb')",)')
+Marks = dict[str, bytes]
+"""Digests of what is kept of a server, by its place; empty for what is empty."""
 
 
 class Stored(NamedTuple):
@@ -52,6 +55,18 @@ def book_key(server: str, identity: str, era: Era) -> str:
 async def entries(store: Store) -> dict[str, bytes]:
     """What is kept of all servers, in two requests: one for each book would take longer than all else of a start."""
     return await store.scan(PINS) | await store.scan(WAITING)
+
+
+async def marks(kept: Mapping[str, bytes]) -> dict[str, Marks]:
+    """Of each server of which something is kept."""
+    return await apart(len(kept), sum(map(len, kept.values())), _marks, kept)
+
+
+def _marks(kept: Mapping[str, bytes]) -> dict[str, Marks]:
+    found = dict[str, Marks]()
+    for key, data in kept.items():
+        found.setdefault(key.split("/")[1], {})[key] = sha256(data).digest() if data else b""
+    return found
 
 
 def read(kept: Mapping[str, bytes], server: str, identity: str, now: str) -> Generator[None, None, Stored]:
