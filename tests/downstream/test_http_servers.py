@@ -558,9 +558,12 @@ async def test_a_modern_server_is_listened_to_again_when_the_stream_ends() -> No
 # ---------------------------------------------------------------- what goes wrong
 
 
+STATUSES = (200, 299, 302, 399, 400, 401, 403, 404, 408, 425, 429, 499, 500, 502, 503, 504, 600, 999)
+
+
 @pytest.mark.parametrize(
     ("status", "reason"),
-    [(status, "outcome_unknown") for status in (200, 302, 400, 401, 403, 404, 408, 425, 429, 500, 502, 503, 504)],
+    [(status, "outcome_unknown") for status in STATUSES],
 )
 async def test_an_answer_without_a_message_is_told_by_its_status(status: int, reason: str) -> None:
     async def script(asked: Asked) -> None:

@@ -269,6 +269,7 @@ async def test_interim_answers_are_skipped_with_their_headers() -> None:
     async def script(peer: Peer) -> None:
         while await peer.request():
             await peer.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nX-Early: 1\r\n\r\n")
+            await peer.write(b"HTTP/1.1 199\r\nContent-Length: 5\r\n\r\nearly")
             await peer.answer(b"late", b"X-Late: 1")
 
     async with serving(script) as scene, wiring() as transport:
@@ -666,6 +667,7 @@ async def test_closing_the_transport_ends_open_streams_too() -> None:
     [
         b"SSH-2.0-OpenSSH_9.2\r\n",
         b"HTTP/1.1 abc\r\n\r\n",
+        b"HTTP/1.1 099 Odd\r\n\r\n",
         b"HTTP/2 200 OK\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
         b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",

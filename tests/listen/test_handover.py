@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -219,6 +220,35 @@ async def test_where_the_owner_does_not_come_back_the_client_is_told(tmp_path: P
         assert (await here.echo(client, 0, 0)).status_code == 200, "on the same connection"
         refused = await here.echo(client, 0, 1)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1"), "now that it has an owner"
+
+
+@pytest.mark.parametrize("status", ["199 Early", "299", "600 Odd", "999", "099 Odd"])
+async def test_what_is_no_answer_of_a_sluice_is_told_to_the_client(tmp_path: Path, status: str) -> None:
+    """Its connection ended without an answer: something stands between replicas, or another program has the address."""
+
+    async def odd(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(f"HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+
+    async def dial(host: str) -> socket.socket:
+        dialled = socket.socket(socket.AF_UNIX)
+        dialled.connect(str(tmp_path / "odd"))
+        dialled.setblocking(False)
+        return dialled
+
+    async with place(tmp_path) as here, httpx.AsyncClient(timeout=30) as client, anyio.create_task_group() as group:
+        listener = await anyio.create_unix_listener(tmp_path / "odd")
+        group.start_soon(listener.serve, odd)
+        here.peers[0]._client = HttpClient(route=Route(dial=dial))
+        assert (await here.echo(client, 0, 0)).status_code == 200
+        told = await here.echo(client, 0, 1)
+        assert told.json()["error"]["data"] == {"reason": "outcome_unknown"}
+        assert (await here.echo(client, 0, 0)).status_code == 200
+        assert here.servers[0].connections == 1 and here.peers[0].results == {"broken": 1}
+        await here.peers[0]._client.aclose()
+        group.cancel_scope.cancel()
+        await listener.aclose()
 
 
 async def test_who_brings_no_connection_is_sent_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -20,7 +20,7 @@ import httpx
 from sluicegate.http.client.connection import Reply
 from sluicegate.http.client.pool import HttpClient
 from sluicegate.listen.http_exchange import HttpExchange, error_body
-from sluicegate.listen.http_request import HOP, render
+from sluicegate.listen.http_request import HOP, STATUS_LINE, render
 from sluicegate.listen.owners import Owner, Owners
 from sluicegate.listen.settings import RequestLimits
 from sluicegate.listen.worker_handoff import WorkerHandoff
@@ -160,7 +160,10 @@ def _lost(body: bytes, limits: RequestLimits) -> tuple[int, bytes]:
 
 
 async def _relay(exchange: HttpExchange, reply: Reply) -> None:
+    """Raises `httpx.RemoteProtocolError` for what is no answer of a Sluice."""
     peer = exchange.peer
+    if reply.status not in STATUS_LINE:
+        raise httpx.RemoteProtocolError(f"an answer with the status {reply.status}")
     lines = render([header for header in reply.raw if header[0] not in _OF_A_HOP])
     exchange.started = True
     if reply.content is not None:

@@ -321,6 +321,8 @@ class HttpClientConnection(asyncio.Protocol):
         reply = self._reply
         assert reply is not None
         status = self._parser.get_status_code()
+        if status < 100:
+            raise ValueError("a status that HTTP does not have")
         if status < 200:  # RFC 9110 section 15.2: any number of these may come before the answer
             reply.raw.clear()
             return
@@ -348,8 +350,9 @@ class HttpClientConnection(asyncio.Protocol):
             raise ValueError(f"chunks of less than {CRUMB} bytes")
 
     def on_body(self, body: bytes) -> None:
-        if self._reply is not None and not self._reply.bodiless:
-            self._reply.add(body)
+        reply = self._reply
+        if reply is not None and reply.headed and not reply.bodiless:
+            reply.add(body)
 
     def on_message_complete(self) -> None:
         if self._reply is not None and self._reply.headed:
