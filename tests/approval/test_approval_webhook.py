@@ -1,8 +1,13 @@
 """A real HTTP receiver is told of what waits, verifies it, and is told again when it was down, slow or wrong."""
 
+import asyncio
 import json
+import socket
+import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
@@ -121,6 +126,35 @@ async def test_the_log_says_which_approval_was_not_taken_and_nothing_of_the_addr
         await until(lambda: webhooks.failures >= 1)
     texts = [record.getMessage() for record in caplog.records if record.name == webhook.__name__]
     assert texts and all(text.endswith(" not reached: ConnectError") and "/hook" not in text for text in texts)
+
+
+async def test_receivers_whose_names_nobody_knows_keep_no_thread_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop has few threads for lookups, and each of these held one for as long as name servers are silent."""
+    known, over, asked = socket.getaddrinfo, threading.Event(), list[str]()
+
+    def ask(host: str, *more: Any, **hints: Any) -> Any:
+        if not str(host).endswith(".silent.test"):
+            return known(host, *more, **hints)
+        asked.append(host)
+        over.wait(60)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", ask)
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(4))
+    town = Town()
+    receivers = tuple(Receiver(f"http://h{number}.silent.test/", SECRET) for number in range(webhook.AT_ONCE))
+    webhooks = Webhooks(town.desk, lambda: receivers, pause=0.02)
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(webhooks.run)
+            await town.pending(amount=1)
+            await until(lambda: len(asked) == webhook.AT_ONCE)
+            with anyio.fail_after(20):
+                assert await loop.getaddrinfo("localhost", 1)
+            group.cancel_scope.cancel()
+    finally:
+        over.set()
 
 
 async def test_a_redirect_is_not_followed() -> None:
