@@ -16,6 +16,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
+from sys import getsizeof
 from typing import Any, Final
 
 import anyio
@@ -39,7 +40,9 @@ from sluicegate.runtime.deadline import AnswerDeadline
 
 AT_ONCE: Final = 64
 """Questions to one hook. More wait for their turn, within their time."""
-MAX_CACHED: Final = 10_000
+MAX_CACHED: Final = 16 * 1024 * 1024
+"""Bytes of the answers of one hook, where each counts as `_ENTRY` beside its texts."""
+_ENTRY: Final = 1024
 MAX_AGE: Final = 300.0
 _MAX_DUE: Final = 10_000
 _MAX_TEXT, _MAX_NODES, _MAX_CHARS = 64 * 1024, 20_000, 256 * 1024  # of what is masked
@@ -64,7 +67,8 @@ class Hook:
         self._client: HttpClient | None = None
         self._url: httpx.URL | None = None
         self._lock = anyio.Lock()
-        self._cached: OrderedDict[bytes, tuple[float, HookVerdict]] = OrderedDict()
+        self._cached: OrderedDict[bytes, tuple[float, HookVerdict, int]] = OrderedDict()  # until when, what, how large
+        self._size = 0
 
     async def ask(self, on: On, body: bytes, key: bytes, id: str) -> HookVerdict:
         """`key` is the digest of the body, `id` that of the call. Never raises: without an answer the verdict is
@@ -88,10 +92,17 @@ class Hook:
             return self._failed(on, type(error).__name__, began)
         verdict = verdict.took(self._clock() - began)
         if age > 0:
-            self._cached[key] = (self._clock() + age, verdict)
-            while len(self._cached) > MAX_CACHED:
-                self._cached.popitem(last=False)
+            self._remember(key, verdict, age)
         return verdict
+
+    def _remember(self, key: bytes, verdict: HookVerdict, age: float) -> None:
+        size = _ENTRY + sum(map(getsizeof, (verdict.reason, verdict.profile, *verdict.pointers)))
+        if (before := self._cached.pop(key, None)) is not None:
+            self._size -= before[2]
+        self._cached[key] = (self._clock() + age, verdict, size)
+        self._size += size
+        while self._size > MAX_CACHED:
+            self._size -= self._cached.popitem(last=False)[1][2]
 
     def _failed(self, on: On, why: str, began: float) -> HookVerdict:
         settings = self.settings
