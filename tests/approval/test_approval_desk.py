@@ -820,8 +820,11 @@ async def test_arguments_that_the_policy_takes_no_more_do_not_run(town: Town, ve
     assert reason(await town.run(amount=100)) == "" and len(town.seen) == 1
 
 
-@pytest.mark.parametrize("comment", ["", " ", "\u200b", " \u2060\u3164\U000e0041\u00ad"])
-async def test_a_comment_of_which_nothing_is_seen_is_no_reason(comment: str) -> None:
+NOTHING = ["", " ", "\u200b", " \u2060\u3164\U000e0041\u00ad", "\u0301", "\u20dd\u0e31", "...", "\U0001f44d"]
+
+
+@pytest.mark.parametrize("comment", NOTHING)
+async def test_a_comment_without_a_letter_that_is_seen_is_no_reason(comment: str) -> None:
     town = Town(profile="brief")
     reasoned = replace(CAREFUL["brief"], require_reason=True)
     town.desk.settings = replace(town.desk.settings, profiles=CAREFUL | {"brief": reasoned})

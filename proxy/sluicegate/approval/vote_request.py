@@ -54,6 +54,6 @@ def unfit(approval: Approval, who: Client, vote_request: VoteRequest, channel: s
         return VoteRefused(403, "somebody of the same owner has agreed already: a quorum counts different owners")
     if vote_request.scope not in terms.remember:
         return VoteRefused(400, f"{terms.name} can be remembered as: {', '.join(terms.remember)}")
-    if terms.require_reason and all(char.isspace() or is_hidden(char) for char in vote_request.comment):
+    if terms.require_reason and not any(char.isalnum() and not is_hidden(char) for char in vote_request.comment):
         return VoteRefused(400, f"{terms.name} wants a reason: give a comment")
     return None
