@@ -680,3 +680,15 @@ def test_check_says_where_the_console_needs_https(listen: str, more: str, is_sai
     checked = config.check_text(f"policy: {{use: team}}\nlisten: {{{listen}}}\n{more}", "f", Path(), {})
     found = [finding for finding in checked.findings if finding.code == "console-needs-https"]
     assert not checked.errors and [finding.severity for finding in found] == ["warning"] * is_said
+
+
+@pytest.mark.parametrize(("ca", "at", "is_said"), [
+    (", client_ca: a", "0.0.0.0", True), (", client_ca: a", "127.0.0.1", False), ("", "0.0.0.0", False),
+])  # fmt: skip
+def test_check_says_where_clients_need_no_certificate_although_they_do_elsewhere(
+    ca: str, at: str, is_said: bool
+) -> None:
+    peer = f"{{listen: '{at}:7413', url: 'http://10.0.0.1:7413', insecure: true}}"
+    text = f"{A_TEAM}\nlisten: {{tls: {{cert: c, key: k{ca}}}}}\n{A_FLEET}  peer: {peer}"
+    found = [one for one in config.check_text(text, "f", Path(), {}).findings if one.code == "no-client-certificate"]
+    assert [(one.line, one.severity) for one in found] == [(7, "warning")] * is_said

@@ -13,7 +13,8 @@ class ListenTls(Section):
     key: FilePath
     """Its private key, without a passphrase."""
     client_ca: FilePath | None = None
-    """Who signs the certificates that clients must show, besides their key or token. Unset: none is asked for."""
+    """Who signs the certificates that clients must show at `mcp`, besides their key or token. Unset: none is asked
+    for."""
 
 
 class PeerTls(Section):

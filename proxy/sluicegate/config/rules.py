@@ -542,6 +542,10 @@ def _peers_are_sure_of_each_other(config: Config) -> Iterator[Problem]:
         message = "clients' keys and tokens would leave the machine in plain text"
         hint = "add tls: {cert: FILE, key: FILE, ca: FILE}, or insecure: true where the network encrypts"
         yield Problem(("fleet", "peer", "listen"), "no-tls", message, hint, at_key=True)
+    elif peer.tls is None and not peer.listen.is_loopback and config.listen.tls and config.listen.tls.client_ca:
+        message = "whoever reaches this port needs no certificate that listen.tls.client_ca signed"
+        hint, at = "add tls: {cert: FILE, key: FILE, ca: FILE}", ("fleet", "peer", "insecure")
+        yield Problem(at, "no-client-certificate", message, hint, severity="warning", at_key=True)
 
 
 def _certificates_can_be_used(config: Config) -> Iterator[Problem]:
