@@ -32,8 +32,8 @@ _ROOM: Final = 32  # for what says how much was left out
 MAX_DEPTH = 4
 # Control characters of ASCII and Latin-1, line separators, bidirectional overrides, lone surrogates.
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-# casbin logs every decision at INFO; the HTTP libraries log URLs, and URLs carry secrets.
-_SILENT: Final = ("casbin",)
+# casbin logs every decision at INFO, urllib3 what a peer sent; the HTTP libraries log URLs, and URLs carry secrets.
+_SILENT: Final = ("casbin", "urllib3")
 _QUIET: Final = ("httpx", "httpcore", "uvicorn")
 
 

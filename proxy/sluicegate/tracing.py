@@ -6,9 +6,11 @@ SEP-414), so that the audit log and the server see the same trace. `baggage` pas
 by a thread of the SDK's; what a collector does not take is dropped there and slows nobody.
 """
 
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from http import HTTPStatus
 from http.cookiejar import DefaultCookiePolicy
 from importlib import import_module
 from typing import Any, Final
@@ -27,6 +29,7 @@ from sluicegate.protocol.model import Call, Failure, Guard, Handler, Outcome, Ta
 
 MAX_TEXT: Final = 200
 MAX_ANSWER: Final = 64 * 1024
+_USUAL: Final = frozenset({"spans", "unknown", *(status.phrase for status in HTTPStatus)})
 _CONTEXT: Final = TraceContextTextMapPropagator()
 _NAMED: Final = {"tool": "gen_ai.tool.name", "prompt": "gen_ai.prompt.name", "res": "mcp.resource.uri"}
 
@@ -36,6 +39,7 @@ def provider(endpoint: str, version: str) -> TracerProvider:
     worker thread. Headers, sampling and batching follow the OTEL_* variables of the environment."""
     resource = Resource.create({"service.name": "sluice", "service.version": version})
     made = TracerProvider(resource=resource, shutdown_on_exit=False)  # whoever opened it does
+    logging.getLogger(OTLPSpanExporter.__module__).addFilter(_without_words)
     exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", session=_session())
     made.add_span_processor(BatchSpanProcessor(exporter))
     return made
@@ -50,6 +54,18 @@ def _session() -> Any:
     session.hooks["response"].append(_cut)
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
     return session
+
+
+def _without_words(record: logging.LogRecord) -> bool:
+    """Takes a collector's own words out: its reason phrase, and errors that repeat what it sent."""
+    record.args = tuple(map(_usual, record.args)) if isinstance(record.args, tuple) else None
+    return True
+
+
+def _usual(arg: object) -> object:
+    if isinstance(arg, Exception):
+        return type(arg).__name__
+    return "words of its own" if isinstance(arg, str) and arg not in _USUAL else arg
 
 
 def _cut(response: Any, **_: Any) -> None:
