@@ -271,6 +271,21 @@ async def test_what_was_paid_in_advance_is_not_paid_again_and_given_back_for_wha
     assert share._level == pytest.approx(2 * once)
 
 
+@pytest.mark.parametrize("used", [7 * STEP, MOST])
+async def test_what_an_idle_moment_paid_in_advance_is_not_given_back_to_the_own_part(used: float) -> None:
+    """Nor what is over `MOST`. A peer could wipe out what it had used by a request that is served."""
+    clock = Clock()
+    everybody = LoopBudget(clock, part=PART)
+    share = budget(clock, everybody)
+    share.refused(2 * STEP, STEP / 3)
+    work(share, clock, used)
+    await share.rest()  # nobody else has need of the loop
+    before = share._level, everybody._level, share._free
+    await share.enter()
+    share.served()
+    assert (share._level, everybody._level, share._free) == pytest.approx(before)
+
+
 def test_an_answer_is_large_by_its_bytes_or_by_its_values() -> None:
     text = b'"' + b"x" * (LARGE - 2) + b'"'
     shapes = (text, text + b" ", b"0," * 2_000, b"[]" * 2_000, b"0," * 100, b"")

@@ -112,8 +112,8 @@ class LoopBudget:
     it is."""
 
     __slots__ = (
-        "_advance", "_at", "_clock", "_due", "_everybody", "_free", "_idle_at", "_level", "_moment", "_part",
-        "_reading", "_short", "_start", "_used", "_waiting", "turn",
+        "_advance", "_at", "_clock", "_due", "_everybody", "_free", "_idle_at", "_lent", "_level", "_moment", "_part",
+        "_raised", "_reading", "_short", "_start", "_used", "_waiting", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -129,6 +129,7 @@ class LoopBudget:
         self._part, self._clock, self._used = part, clock, used
         self._idle_at = 0.0
         self._level = self._due = self._advance = self._start = self._free = self._short = 0.0
+        self._lent = self._raised = 0.0  # of `_advance`: what came of an idle moment, and what the own part has less
         self._moment = 0  # idle moments that somebody has taken
         self._everybody = everybody
         self._waiting: list[LoopBudget] = []
@@ -278,16 +279,25 @@ class LoopBudget:
         advance: what is admitted at once is refused later. What was paid so is not paid again."""
         self._due = _cost(seconds * _WHOLE, longest * _WHOLE)
         paid = min(self._advance, self._due)
-        self._advance -= paid
+        self._settle(paid)
         self._pay(self._due - paid)
 
     def served(self) -> None:
         """A request was not refused: it gets back what it paid in advance, and the next ones pay nothing so."""
         if self._due:
             paid = min(self._advance, self._due)
-            self._advance -= paid
-            self._due = 0.0
-            self._pay(-paid)
+            lent = min(self._lent, paid)
+            raised = min(self._raised, paid - lent)
+            self._lent, self._raised, self._due = self._lent - lent, self._raised - raised, 0.0
+            self._settle(paid)
+            self._free = min(_FREE_WHEN_IDLE, self._free + lent)
+            self._start -= paid - raised
+            self._pay(-raised)
+
+    def _settle(self, paid: float) -> None:
+        """What was paid in advance is not in advance any more."""
+        self._advance -= paid
+        self._lent, self._raised = min(self._lent, self._advance), min(self._raised, self._advance)
 
     async def enter(self) -> None:
         """Before a request of one whose part is in use: one request in a turn of the loop, and none while the part is
@@ -295,8 +305,11 @@ class LoopBudget:
         async with self.turn:
             await asyncio.sleep(0)
             await self.rest()
-            self._advance = min(MOST, self._advance + self._due)
+            self.pause()
+            free, level = self._free, self._level
             self._pay(self._due)
+            self._advance = min(MOST, self._advance + self._due)
+            self._lent, self._raised = self._lent + free - self._free, self._raised + self._level - level
 
     def is_unused(self) -> bool:
         if self._level == 0.0:  # time makes it no less
