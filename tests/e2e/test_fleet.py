@@ -371,13 +371,16 @@ def test_an_approval_lasts_as_long_whatever_the_clocks_of_the_machines_say(
     with replica(tmp_path, "a", database) as here, ExitStack() as stack:
         monkeypatch.setattr(sluice_process, "COMMAND", [program, "-f", "+2000s", *sluice_process.COMMAND])
         fast = stack.enter_context(replica(tmp_path, "b", database))
-        assert metric(fast, "sluice_clock_offset_seconds") == pytest.approx(-2000, abs=1)
-        assert "the clock of this machine is +2000" in " ".join(fast.notes())
+        offset = pytest.approx(-2000, abs=1)
+        # A busy machine may answer the first question late: what is known is as exact as one that was answered at once.
+        fast.until(lambda: metric(fast, "sluice_clock_offset_seconds") == offset)
+        told = re.search(r"the clock of this machine is \+(\S+) s off", " ".join(fast.notes()))
+        assert told is not None and -float(told[1]) == offset
         for asked, decided in ((here, fast), (fast, here)):
             answer = asked.call("ann", "bank__wire", to=asked.folder.parent.name)
             id = answer.json()["result"]["_meta"]["dev.sluice/approval"]["id"]
             decided.until(lambda decided=decided, id=id: api(decided, f"approvals/{id}").status_code == 200)
-            assert 1700 < api(decided, f"approvals/{id}").json()["seconds_left"] <= 1800
+            assert 1700 < api(decided, f"approvals/{id}").json()["seconds_left"] <= 1801  # both know the time to 0.5 s
             assert abs(metric(decided, "sluice_approval_oldest_pending_seconds")) < 100
             decided.until(lambda decided=decided, id=id: approve(decided, id) == 200)
             again = decided.call("ann", "bank__wire", to=asked.folder.parent.name)
@@ -394,7 +397,8 @@ def test_a_replica_tells_of_another_policy_and_of_a_log_that_nobody_writes(tmp_p
     with replica(tmp_path, "r0", database) as here, ExitStack() as stack:
         there = stack.enter_context(replica(tmp_path, "r1", database))
         here.until(lambda: metric(here, "sluice_fleet_replicas") == 2)
-        assert metric(here, "sluice_fleet_revisions") == 1 and abs(metric(here, "sluice_clock_offset_seconds")) < 1
+        assert metric(here, "sluice_fleet_revisions") == 1
+        here.until(lambda: abs(metric(here, "sluice_clock_offset_seconds")) < 1)
         (there.folder / "policy.csv").write_text(ROWS + "p, role:new, bank, *, read, allow\n")
         here.until(lambda: metric(here, "sluice_fleet_revisions") == 2)
         assert metric(here, "sluice_fleet_silent_logs") == 0
