@@ -54,7 +54,7 @@ async def test_a_link_may_be_known_and_contents_may_be_read(item: Json, is_bad: 
     assert made == {"content": [words, shown], "isError": False, "messages": [{"content": shown}]}
     structured = await links().without({"content": [], "structuredContent": {"a": [item]}})
     assert structured == ({"content": []} if is_bad else {"content": [], "structuredContent": {"a": [item]}})
-    assert not is_bad or may_hold(dump({"content": [item]}))
+    assert not is_bad or may_hold(dump({"content": [item]}), {"content": [item]})
 
 
 async def test_contents_of_what_was_asked_for_stay_and_others_go() -> None:
@@ -102,8 +102,9 @@ async def test_a_result_that_is_a_link_itself_loses_what_makes_it_one() -> None:
 
 
 def test_a_quick_look_says_no_only_where_nothing_can_be() -> None:
-    assert may_hold(None) and may_hold(b'{"contents":[]}') and may_hold(b'{"type":"resource_link"}')
-    assert not may_hold(b'{"content":[{"type":"text"}]}')
+    assert may_hold(None, {}) and may_hold(b'{"contents":[]}', {"contents": []})
+    assert may_hold(b'{"type":"resource_link"}', {"type": "resource_link"})
+    assert not may_hold(b'{"content":[{"type":"text"}]}', {"content": [{"type": "text"}]})
 
 
 async def test_others_run_between_the_decisions_on_many_links_and_each_uri_is_decided_on_once(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.protocol import long_lists, reserved_keys
-from sluicegate.protocol.jsonrpc import Malformed, decode_fast
+from sluicegate.protocol.jsonrpc import Malformed, OutOfRange, decode_fast
 from sluicegate.protocol.long_lists import PIECE, decode_in_pieces
 from sluicegate.protocol.pieces import in_one_step
 
@@ -21,7 +21,7 @@ def answer(tools: Any = None, **more: Any) -> Any:
 
 
 def read(data: bytes) -> Any:
-    return in_one_step(decode_in_pieces(data, True, reserved_keys.from_server, reserved_keys.from_part))
+    return in_one_step(decode_in_pieces(data, reserved_keys.from_server, reserved_keys.from_part))
 
 
 @pytest.fixture
@@ -106,3 +106,11 @@ def test_names_of_sluice_are_taken_out_of_each_part() -> None:
     tools = [{"name": f"t{n}", "_meta": {"dev.sluice/x": 1, "y": "z" * 50}} for n in range(2_000)]
     kept = [{"name": f"t{n}", "_meta": {"y": "z" * 50}} for n in range(2_000)]
     assert read(json.dumps(answer(tools, _meta={"dev.sluice/x": 1})).encode()) == answer(kept, _meta={})
+
+
+@pytest.mark.parametrize("more", [["1e999 " * 4_000], [1] * 10_000], ids=["few values", "many values"])
+def test_a_number_out_of_range_is_found_in_a_large_message(more: Any) -> None:
+    data = json.dumps({"id": 7, "result": {"more": more, "x": 0}}).encode()
+    assert read(data)["result"]["x"] == 0
+    with pytest.raises(OutOfRange):
+        read(data.replace(b'"x": 0', b'"x": 1e999'))

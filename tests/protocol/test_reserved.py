@@ -112,6 +112,14 @@ def test_names_of_ours_in_other_letters_are_taken_out() -> None:
     assert from_server(error, json.dumps(error).encode()) == {"error": {"data": {"b": 1}}}
 
 
+@pytest.mark.parametrize("more", [["x" * 10_000], [1] * 10_000], ids=["few values", "many values"])
+@pytest.mark.parametrize("key", ['"dev.sluice/x"', '"DEV.\u017fluice\\/x"', '"\\u0064ev.sluice/x"'])
+@pytest.mark.parametrize("read", [from_server, from_client])
+def test_names_of_ours_are_taken_out_of_a_long_message(read: Any, key: str, more: Any) -> None:
+    data = f'{{"result":{{"more":{json.dumps(more)},"_meta":{{"a":1,{key}:1}}}}}}'.encode()
+    assert read(json.loads(data), data) == {"result": {"more": more, "_meta": {"a": 1}}}
+
+
 def test_what_a_tool_says_in_structure_stays() -> None:
     message = {"result": {"structuredContent": {"error": {"data": {"reason": "timeout"}}}}}
     assert from_server(json.loads(json.dumps(message)), json.dumps(message).encode()) == message

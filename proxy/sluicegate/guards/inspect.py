@@ -102,7 +102,7 @@ def inspect(
             if (
                 isinstance(judged, Result)
                 and judged.reason is None
-                and links.may_hold(text if judged is outcome else _encoded(judged))
+                and links.may_hold(text if judged is outcome else _encoded(judged), judged.value)
                 and call.trail.parts is None  # else the URIs are Sluice's own
             ):
                 judged = await _judge_links(judged, Links(call, target, decide), strict)

@@ -141,6 +141,9 @@ _FIRST_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"' + _ID 
 _LAST_ID = re.compile(rb',\s*"id"' + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*\Z')
 _EDGE = 256
 _FINITE = frozenset({str, int, bool, type(None)})
+BYTES_A_VALUE = 256
+"""Of a message with fewer values than that, they are looked at sooner than its bytes."""
+_SOME = 16  # values: in a short message a word is found sooner
 _WALKED = 2 * 1024 * 1024  # bytes: a word is not looked for in more, where the values are few
 
 
@@ -320,11 +323,22 @@ def decode_fast(data: bytes | bytearray, is_in_range: bool | None = None) -> Any
     except ValueError:
         raise Malformed(PARSE_ERROR, "not valid UTF-8 JSON") from None
     if not (_is_in_range(data) if is_in_range is None else is_in_range):
-        try:
-            _pairs([value])
-        except Malformed:
-            raise OutOfRange(value) from None
+        _check_range(value)
     return value
+
+
+def check_range(value: Any, data: bytes | bytearray) -> Generator[None, None, None]:
+    """Raises `OutOfRange` for an infinity in the value that a large message was read as."""
+    is_finite = _is_finite(value, len(data) // BYTES_A_VALUE)
+    if not is_finite and (is_finite is False or not (yield from in_range(data))):
+        _check_range(value)
+
+
+def _check_range(value: Any) -> None:
+    try:
+        _pairs([value])
+    except Malformed:
+        raise OutOfRange(value) from None
 
 
 def _is_in_range(data: bytes | bytearray) -> bool:
@@ -488,7 +502,8 @@ def _is_sayable(value: Any, data: bytes) -> bool:
     0.3 us even in a short message. In a long one it takes 2 ms a MiB, so that the values are looked at first."""
     if b"I" not in data and b"N" not in data:
         return True
-    if len(data) > _WALKED and (is_finite := _is_finite(value, MAX_RESULT_NODES)) is not None:
+    most = MAX_RESULT_NODES if len(data) > _WALKED else len(data) // BYTES_A_VALUE
+    if most > _SOME and (is_finite := _is_finite(value, most)) is not None:
         return is_finite
     return not (b"Infinity" in data or b"NaN" in data) or bool(_is_finite(value))
 

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
-from sluicegate.protocol.jsonrpc import Malformed, decode_fast, dump, inside
+from sluicegate.protocol.jsonrpc import Malformed, check_range, decode_fast, dump, in_range, inside
 from sluicegate.protocol.methods import LISTS
 
 PIECE: Final = 32 * 1024
@@ -25,18 +25,19 @@ Clean = Callable[[Any, bytes], object]
 
 
 def decode_in_pieces(
-    data: bytes, is_in_range: bool, clean: Clean | None, clean_items: Clean
+    data: bytes, clean: Clean | None, clean_items: Clean
 ) -> Generator[None, None, Any]:
     """The same value as `decode_fast` gives. With `clean`, the message is changed in place by it, and by `clean_items`
     what is decoded apart of its list; both get the bytes, too. Raises what `decode_fast` raises."""
-    found = _LIST.search(data, 0, PIECE) if is_in_range and len(data) > 2 * PIECE else None
-    if found is not None:
+    found = _LIST.search(data, 0, PIECE) if len(data) > 2 * PIECE else None
+    if found is not None and (yield from in_range(data)):
         key, first, start = found[1].decode(), found[2], found.start(2)
         items, rest = yield from _elements(data, start, first, clean_items if clean else None)
         if items and (value := _with_elements(data[:start], items, data[rest:], key, clean)) is not None:
             return value
-    value = decode_fast(data, is_in_range)
+    value = decode_fast(data, True)
     yield
+    yield from check_range(value, data)
     if clean:
         clean(value, data)
     return value

@@ -39,7 +39,6 @@ from sluicegate.protocol.jsonrpc import (
     dump,
     encode,
     id_unread,
-    in_range,
     is_id,
     read,
 )
@@ -321,9 +320,8 @@ class ServerConnection:
         try:
             yield from check_in_pieces(data, self.settings.nodes)
             yield
-            is_in_range = yield from in_range(data)
             clean = None if self.settings.is_sluice else reserved_keys.from_server
-            value = yield from decode_in_pieces(data, is_in_range, clean, reserved_keys.from_part)
+            value = yield from decode_in_pieces(data, clean, reserved_keys.from_part)
             yield
         except Malformed as bad:
             return self._unreadable(bad, data, exchange)
