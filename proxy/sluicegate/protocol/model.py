@@ -188,60 +188,42 @@ class Trail:
     what the client wrote, `answer_seconds` for what the server did. Work of many steps has `spend` count each, by when
     it began. An answer over the limits that was kept is `oversized`; `parts` says what of such an answer the client got
     from Sluice itself.
+    `target`, `round` and `decisions` are changed by the methods here alone.
     """
 
-    __slots__ = (
-        "_decisions", "_round", "_target", "answer_seconds", "approval_ref", "approval_use", "audit_seconds", "awaits",
-        "compose_seconds", "composing", "id", "identity", "is_sent", "login", "oversized", "parts",
-        "refused_argument", "spend", "wait_seconds",
-    )  # fmt: skip
+    # The class has the values that most calls keep: to set them in each costs more.
+    target: Target | None = None
+    round: tuple[str, int] | None = None
+    decisions: tuple[Decision, ...] = ()
+    approval_ref: ApprovalRef | None = None
+    approval_use: ApprovalUse | None = None
+    awaits = refused_argument = ""
+    identity: str | None = None
+    login: Json | None = None
+    is_sent = False
+    wait_seconds = audit_seconds = compose_seconds = answer_seconds = 0.0
+    composing: Future[Any] | None = None
+    spend: Callable[[float], Awaitable[None]] | None = None
+    oversized: LargeAnswer | None = None
+    parts: Json | None = None
 
     def __init__(self, id: str = "") -> None:
         self.id = id
-        self._decisions: tuple[Decision, ...] = ()
-        self._target: Target | None = None
-        self._round: tuple[str, int] | None = None
-        self.approval_ref: ApprovalRef | None = None
-        self.approval_use: ApprovalUse | None = None
-        self.awaits = ""
-        self.identity: str | None = None
-        self.login: Json | None = None
-        self.is_sent = False
-        self.refused_argument = ""
-        self.wait_seconds = 0.0
-        self.audit_seconds = 0.0
-        self.compose_seconds = self.answer_seconds = 0.0
-        self.composing: Future[Any] | None = None
-        self.spend: Callable[[float], Awaitable[None]] | None = None
-        self.oversized: LargeAnswer | None = None
-        self.parts: Json | None = None
-
-    @property
-    def target(self) -> Target | None:
-        return self._target
 
     def set_target(self, target: Target) -> None:
-        self._target = self._target or target
-
-    @property
-    def round(self) -> tuple[str, int] | None:
-        return self._round
+        self.target = self.target or target
 
     @property
     def has_begun(self) -> bool:
         """Whether an earlier round of this call has reached its server: what we ask ourselves comes before that."""
-        return self._round is not None and (self.approval_ref is None or not self.approval_ref.key)
+        return self.round is not None and (self.approval_ref is None or not self.approval_ref.key)
 
     def resume(self, id: str, round: int, approval_ref: ApprovalRef | None = None) -> None:
-        self._round = self._round or (id, round)
+        self.round = self.round or (id, round)
         self.approval_ref = approval_ref
 
-    @property
-    def decisions(self) -> tuple[Decision, ...]:
-        return self._decisions
-
     def add(self, decision: Decision) -> None:
-        self._decisions += (decision,)
+        self.decisions += (decision,)
 
 
 @dataclass(frozen=True, slots=True)
