@@ -13,6 +13,8 @@ import base64
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 from urllib.parse import unquote
 
@@ -32,9 +34,15 @@ _HINTS: Final = (
 )  # fmt: skip
 _FOREIGN_HINTS: Final = tuple(sorted({spelling(word)[:3] for word in FOREIGN if not word.isascii()}))
 _OPTION_HINTS: Final = ("-p", "-a", "-w", "-u", "/user", "-s ", "-c ", "-k ", "-t ", *map(spelling, forms.HINTS))
-_ANY_HINT: Final = lazy("|".join(map(re.escape, (*_HINTS, *_OPTION_HINTS))))
+# By their first letters, or `re` would try each of them at each place.
+_ANY_HINT: Final = lazy(
+    "|".join(
+        f"{re.escape(first)}(?:{'|'.join(re.escape(hint[1:]) for hint in hints)})"
+        for first, hints in groupby(sorted((*_HINTS, *_OPTION_HINTS)), itemgetter(0))
+    )
+)
 _PORT: Final = lazy(r":(?:[olea2s6789]{2,5}|\*):")  # of a line of .pgpass, as `spelling` has it
-_SHORT: Final = 256  # one search is quicker up to here, one for each hint beyond
+_SHORT: Final = 4_096  # one search is quicker up to here, one for each hint beyond
 _NAME: Final = lazy(tables.expression("name"))
 # What stands between a name and its value.
 _SIGN: Final = lazy(tables.expression("sign"))
