@@ -1,6 +1,6 @@
 """The way of a call, wired: every guard with the functions of other rooms that it goes by, and the router inside."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
@@ -9,7 +9,7 @@ from sluicegate.app import metric_sources
 from sluicegate.app.approvals import PageLink, approve_deps
 from sluicegate.app.late import Late
 from sluicegate.app.servers import Backends
-from sluicegate.app.services import Services, towards_clients, towards_servers
+from sluicegate.app.services import Services
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.catalog_cache import Resolver
 from sluicegate.guards import RESUMED, TASK_NOTIFICATIONS, chain, search
@@ -30,7 +30,7 @@ from sluicegate.metrics import Metrics, client_label
 from sluicegate.policy.outputs import Outputs
 from sluicegate.policy.rates import Windows
 from sluicegate.protocol.input_requests_client import opens_pages
-from sluicegate.protocol.model import Call, Client, Guard, Handler, Outcome
+from sluicegate.protocol.model import Call, Client, Guard, Handler
 from sluicegate.router import Cursors, Router
 from sluicegate.router.large_results import LargeResultBounds
 from sluicegate.router.tasks import ShownTask, shown_whole
@@ -144,13 +144,17 @@ def pipeline(
         "inspect": inspect(tables.inspection, outputs.check, judge.decide, outputs.prepare),
         "result_hooks": hooks.result,
     }
-    innermost = towards_servers(services.spans, _timed(router, metrics) if metrics else router)
+    to_clients, to_servers = services.spans or (None, None)
+    # What servers take is measured inside all guards: the difference to `measure` is our own share.
+    measured = Measure(metrics.server_call, metrics.server_calls) if metrics else None
+    innermost = _about_servers(to_servers, _about_servers(measured, router))
     again = chain(guards, innermost, RESUMED)
     guards["approve"] = approve(queue, asking, behind.tasking.approval_tasks(queue, asked.current, again))
     about_task.set(chain(guards, innermost, TASK_NOTIFICATIONS))
     guards["login"] = login(logging_in)
     until_free = windows["client"].until_free if "client" in windows else lambda principal: 0.0
-    handler = towards_clients(services.spans, chain(guards, innermost))
+    whole = chain(guards, innermost)
+    handler = whole if to_clients is None else partial(to_clients, inner=whole)
     return router, search.unwrapped(has_search, handler), until_free
 
 
@@ -159,11 +163,6 @@ async def _no_link(server: str, client: Client) -> LoginLink | None:
     return None
 
 
-def _timed(router: Router, metrics: Metrics) -> Handler:
-    """What servers take is measured inside all guards: the difference to `measure` is our own share."""
-    guard = Measure(metrics.server_call, metrics.server_calls)
-
-    def handle(call: Call) -> Awaitable[Outcome]:
-        return router(call) if call.target is None else guard(call, router)
-
-    return handle
+def _about_servers(guard: Guard | None, inner: Handler) -> Handler:
+    """A list passes it by: it may be answered without any server."""
+    return inner if guard is None else lambda call: inner(call) if call.target is None else guard(call, inner)

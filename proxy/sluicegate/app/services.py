@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import anyio
 
@@ -38,7 +38,7 @@ from sluicegate.policy.judge import AcceptedDefinitions, PolicyEngine
 from sluicegate.policy.rulebook import nobody_accepted
 from sluicegate.protocol.elicitation_urls import OwnUrls
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.protocol.model import Call, Client, Guard, Handler, Outcome, Target
+from sluicegate.protocol.model import Call, Client, Guard, Target
 from sluicegate.store import Store, StoreFailed
 from sluicegate.store.keys import KeyRing, KeyUnavailable, Sealer
 from sluicegate.store.revoked import Revoked
@@ -368,14 +368,10 @@ LAST_SPANS: Final = 3.0
 """Seconds that a collector has for the last spans: one that is away must not keep Sluice from ending."""
 
 
-class SpanGuards(NamedTuple):
-    towards_clients: Guard
-    towards_servers: Guard
-
-
 @asynccontextmanager
-async def open_tracer(config: Config) -> AsyncIterator[SpanGuards | None]:
-    """None where nobody collects: then a call pays nothing, and what a client says of its trace passes as it is."""
+async def open_tracer(config: Config) -> AsyncIterator[tuple[Guard, Guard] | None]:
+    """Spans towards clients and towards servers; None where nobody collects. Then a call pays nothing, and what a client
+    says of its trace passes as it is."""
     endpoint = config.telemetry.otlp
     if not endpoint:
         yield None
@@ -384,33 +380,10 @@ async def open_tracer(config: Config) -> AsyncIterator[SpanGuards | None]:
     tracing = import_module("sluicegate.tracing")
     provider = tracing.provider(endpoint, __version__)
     try:
-        yield SpanGuards(*tracing.guards(provider, __version__))
+        yield tracing.guards(provider, __version__)
     finally:
         with anyio.move_on_after(LAST_SPANS, shield=True):
             await anyio.to_thread.run_sync(provider.shutdown, abandon_on_cancel=True)
-
-
-def towards_clients(spans: SpanGuards | None, handler: Handler) -> Handler:
-    return handler if spans is None else _around(spans.towards_clients, handler)
-
-
-def towards_servers(spans: SpanGuards | None, handler: Handler) -> Handler:
-    """Only what is about one server: a list may be answered without any."""
-    if spans is None:
-        return handler
-    spanned = _around(spans.towards_servers, handler)
-
-    async def handle(call: Call) -> Outcome:
-        return await (handler(call) if call.target is None else spanned(call))
-
-    return handle
-
-
-def _around(guard: Guard, inner: Handler) -> Handler:
-    async def handle(call: Call) -> Outcome:
-        return await guard(call, inner)
-
-    return handle
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +398,7 @@ class Services:
     notes: Notes
     egress: Egress
     identities: Identities
-    spans: SpanGuards | None
+    spans: tuple[Guard, Guard] | None
     partition: Partition
     own_pages: OwnUrls
     logins: LoginIndex
