@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from sluicegate import config
-from sluicegate.config.explain import SECTIONS, section_at
+from sluicegate.config import SECTIONS, section_at
 from sluicegate.config.models import Section
 
 FULL = """\

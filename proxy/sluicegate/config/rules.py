@@ -486,8 +486,6 @@ def _the_extra_is_installed(config: Config) -> Iterator[Problem]:
     if config.telemetry.otlp and not _is_there(OTEL):
         message = "spans are sent by OpenTelemetry's SDK, which is not installed"
         yield Problem(("telemetry", "otlp"), "missing-extra", message, "install sluicegate[otel], or remove it")
-
-
     if config.state.url is not None and not _is_there(PSYCOPG):
         message = "PostgreSQL is reached by psycopg, which is not installed"
         yield Problem(("state", "url"), "missing-extra", message, "install sluicegate[postgres], or remove it")
