@@ -1,16 +1,59 @@
-"""`state migrate` and `import`: the tables of the database that `state.url` names, and what SQLite kept before."""
+"""`state migrate` and `import`: the tables of the database that `state.url` names, and what SQLite kept before.
 
+What a Sluice kept in SQLite is brought into the database once, while none runs: whole or not at all. The file is closed
+down for good by that: an approval of it could be used here and there.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Final
 
 import anyio
 import typer
 
-from sluicegate import config
-from sluicegate.app import state, state_import
+from sluicegate.app import replicas, state
+from sluicegate.app.services import open_audit
+from sluicegate.app.settings import DATABASE, KEYS
 from sluicegate.cli.options import AsJson, ConfigFile
 from sluicegate.cli.output import Code, give, info, load, stop
-from sluicegate.store import StoreFailed
+from sluicegate.config import Config
+from sluicegate.store import StoreFailed, sqlite
+from sluicegate.store.revoked import entries
+
+_MARK: Final = "import/"
+_REVOKED, _SPENT, _PARTS = "revoked keys", "used up", ""
+_KINDS: Final = (
+    ("approval/open/", "approvals"), ("approval/done/", "approvals"), ("approval/grant/", "grants"),
+    ("approval/", _PARTS), ("admin/once/", _PARTS),
+    ("login/", "logins to servers"), ("login-client/", _PARTS), ("login-server/", _PARTS),
+    ("issuer-grant/", "logins of clients"), ("issuer-", _PARTS),
+    ("pins/", "pins"), ("pins-waiting/", _PARTS), ("pins-revision", _PARTS),
+    ("policy/blocks", "lists of blocks"), ("task:", "tasks"),
+    ("snapshot/", "lists of servers"), ("snapshot-of/", _PARTS), ("hung/", _PARTS), ("eras/", _PARTS),
+    (state.REVOKED, _REVOKED),
+)  # fmt: skip
+"""What keys begin with, and what a person calls it. Parts belong to the rows of another kind, and are not counted."""
+_LEFT: Final = (
+    replicas.LEASE, replicas.REPLICA, replicas.SEEN, "audit/head/", "login-lease/", "login-flow/", "login-flows/",
+    "console/session/", "results", "result:", "part:", "probe",
+)  # fmt: skip
+"""What ends with its process or is over soon: leases, logins and console sessions under way, parts of large answers."""
+_SEALED: Final = (("login/", "login"), ("issuer-grant/", "seal"))
+"""The ring whose keys seal it."""
+
+Items = list[tuple[str, bytes, float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """`counts`: rows by kind. `left`: how many rows stay behind. `is_again`: all of it was brought before."""
+
+    counts: dict[str, int]
+    left: int
+    is_again: bool = False
 
 
 def migrate(
@@ -37,7 +80,7 @@ def import_(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     """Bring what a Sluice kept in state.dir into the database, once. No Sluice may run meanwhile."""
     loaded = _with_database(config_file)
     try:
-        brought = anyio.run(state_import.bring, loaded)
+        brought = anyio.run(bring, loaded)
     except OSError as error:  # a `StoreFailed`, too
         stop(Code.NEGATIVE, f"nothing was imported: {error}")
     rows = [f"{count} {kind}" for kind, count in brought.counts.items()]
@@ -50,8 +93,68 @@ def import_(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
         info(f"{brought.left} rows stay behind: console sessions, logins under way and parts of large answers")
 
 
-def _with_database(config_file: ConfigFile) -> config.Config:
+def _with_database(config_file: ConfigFile) -> Config:
     path, loaded = load(config_file, quietly=True)
     if loaded.state.url is None:
         stop(Code.CONFIG, f"{path} has no state.url: there is no database")
     return loaded
+
+
+async def bring(config: Config) -> Brought:
+    """Raises `StoreFailed` where anything is in the way: then nothing was brought, or nobody knows, and the file stays
+    closed down until it is tried again. Raises `Exposed` and `OSError` where files of `state.dir` cannot be used."""
+    directory = Path(config.state.dir)
+    with sqlite.alone(directory / DATABASE) as whole:
+        kept, spent = whole.items(), whole.spent()
+        items = [row for row in kept if not row[0].startswith(_LEFT)]
+        _check_rings(config, items)
+        async with state.open_store(config) as store:
+            await replicas.refuse_beside(config, store)
+            async with replicas.join(config.model_copy(update={"fleet": None}), store):
+                left = len(kept) - len(items)
+                told = await store.scan(state.REVOKED)
+                taken_back = {state.revoked_key(name, hash): line for name, hash, line in entries(directory)}
+                items += [(key, line, None) for key, line in taken_back.items() if key not in told]
+                await _note(config, len(items))
+                mark = whole.close_down()
+                found = await anyio.to_thread.run_sync(partial(state.bring, config, _MARK + mark, items, spent))
+                if found is None:
+                    return Brought({}, left, is_again=True)
+                new, others = found
+                if others:
+                    whole.open_again()
+                    counts = Counter(key.partition("/")[0] for key in others)
+                    named = ", ".join(f"{kind} ({count})" for kind, count in counts.items())
+                    raise StoreFailed(f"other rows stand in the database already: {named}")
+    return Brought(_counted(new) | ({_SPENT: len(spent)} if spent else {}), left)
+
+
+def _check_rings(config: Config, items: Items) -> None:
+    """What nobody could open afterwards is not brought."""
+    keys = config.state.keys
+    assert keys is not None  # the config has them beside `state.url`
+    for prefix, name in _SEALED:
+        ring = None if name == "login" and keys.login is None else state.ring(config, name)
+        rows = [value for key, value, _ in items if key.startswith(prefix)]
+        if any(ring is None or not ring.has_key_of(value) for value in rows):
+            raise StoreFailed(
+                f"state.keys.{name} lacks the key of {_kind(prefix)}: put the lines of "
+                f"{config.state.dir}/{KEYS}/{name} before its own"
+            )
+
+
+async def _note(config: Config, rows: int) -> None:
+    """It is in the audit log, or is not done."""
+    async with open_audit(config, "http") as audit:
+        if audit is not None and not await audit.note_durably("admin", {"act": "state_import", "rows": rows}):
+            raise StoreFailed(f"the audit log cannot be written: {audit.problem}")
+
+
+def _kind(key: str) -> str:
+    return next((kind for prefix, kind in _KINDS if key.startswith(prefix)), "others")
+
+
+def _counted(keys: Sequence[str]) -> dict[str, int]:
+    counts = Counter(map(_kind, keys))
+    del counts[_PARTS]
+    return dict(counts)

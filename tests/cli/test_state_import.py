@@ -9,7 +9,8 @@ import pytest
 from peers.postgres import Cluster, postgres
 
 from sluicegate import config
-from sluicegate.app import replicas, settings, state, state_import
+from sluicegate.app import replicas, settings, state
+from sluicegate.cli.state import bring
 from sluicegate.config import Config
 from sluicegate.store import StoreFailed, Write
 from sluicegate.store.keys import KeyRing, Sealer
@@ -60,7 +61,7 @@ async def test_all_of_it_is_brought_once_and_what_belongs_to_a_process_is_not(lo
             Write("part:1:1", b"x"), Write("results", b"x"), Write("replica/r0", b"{}")]  # fmt: skip
     await keep(loaded, *brought, *left, Write("approval/open/2", b"over", 0))
     revoke(Path(loaded.state.dir), "ann", "sha256:" + "0" * 64)
-    found = await state_import.bring(loaded)
+    found = await bring(loaded)
     counts = {"approvals": 1, "pins": 1, "lists of blocks": 1, "others": 1, "revoked keys": 1, "used up": 2}
     assert (found.counts, found.left, found.is_again) == (counts, len(left), False)
     async with state.open_store(loaded) as store:
@@ -69,7 +70,7 @@ async def test_all_of_it_is_brought_once_and_what_belongs_to_a_process_is_not(lo
         assert not await store.spend("round:a:1", 600) and not await store.spend("round:a:2", 600)
         assert await store.spend("round:a:3", 600)
         await store.delete("approval/open/1")  # it was used
-    assert (await state_import.bring(loaded)).is_again
+    assert (await bring(loaded)).is_again
     async with state.open_store(loaded) as store:
         assert await store.get("approval/open/1") is None
     log = Path(loaded.audit.path).read_bytes()  # noqa: ASYNC240 - nothing else runs
@@ -78,7 +79,7 @@ async def test_all_of_it_is_brought_once_and_what_belongs_to_a_process_is_not(lo
 
 async def test_a_file_whose_contents_were_brought_is_opened_by_no_sluice(loaded: Config) -> None:
     await keep(loaded, Write("pins/a", b"p"))
-    await state_import.bring(loaded)
+    await bring(loaded)
     with pytest.raises(StoreFailed, match="was brought into PostgreSQL by `sluice state import`"):
         SqliteStore(file_of(loaded))
 
@@ -89,24 +90,24 @@ async def test_nothing_is_brought_where_others_stand_and_the_file_is_as_before(l
         await store.put("pins/a", b"others")
         await store.put("pins/b", b"same")
         with pytest.raises(StoreFailed, match=r"other rows stand in the database already: pins \(1\)"):
-            await state_import.bring(loaded)
+            await bring(loaded)
         assert await store.get("task:1") is None and await store.spend("round:a:1", 60)
         await SqliteStore(file_of(loaded)).close()
         await store.delete("pins/a")
-    assert (await state_import.bring(loaded)).counts == {"pins": 1, "tasks": 1, "used up": 2}
+    assert (await bring(loaded)).counts == {"pins": 1, "tasks": 1, "used up": 2}
 
 
 async def test_nothing_is_brought_beside_a_sluice(loaded: Config) -> None:
     await keep(loaded, Write("pins/a", b"p"))
     holder = SqliteStore(file_of(loaded))
     with pytest.raises(StoreFailed, match=r"a Sluice has .* open: stop it first"):
-        await state_import.bring(loaded)
+        await bring(loaded)
     await holder.close()
     async with state.open_store(loaded) as store:
         row = b'{"name": "r1", "start": "x", "url": null, "host": "h", "pid": 7}'
         await store.put(replicas.REPLICA + "r1", row, 60)
         with pytest.raises(StoreFailed, match=r"a Sluice runs on this database \(process 7 on h\)"):
-            await state_import.bring(loaded)
+            await bring(loaded)
         assert await store.get("pins/a") is None
 
 
@@ -115,10 +116,10 @@ async def test_what_nobody_could_open_any_more_is_not_brought(loaded: Config, ke
     sealed = Sealer(KeyRing([OTHER])).seal(key.partition("/")[0], {"a": 1}, key).encode()
     await keep(loaded, Write(key, sealed), Write("pins/a", b"p"))
     with pytest.raises(StoreFailed, match=f"state.keys.{ring} lacks the key of .*keys/{ring} before its own"):
-        await state_import.bring(loaded)
+        await bring(loaded)
     assert loaded.state.url is not None
     good = made(Path(loaded.state.dir).parent, loaded.state.url.get_secret_value(), OTHER)
-    assert (await state_import.bring(good)).counts["pins"] == 1
+    assert (await bring(good)).counts["pins"] == 1
 
 
 async def test_an_attempt_of_which_nobody_knows_is_made_again_and_brings_nothing_twice(
@@ -133,14 +134,14 @@ async def test_an_attempt_of_which_nobody_knows_is_made_again_and_brings_nothing
 
     monkeypatch.setattr(state, "bring", cut)
     with pytest.raises(StoreFailed, match="lost"):
-        await state_import.bring(loaded)
+        await bring(loaded)
     with pytest.raises(StoreFailed, match="state import"):
         SqliteStore(file_of(loaded))
     monkeypatch.setattr(state, "bring", real)
-    assert (await state_import.bring(loaded)).is_again
+    assert (await bring(loaded)).is_again
 
 
 async def test_where_nothing_was_kept_it_says_so(loaded: Config) -> None:
     with pytest.raises(StoreFailed, match="there is no "):
-        await state_import.bring(loaded)
+        await bring(loaded)
     assert not file_of(loaded).exists()
