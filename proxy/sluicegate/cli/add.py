@@ -16,7 +16,7 @@ from sluicegate.cli.config_file import (
     config_path,
     config_text,
     document_of,
-    server_keys,
+    servers_in,
     state_folder,
     write_config,
 )
@@ -78,7 +78,7 @@ def add(
     is_registered = registry.is_name(name)
     wanted, name = name, (key or key_of(name.partition("@")[0].rpartition("/")[2], {})) if is_registered else name
     _require_name(name)
-    if name in server_keys(before):
+    if name in servers_in(before):
         hint = "--key gives it another" if is_registered else f"sluice remove {name} takes it out"
         stop(Code.NEGATIVE, f"{name} is a server of {path} already; {hint}")
     notes: list[str] = []
@@ -101,7 +101,7 @@ def add(
     set_classes({name: server}, classes)
     after = with_server_last(before, name, server) if before.strip() else new_file({name: server}, use="personal")
     if before.strip():
-        _require(path, before, after, _servers(before) | {name: server})
+        _require(path, before, after, servers_in(before) | {name: server})
     moved.keep()
     try:
         problems = _checked(path, after)
@@ -122,7 +122,7 @@ def remove(
     stops it."""
     path = config.find_config(config_file).absolute()
     before = config_text(path)
-    servers = _servers(before)
+    servers = servers_in(before)
     if name not in servers:
         names = ", ".join(map(printable, map(str, servers))) or "it has none"
         stop(Code.NEGATIVE, f"{printable(name)} is no server of {path}: {names}")
@@ -236,19 +236,13 @@ def _header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _servers(text: str) -> Json:
-    document = document_of(text)
-    found = document.get("servers") if isinstance(document, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
 def _require(path: Path, before: str, after: str, servers: Json) -> None:
     """Exits unless the edited text is the one before with exactly these servers, in this order."""
     document = document_of(before)
     if not isinstance(document, dict | None) or document is None:
         checked(path, before)
     changed = document_of(after)
-    found = _servers(after)
+    found = servers_in(after)
     rest = [{key: value for key, value in (one or {}).items() if key != "servers"} for one in (document, changed)]
     if list(found.items()) != list(servers.items()) or rest[0] != rest[1]:
         stop(Code.NEGATIVE, f"Sluice cannot edit {path}: write `servers:` with one server below another",

@@ -23,12 +23,11 @@ from sluicegate.cli.output import Code, Stopped, info, load_sound, printable, st
 from sluicegate.cli.output import Unreachable as Unreachable
 from sluicegate.config import Address, Config, ConfigError
 from sluicegate.config.units import read_address
+from sluicegate.store.keys import OPERATOR_ADDRESS, OPERATOR_TOKEN
 
 TIMEOUT: Final = 10.0
 FROM_ALL_WORKERS: Final = 45.0
 """Longer than the admin port waits for a worker that stands still, so that its answer says so."""
-TOKEN_FILE: Final = "operator.token"
-ADDRESS_FILE: Final = "operator.address"
 KEY_VARIABLE: Final = "SLUICE_KEY"
 MAX_KEY: Final = 65_536
 _KEY: Final = re.compile(r"[!-~]{1,65536}")
@@ -159,7 +158,7 @@ class Admin:
     def exchange(
         self, what: str, params: Mapping[str, str] | None = None, body: Any = None, method: str = "",
         within: float = TIMEOUT,
-    ) -> "httpx.Response":  # fmt: skip
+    ) -> httpx.Response:  # fmt: skip
         """One request to `/api/v1/`, a POST where there is a body. Raises `Unreachable`; exits if it is refused."""
         method = method or ("GET" if body is None else "POST")
         with self.client() as client:
@@ -171,7 +170,7 @@ class Admin:
         self.check(response)
         return response
 
-    def client(self) -> "httpx.Client":
+    def client(self) -> httpx.Client:
         """Shows the credential with every request to `/api/v1/`. Raises `Unreachable` where there is nobody to ask, and
         `ConfigError` if that is so and the file has errors."""
         try:
@@ -181,7 +180,7 @@ class Admin:
                 raise self._broken from None
             raise
 
-    def _client(self) -> "httpx.Client":
+    def _client(self) -> httpx.Client:
         key, socket = self._key, self._instance_lock.admin()
         transport = httpx.HTTPTransport(uds=socket, verify=False)
         if not (socket or self._has_port):
@@ -199,7 +198,7 @@ class Admin:
             base_url=f"http://{address}/api/v1/", headers=headers, transport=transport, trust_env=False, timeout=TIMEOUT
         )
 
-    def unanswered(self, client: "httpx.Client", error: "httpx.HTTPError") -> Exception:
+    def unanswered(self, client: httpx.Client, error: httpx.HTTPError) -> Exception:
         """What to raise."""
         if self._broken is not None:
             return self._broken
@@ -207,7 +206,7 @@ class Admin:
         where = f"{address} ({self._why(address)})" if ":" in address else f"the socket in {self.state_dir}"
         return Unreachable(f"no Sluice answers at {where}: {type(error).__name__}", *START)
 
-    def check(self, response: "httpx.Response") -> None:
+    def check(self, response: httpx.Response) -> None:
         """Exits if it is refused: says which credential was, and what is missing."""
         self._tell_broken()
         if response.status_code in (401, 403):
@@ -240,11 +239,11 @@ class Admin:
     def _operator(self) -> tuple[str, Address]:
         """The token of the running Sluice, and where that listens: `listen.admin` may have changed since its start, and
         something else may listen there. Made at its start, readable for its own user, good from loopback."""
-        path = self.state_dir / TOKEN_FILE
+        path = self.state_dir / OPERATOR_TOKEN
         self._credential = f"the operator token in {path}"
         try:
             token = path.read_text("ascii").strip()  # first: see `publish_operator_token`
-            where, _, file = path.with_name(ADDRESS_FILE).read_bytes().partition(b"\n")
+            where, _, file = path.with_name(OPERATOR_ADDRESS).read_bytes().partition(b"\n")
             address = reachable(read_address(where.decode("ascii").strip()))
         except FileNotFoundError as missing:
             reason = f"no Sluice runs with {self.path}: there is no socket for it and no {missing.filename}"
@@ -267,14 +266,14 @@ START: Final = ("start it: your desktop client does, or `sluice serve`",) + (
 )  # fmt: skip
 
 
-def reasons(response: "httpx.Response") -> list[str]:
+def reasons(response: httpx.Response) -> list[str]:
     try:
         return [printable(str(response.json()["error"]))]
     except (ValueError, KeyError, TypeError):
         return []
 
 
-def answer(response: "httpx.Response") -> Any:
+def answer(response: httpx.Response) -> Any:
     """What stands in it, or the exit code that says why there is nothing."""
     if response.status_code == 404:
         stop(Code.NEGATIVE, *(reasons(response) or ["not found"]))

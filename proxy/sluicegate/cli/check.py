@@ -49,7 +49,7 @@ def examine(named: Path | None) -> tuple[Path, config.Checked]:
     checked = config.check(path)
     if checked.config is None:
         return path, checked
-    tools, prompts = stored_definitions(checked.config), stored_definitions(checked.config, "prompts/list")
+    tools, prompts = _closed(checked.config, "tools/list"), _closed(checked.config, "prompts/list")
     problems = [*_unknown_tools(checked.config, tools), *_unfit_shapes(checked.config, tools, prompts)]
     unknown = config.locate(path, problems)
     with_pins = replace(checked, findings=[*checked.findings, *unknown, *_replaced(path, checked.config)])
@@ -62,16 +62,20 @@ Definitions = Mapping[str, Mapping[str, Json]]
 
 
 def stored_definitions(loaded: config.Config, method: str = "tools/list") -> dict[str, Mapping[str, Json]]:
-    """Of every server whose list is stored. One that relays what it does not list has others."""
-    prefixes = {
-        key: places(key, server.identity) for key, server in loaded.servers.items() if server.unlisted == "refuse"
-    }
+    """Of every server whose list is stored, whichever client it was for."""
+    prefixes = {key: places(key, server.identity) for key, server in loaded.servers.items()}
     stored = state.peek(loaded, tuple(prefixes.values()))
-    lists = {
-        key: definitions((data for store_key, data in stored.items() if store_key.startswith(prefix)), method)
+    lists = (
+        (key, definitions((data for name, data in stored.items() if name.startswith(prefix)), method))
         for key, prefix in prefixes.items()
-    }
-    return {key: found for key, found in lists.items() if found is not None}
+    )
+    return {key: found for key, found in lists if found is not None}
+
+
+def _closed(loaded: config.Config, method: str) -> Definitions:
+    """A server that relays what it does not list has others."""
+    every = stored_definitions(loaded, method)
+    return {key: found for key, found in every.items() if loaded.servers[key].unlisted == "refuse"}
 
 
 def _unknown_tools(loaded: config.Config, tools: Definitions) -> Iterator[config.Problem]:

@@ -9,8 +9,8 @@ import typer
 from sluicegate import config
 from sluicegate.cli.add import hints
 from sluicegate.cli.admin import running_servers
+from sluicegate.cli.check import stored_definitions
 from sluicegate.cli.config_file import checked, config_text, document_of, write_config
-from sluicegate.cli.doctor_servers import stored_tools
 from sluicegate.cli.options import AsJson, ConfigFile
 from sluicegate.cli.output import Code, info, load, print_json, print_out, printable, stop
 from sluicegate.cli.proposed_classes import Proposal, proposal_of, propose_for, show_classes
@@ -69,8 +69,8 @@ def _chosen(path: Path, loaded: config.Config, names: list[str]) -> list[str]:
 
 
 def _proposals(path: Path, loaded: config.Config, chosen: list[str]) -> dict[str, Proposal]:
-    stored = stored_tools(loaded)
-    found = {key: proposal_of(stored[key]) for key in chosen if stored[key]}
+    stored = stored_definitions(loaded)
+    found = {key: proposal_of([*stored[key].values()]) for key in chosen if stored.get(key)}
     unknown = [key for key in chosen if key not in found]
     if unknown and running_servers(path) is not None:  # a second process could disturb the first one
         return {key: found.get(key) or Proposal(None, _WAITS) for key in chosen}

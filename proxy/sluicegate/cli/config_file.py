@@ -38,15 +38,17 @@ def servers_of(path: Path) -> dict[str, Any]:
         document = parse(path.read_bytes(), ".yaml") if path.is_file() else None
     except NotAClientConfig as error:
         stop(Code.CONFIG, f"{path}:{error}")
+    return _section(document)
+
+
+def servers_in(text: str) -> dict[str, Any]:
+    """None of a text that is no YAML."""
+    return _section(document_of(text))
+
+
+def _section(document: Any) -> dict[str, Any]:
     found = document.get("servers") if isinstance(document, dict) else None
     return found if isinstance(found, dict) else {}
-
-
-def server_keys(text: str) -> set[str]:
-    try:
-        return set(parse(text.encode(), ".yaml")["servers"])
-    except (NotAClientConfig, TypeError, KeyError):
-        return set()
 
 
 def find_state(path: Path) -> Path | None:

@@ -14,7 +14,7 @@ import jwt
 
 from sluicegate import config
 from sluicegate.app import state
-from sluicegate.catalog_cache.snapshot_store import definitions, places
+from sluicegate.cli.check import stored_definitions
 from sluicegate.cli.doctor_machine import Diagnosis, Examined
 from sluicegate.cli.output import count
 from sluicegate.cli.programs import is_found_by_all, not_found
@@ -193,8 +193,10 @@ def sizes(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Dia
     """What the definitions of all tools cost a client that shows each of them to its model."""
     if (loaded := examined.config) is None:
         return
-    stored = stored_tools(loaded)
-    found = {key: one.tools if one.tools is not None else stored.get(key, []) for key, one in reached.items()}
+    stored = stored_definitions(loaded)
+    found = {
+        key: [*stored.get(key, {}).values()] if one.tools is None else one.tools for key, one in reached.items()
+    }
     tokens_of = {key: sum(len(json.dumps(tool)) for tool in own) // _CHARACTERS for key, own in found.items()}
     total, number = sum(tokens_of.values()), sum(map(len, found.values()))
     if total > MANY_TOKENS:
@@ -206,16 +208,6 @@ def sizes(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Dia
     if loaded.names.max > 64:
         hint = "write names: {max: 50}, or leave it out"
         yield Diagnosis("names.max", "warning", "some clients refuse names of more than 64 characters", hint)
-
-
-def stored_tools(loaded: config.Config) -> dict[str, list[dict[str, Any]]]:
-    """What Sluice last knew of each server, whichever client it was for; empty where it knows no list."""
-    prefixes = {key: places(key, server.identity) for key, server in loaded.servers.items()}
-    stored = state.peek(loaded, tuple(prefixes.values()))
-    return {
-        key: [*(definitions(data for name, data in stored.items() if name.startswith(prefix)) or {}).values()]
-        for key, prefix in prefixes.items()
-    }
 
 
 def console(examined: Examined, get: Callable[[str], int] | None) -> Iterable[Diagnosis]:

@@ -16,7 +16,7 @@ from sluicegate.cli.config_file import (
     config_path,
     config_text,
     find_state,
-    server_keys,
+    servers_in,
     servers_of,
     state_folder,
     write_config,
@@ -96,7 +96,7 @@ def install(
     classes = propose(path, text, starts)
     set_classes(added, classes)
     written = with_servers(text, added) if text else new_file(added, use="personal")
-    if added and server_keys(written) != taken.keys():
+    if added and servers_in(written).keys() != taken.keys():
         stop(Code.NEGATIVE, f"Sluice cannot add servers to {path}: write `servers:` with one server below another")
     problems = [one for one in checked(path, written) if not any(_is_about(one, name) for name in moved.texts)]
     notes = [*map(str, problems), *_about_config(path, config_file, written)]

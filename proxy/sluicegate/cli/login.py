@@ -1,5 +1,9 @@
 """`login`, `logout` and `logins`: logging in to servers with OAuth. A login is kept in the state directory, where every
-Sluice that runs on it finds it within a second."""
+Sluice that runs on it finds it within a second.
+
+With `--url` it is kept by a gateway. The browser returns to this machine, and the code is handed over with the client's
+key: a link that is sent to somebody else leads nowhere.
+"""
 
 import json
 import sys
@@ -8,10 +12,11 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Final, NoReturn, TypeVar
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Final, NoReturn, TypeVar
+from urllib.parse import quote, urlsplit
 
 import anyio
+import httpx
 import typer
 
 from sluicegate import config
@@ -22,13 +27,14 @@ from sluicegate.app.login_callback import CallbackPort
 from sluicegate.app.services import open_audit, open_egress
 from sluicegate.app.settings import client_of
 from sluicegate.cli.admin import Admin, GivenKey, KeyFile, answer, key_of, reasons
-from sluicegate.cli.login_elsewhere import log_in_elsewhere
 from sluicegate.cli.options import AsJson, ConfigFile
-from sluicegate.cli.output import Code, give, info, leaves, load, print_out, printable, stop, table
+from sluicegate.cli.output import Code, give, info, json_object, leaves, load, print_out, printable, stop, table
 from sluicegate.config import Config
+from sluicegate.config.login import LoginSection
 from sluicegate.listen.server import CannotListen
 from sluicegate.login.logins import Logins
 from sluicegate.login.model import Flow, LoginFailed, LoginInfo, LoginUnavailable
+from sluicegate.oauth import Unfit, urls
 from sluicegate.protocol.model import Client
 from sluicegate.store import StoreFailed
 
@@ -36,6 +42,7 @@ _TOKEN: Final = "jwt:"
 _ENDS: Final = (LoginFailed, LoginUnavailable, StoreFailed, CannotListen)
 _CODES: Final = (Code.NEGATIVE, Code.UNREACHABLE, Code.CONFIG, Code.CONFIG)
 _BEGIN_WITHIN: Final = 60.0  # a server and its authorization server may be slow
+_PERSON: Final = 600.0
 
 ServerName = Annotated[
     str, typer.Argument(metavar="SERVER", help="Its key in the config file.", show_default=False)
@@ -238,7 +245,7 @@ def _log_in_elsewhere(url: str, server: str, key: GivenKey | None, no_open: bool
         _show(flow, state=Path(folder), as_json=as_json, opens=not no_open)
 
     with TemporaryDirectory(prefix="sluice-") as folder:  # there may be no state directory on this machine
-        done = log_in_elsewhere(url, server, key, show)
+        done = _by_gateway(url, server, key, show)
     if as_json:
         print_out(json.dumps(done))
     else:
@@ -262,3 +269,75 @@ async def _log_out(server: str, whose: str | None, logins: Logins) -> list[tuple
 
 def _end(at: float | None) -> str:
     return "-" if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="minutes").replace("+00:00", "Z")
+
+
+def _by_gateway(
+    url: str, server: str, key: GivenKey | None, show: Callable[[str, str], None]
+) -> dict[str, Any]:
+    """What the gateway says of the login. `show` takes the address to open, and the login's id. Exits if it fails."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        stop(Code.USAGE, "--url takes the MCP endpoint of a gateway: https://mcp.example.com/mcp")
+    if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+        stop(Code.USAGE, "a key is sent over https only, but on this machine")
+    if key is None:
+        stop(Code.USAGE, "--url needs your client key: --key-file FILE, or $SLUICE_KEY")
+    path = parts.path.rstrip("/").rpartition("/")[0]
+    api = f"{parts.scheme}://{parts.netloc}{path}/login/api/{quote(server, safe='')}"
+    try:
+        return anyio.run(_log_in_there, api, key.value, show)
+    except BaseExceptionGroup as group:  # task groups wrap what ended them
+        error = next(leaves(group))
+        if isinstance(error, LoginFailed | CannotListen):
+            stop(Code.NEGATIVE if isinstance(error, LoginFailed) else Code.CONFIG, str(error))
+        raise error from None
+
+
+async def _log_in_there(api: str, key: str, show: Callable[[str, str], None]) -> dict[str, Any]:
+    done: list[dict[str, Any]] = []
+    returned = anyio.Event()
+    # trust_env: a proxy from the environment must never see the key
+    headers = {"Authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(headers=headers, timeout=_BEGIN_WITHIN, trust_env=False) as client:
+
+        async def finish(query: str, redirect_uri: str) -> LoginInfo:
+            answered = await _ask(client, f"{api}/code", {"query": query, "redirect_uri": redirect_uri})
+            done.append(answered)
+            returned.set()
+            return LoginInfo(
+                id=str(answered.get("login")), server=str(answered.get("server")), whose="",
+                issuer=str(answered.get("issuer")), client_id="",
+                scopes=tuple(map(str, answered.get("scopes", ()))), expires_at=None, state="ok", generation=0,
+                can_refresh=False,
+            )  # fmt: skip
+
+        async with CallbackPort(LoginSection().callback, finish).open() as port:
+            begun = await _ask(client, api, {"redirect_uri": port.redirect_uri})
+            try:
+                show(urls.openable(str(begun.get("url")), "address"), str(begun.get("login")))
+            except Unfit as error:
+                raise LoginFailed(f"the gateway: {error}") from None
+            with anyio.move_on_after(_PERSON):
+                await returned.wait()
+    if not done:
+        raise LoginFailed(f"nobody logged in within {_PERSON:g} s")
+    return done[0]
+
+
+async def _ask(client: httpx.AsyncClient, url: str, body: dict[str, str]) -> dict[str, Any]:
+    try:
+        response = await client.post(url, json=body)
+    except httpx.HTTPError as error:
+        stop(Code.UNREACHABLE, f"{urlsplit(url).netloc} does not answer: {type(error).__name__}")
+    try:
+        answered = json_object(response.text)
+    except ValueError:
+        answered = {}
+    if response.status_code == 200:
+        return answered
+    why = printable(str(answered.get("error", f"HTTP {response.status_code}")))
+    if response.status_code == 401:
+        stop(Code.AUTH, f"the gateway refuses this key ({why})")
+    if response.status_code in (403, 404, 409):
+        raise LoginFailed(why)
+    stop(Code.UNREACHABLE, f"the gateway cannot begin this login: {why}")
