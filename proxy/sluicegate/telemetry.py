@@ -37,9 +37,6 @@ _SILENT: Final = ("casbin", "urllib3")
 _QUIET: Final = ("httpx", "httpcore", "uvicorn")
 
 
-# ---------------------------------------------------------------- cleaning
-
-
 def _escape(match: re.Match[str]) -> str:
     return match.group().encode("unicode_escape").decode("ascii")
 
@@ -92,9 +89,6 @@ def clean(record: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# ---------------------------------------------------------------- rate
-
-
 class Throttle(logging.Filter):
     """At most `burst` records in `seconds` from one line of code about one server: whoever makes us log cannot fill a
     disk. The last one says that there may be more, and the next one after that time how many there were.
@@ -125,9 +119,6 @@ class Throttle(logging.Filter):
 class _LogSource:
     since: float
     count: int = 0
-
-
-# ---------------------------------------------------------------- configuration
 
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({})))
@@ -187,9 +178,6 @@ def _hush() -> None:
         logger.handlers[:] = [logging.NullHandler()]
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
-
-
-# ---------------------------------------------------------------- supervision
 
 
 @dataclass(frozen=True, slots=True)

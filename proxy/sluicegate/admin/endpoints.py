@@ -197,8 +197,6 @@ async def show_output(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return error_response(404, f"there is no server {asked.parts[1]}") if found is None else json_response(200, found)
 
 
-# ---------------------------------------------------------------- pins
-
 _PIN_KINDS: Final[Mapping[Any, PinKind]] = {word: kind for kind, word in WORDS.items()}
 _ACCEPTING: Final = (
     'the body is {"server": KEY, "accept": [{"kind": "tool|prompt|template|instructions", "name": NAME, '
@@ -234,9 +232,6 @@ def _wanted(item: Any) -> Wanted | None:
             if (kind := _PIN_KINDS.get(word)) is not None:
                 return Wanted(kind, "" if kind == "instructions" else name, mark)
     return None
-
-
-# ---------------------------------------------------------------- blocks, decisions and previews
 
 
 async def list_blocks(sources: AdminDeps, asked: ApiRequest) -> Answer:

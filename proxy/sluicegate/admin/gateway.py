@@ -319,9 +319,6 @@ def _merge(merged: Merged, texts: Mapping[Any, str], there: set[Any]) -> tuple[b
     return merged.render()
 
 
-# ---------------------------------------------------------------- asking
-
-
 def _heard(answers: Iterable[AdminResponse | None]) -> tuple[list[AdminResponse], list[str]]:
     """The answers, and which workers gave none in time."""
     given = [one for one in answers if one is not None]
@@ -382,9 +379,6 @@ def _heads(answers: list[AdminResponse | None]) -> AdminResponse:
     if not found:
         return there[0] if there else _nobody(*silent)
     return AdminResponse(_DONE, b"".join(found))
-
-
-# ---------------------------------------------------------------- putting together
 
 
 def _servers(rows: list[Json]) -> list[Json]:

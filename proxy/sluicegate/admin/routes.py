@@ -309,8 +309,6 @@ def pattern(path: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\{\w+\}", "[^/]+", path.replace("{id:path}", ".*")))
 
 
-# ---------------------------------------------------------------- OpenAPI
-
 _ERRORS: Final = {
     "400": "the query or the body is not as described", "401": "a credential is needed", "403": "the right is missing",
     "404": "there is no such thing", "409": "things are not as the request assumes", "413": "the body is too large",

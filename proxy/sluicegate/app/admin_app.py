@@ -296,9 +296,6 @@ async def _judged_tools(inner: Core, client: Client) -> list[Json]:
     return rows
 
 
-# ---------------------------------------------------------------- logins
-
-
 def _logins_api(
     index: LoginIndex, client_of: Callable[[str], Client | None], act: Callable[..., Awaitable[bool]]
 ) -> LoginsApi:

@@ -45,9 +45,6 @@ def may_log_in(server: object) -> bool:
     return isinstance(server, HttpServer) and server.enabled and server.may_log_in
 
 
-# ---------------------------------------------------------------- whose
-
-
 def whose(per: str, client: Client) -> str:
     """Whose login a client uses; empty for whoever can have none. A key that takes another's name is somebody else."""
     if per == GATEWAY:
@@ -264,9 +261,6 @@ class LoginIndex:
                     await self.look()
                 except StoreFailed:  # the store has said why; what was known stays
                     continue
-
-
-# ---------------------------------------------------------------- tokens in requests
 
 
 class WithoutToken:

@@ -79,8 +79,6 @@ def may(scopes: tuple[str, ...]) -> str:
     return f" It may: {' '.join(scopes)}." if scopes else ""
 
 
-# ---------------------------------------------------------------- whose browser
-
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
@@ -113,8 +111,6 @@ def digest(secret: str) -> str:
 def is_same(secret: str, digested: str) -> bool:
     return compare_digest(digest(secret), digested)
 
-
-# ---------------------------------------------------------------- requests
 
 MAX_BODY: Final = 64 * 1024
 A_MINUTE: Final = 600  # requests of one address, which a whole office may share
@@ -210,8 +206,6 @@ def path_below(path: str, roots: Sequence[str]) -> str | None:
     root = next((one for one in map(unquote, roots) if f"{path}/".startswith(one)), None)
     return None if root is None else f"/{path[len(root) :]}"
 
-
-# ---------------------------------------------------------------- what strangers make us ask
 
 AT_ONCE: Final = 16
 

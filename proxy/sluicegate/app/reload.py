@@ -263,9 +263,6 @@ async def _quieted(marks: Marks) -> bool:
         now = later
 
 
-# ---------------------------------------------------------------- reading
-
-
 def _read_steadily(file: Path, current: Config) -> Fresh:
     """The config and its policy, each file the same before and after. Raises `Rejected`."""
     before = _mark(_files(file, current))
@@ -327,9 +324,6 @@ def _mark_one(path: Path) -> Mark:
     except OSError:
         return None
     return stat.st_size, stat.st_mtime_ns, stat.st_ino
-
-
-# ---------------------------------------------------------------- what a running Sluice does not change
 
 
 def joining(started: Config, now: Config) -> Config:

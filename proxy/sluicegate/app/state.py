@@ -104,9 +104,6 @@ def exists(config: Config) -> bool:
     return config.state.url is not None or (Path(config.state.dir) / DATABASE).exists()
 
 
-# ---------------------------------------------------------------- revoked keys
-
-
 def revoked(config: Config) -> Revoked:
     """What is revoked now, for a command. Raises `StoreFailed`, and `Exposed` as `Revoked`."""
     known = Revoked(Path(config.state.dir))

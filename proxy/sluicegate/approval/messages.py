@@ -81,9 +81,6 @@ def ended(approval: Approval) -> str:
     return f"NOT EXECUTED. The approval {approval.id} of {approval.public} is {approval.state}{why}."
 
 
-# ---------------------------------------------------------------- the question
-
-
 def form(approval: Approval, details: Json, show: str) -> Json:
     """An elicitation in form mode (2026-07-28 client/elicitation): flat, and what is preset is a no."""
     words = [*(scope for scope in SCOPES if scope in approval.binding.terms.remember), "deny"]

@@ -156,9 +156,6 @@ def _made(kind: type[T], members: Mapping[str, Any]) -> T:
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in members.items()})
 
 
-# ---------------------------------------------------------------- making one
-
-
 def new_id(kind: str = "apr") -> str:
     return f"{kind}_{''.join(secrets.choice(_ALPHABET) for _ in range(12))}"
 

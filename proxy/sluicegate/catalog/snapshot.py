@@ -138,9 +138,6 @@ def digest(entries: Iterable[Entry]) -> bytes:
     return state.digest()
 
 
-# ---------------------------------------------------------------- own items -> listing
-
-
 def listing(
     naming: ServerNaming, method: str, items: Iterable[Any], ttl_ms: int, cut: tuple[str, ...] = ()
 ) -> ListSection:
@@ -236,9 +233,6 @@ def _entry(naming: ServerNaming, method: str, own: str, public: str, item: Json,
     return Entry(Target(naming.server, kind, own, public, item, shape=shape), shown, mark, print_, size)
 
 
-# ---------------------------------------------------------------- listings -> snapshot
-
-
 def assemble(server: str, about: Json, listings: Mapping[str, ListSection]) -> Snapshot:
     """One snapshot out of the lists that are known so far; a list that is not among them is empty."""
     listings = {method: listings[method] for method in KINDS if method in listings}  # in whatever order they landed
@@ -289,8 +283,6 @@ def _is_app(item: Json | None) -> bool:
     uri = inside(item, "_meta", *names)
     return isinstance(uri, str) and uri.startswith("ui://")
 
-
-# ---------------------------------------------------------------- snapshot <-> store
 
 Make = Callable[[str, list[Any], int], Generator[None, None, ListSection]]
 """Makes a list of its method, its items and its time to live."""

@@ -16,8 +16,6 @@ LONG: Final = 4096
 Change = Callable[[str], str]
 _Lens = Callable[[Any, Change], Any]
 
-# ---------------------------------------------------------------- how to reach a place
-
 
 def _uri(value: Any, f: Change) -> Any:
     if not isinstance(value, str):
@@ -83,8 +81,6 @@ def _one_or_each(lens: _Lens) -> _Lens:
     return lambda value, f: each(value, f) if isinstance(value, list) else lens(value, f)
 
 
-# ---------------------------------------------------------------- the table
-
 _HAS_URI: Final = _fields({"uri": _uri})
 
 # MCP Apps (SEP-1865): the ui:// resource of a tool; the flat key is the older spelling, which hosts still read
@@ -121,9 +117,6 @@ _NOTIFICATIONS: Final[Mapping[str, _Lens]] = {
     "notifications/resources/updated": _HAS_URI,
     "notifications/subscriptions/acknowledged": _FILTER,
 }
-
-
-# ---------------------------------------------------------------- rewriting
 
 
 def items(list_method: str, item: Json, f: Change) -> Json:

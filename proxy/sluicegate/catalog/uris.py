@@ -20,8 +20,6 @@ from sluicegate.deferred import deferred_pattern
 _APP: Final = "ui://"
 _WEB = re.compile(r"https?:", re.IGNORECASE)
 
-# ---------------------------------------------------------------- own <-> public
-
 
 @dataclass(frozen=True, slots=True)
 class Rewriting:
@@ -69,8 +67,6 @@ def own_uri(public: str, prefixes: Container[str]) -> tuple[str, str] | None:
         return None
     return prefix, scheme + rest
 
-
-# ---------------------------------------------------------------- one spelling
 
 # `(?:25)*`: whoever decodes a second time reads %252E as a dot.
 _SLASH = deferred_pattern(r"[/\\]|%(?:25)*(?:2[Ff]|5[Cc])")
@@ -256,8 +252,6 @@ def decoded(text: str) -> list[str]:
 def without_query(uri: str) -> str:
     return _QUERY_OR_FRAGMENT.split(uri, maxsplit=1)[0]
 
-
-# ---------------------------------------------------------------- templates
 
 MAX_URI: Final = 4096
 MAX_STEPS: Final = 50_000

@@ -132,9 +132,6 @@ def _arguments(row: Row) -> Iterator[str]:
         yield from (f"    {line}" for line in row["compared_with_last_approved"])
 
 
-# ---------------------------------------------------------------- deciding
-
-
 @asks_running
 def approve(
     admin: Admin,
@@ -200,9 +197,6 @@ def revoke(
     give(as_json, gone, [f"{gone['id']} revoked"])
 
 
-# ---------------------------------------------------------------- watching
-
-
 @asks_running
 def watch(admin: Admin, as_json: AsJson = False) -> None:
     """Show waiting calls and every change of them. Ctrl-C ends it. With --json, each change is one line of JSON."""
@@ -249,9 +243,6 @@ def _events(admin: Admin) -> Iterator[Row]:
             if (failures := failures + 1) > _TRIES:
                 raise
         time.sleep(_PAUSE)
-
-
-# ---------------------------------------------------------------- where it comes from
 
 
 def _ask(admin: Admin, what: str, params: dict[str, str] | None = None, body: Any = None, method: str = "") -> Any:

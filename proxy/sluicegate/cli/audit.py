@@ -259,9 +259,6 @@ def _decision(decision: Record) -> str:
     return f"{decision['approver']} ({decision.get('state', '')}{too_late})"
 
 
-# ---------------------------------------------------------------- what is wanted
-
-
 def _filter(
     since: str = "", until: str = "", kind: str = "", principal: str = "", tool: str = "", outcome: str = "",
     call: str = "",
@@ -288,9 +285,6 @@ def _check_principal(directory: Path, name: str) -> None:
         near = [one for one in sorted(names) if name in one] or get_close_matches(name, names) or sorted(names)
         hint = f"; the log has {', '.join(near[:10])}" if near else ""
         stop(Code.NEGATIVE, printable(f"no record is of --principal {name[:80]!r}{hint}"))
-
-
-# ---------------------------------------------------------------- where things are
 
 
 def _settings(config_file: Path | None) -> AuditSettings:

@@ -106,9 +106,6 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-# ---------------------------------------------------------------- who does it
-
-
 def _rows(admin: Admin) -> list[Row]:
     try:
         found: list[Row] = answer(admin.exchange("blocks"))["blocks"]

@@ -100,9 +100,6 @@ def _arguments(text: str) -> Json:
         stop(Code.USAGE, f"the arguments are no JSON object: {error}", """they look like '{"city": "Oslo"}'""")
 
 
-# ---------------------------------------------------------------- asking
-
-
 def _until_decided(connection: "McpOverHttp | McpOverSocket", tool: str, arguments: Json) -> Json:
     """The response to the call. While nobody has decided, the same call is made again: it runs once."""
     params = {"name": tool, "arguments": arguments}
@@ -255,9 +252,6 @@ def _messages(response: httpx.Response) -> Iterator[bytes]:
     events = EventParser(StreamPosition(), _MAX_EVENT)
     for chunk in response.iter_bytes():
         yield from (data for data in events.feed(chunk) if isinstance(data, bytes))  # none is kept in a file
-
-
-# ---------------------------------------------------------------- what is shown
 
 
 def _meta(response: Json) -> Json:

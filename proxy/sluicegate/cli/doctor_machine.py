@@ -139,9 +139,6 @@ def sandboxes(examined: Examined) -> Iterator[Diagnosis]:
             yield Diagnosis(key, "failed", lost.text, lost.detail)
 
 
-# ---------------------------------------------------------------- ports
-
-
 def ports(examined: Examined) -> Iterator[Diagnosis]:
     """The two addresses of `sluice serve`; a desktop client's Sluice needs none."""
     if examined.config is None:
@@ -186,9 +183,6 @@ def _holders(port: int) -> Iterator[tuple[int, str]]:
                 yield int(process.name), " ".join(os.path.basename(word) for word in words[:3]).strip()
         except OSError:
             continue  # it is another user's, or it ended
-
-
-# ---------------------------------------------------------------- state.dir
 
 
 def state_directory(examined: Examined) -> Iterator[Diagnosis]:
@@ -274,9 +268,6 @@ def _file_system(path: Path) -> str:
         if len(point) >= len(best) and (real == point or real.startswith(point.rstrip("/") + "/")):
             best, kind = point, right.split()[0]
     return kind
-
-
-# ---------------------------------------------------------------- desktop clients
 
 
 def clients(examined: Examined) -> Iterator[Diagnosis]:

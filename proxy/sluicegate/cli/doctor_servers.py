@@ -114,9 +114,6 @@ def _hint(loaded: config.Config, key: str, one: ReachedServer) -> str:
     return "run its command by hand, and read what it says"
 
 
-# ---------------------------------------------------------------- tokens and keys
-
-
 def tokens(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Diagnosis]:
     """Tokens in `headers` and keys of clients that have ended, or end within a week."""
     if examined.config is None:
@@ -155,9 +152,6 @@ def _ends_of_keys(loaded: config.Config) -> Iterator[tuple[str, float, str]]:
             yield f"clients.keys.{name}", key.expires.timestamp(), f"sluice keys new {name} makes another"
 
 
-# ---------------------------------------------------------------- the clock
-
-
 def clock(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Diagnosis]:
     """Compares this machine's clock with the `Date` (RFC 9110 6.6.1) of the servers that are reached by URL."""
     if examined.config is None:
@@ -184,9 +178,6 @@ def _skew(server: config.HttpServer, proxy: str | None) -> float | None:
         return parsedate_to_datetime(date).timestamp() - time.time()
     except (httpx.HTTPError, OSError, ValueError, TypeError):
         return None  # whether it is reached, and why not, is another check
-
-
-# ---------------------------------------------------------------- sizes
 
 
 def sizes(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Diagnosis]:

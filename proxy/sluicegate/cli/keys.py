@@ -172,9 +172,6 @@ async def _revoke_everywhere(loaded: config.Config, name: str, hash: str | None)
         return await replicas.unconfirmed(store)
 
 
-# ---------------------------------------------------------------- the keys of Sluice itself
-
-
 def rotate(
     ring: Annotated[str, typer.Argument(metavar="RING", help="Which keys: sign, digest or seal.")],
     config_file: ConfigFile = None,

@@ -138,9 +138,6 @@ def logins(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
         info("nobody is logged in to a server; `sluice login SERVER` logs in")
 
 
-# ---------------------------------------------------------------- whose
-
-
 def _whose(config_file: Path | None, server: str, as_: str | None) -> tuple[Config, str]:
     """The config, and whose login is meant. Exits 2 where there can be none."""
     _, loaded = load(config_file, quietly=True)
@@ -161,9 +158,6 @@ def _whose(config_file: Path | None, server: str, as_: str | None) -> tuple[Conf
     if not whose:
         stop(Code.USAGE, f"{printable(who)} can have no login: write login: {{per: gateway}} for one of all")
     return loaded, whose
-
-
-# ---------------------------------------------------------------- the work
 
 
 def _run(loaded: Config, use: Callable[[Logins], Awaitable[T]]) -> T:

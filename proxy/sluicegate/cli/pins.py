@@ -154,9 +154,6 @@ def _lock_file(path: Path) -> Row:
     return value
 
 
-# ---------------------------------------------------------------- rows
-
-
 def _waits(row: Row) -> bool:
     return row["state"] in ("new", "changed", "returned")
 
@@ -165,9 +162,6 @@ def _named(rows: list[Row], names: list[str]) -> list[Row]:
     if missing := set(names) - {row["name"] for row in rows}:
         stop(Code.NEGATIVE, f"not among the pins: {', '.join(map(visible, sorted(missing)))}")
     return [row for row in rows if row["name"] in names]
-
-
-# ---------------------------------------------------------------- where they come from
 
 
 def _rows(admin: Admin, server: str | None, definitions: bool = False) -> list[Row]:

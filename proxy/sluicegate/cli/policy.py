@@ -86,9 +86,6 @@ def _replay(audit: Path, old: LoadedPolicy, new: LoadedPolicy, as_json: bool) ->
     return not report.changes
 
 
-# ---------------------------------------------------------------- the other policy
-
-
 def _other(name: str, loaded: config.Config) -> LoadedPolicy:
     """Its own tests are its own business: a draft that breaks them can be compared all the same."""
     path = Path(name)
@@ -114,9 +111,6 @@ def _sources(name: str, path: Path, ours: PolicySources) -> PolicySources:
     if name in BUNDLED:
         return files.bundled(name)
     stop(Code.USAGE, f"{name} is no config (*.yaml), no policy (*.csv or its folder) and none of {', '.join(BUNDLED)}")
-
-
-# ---------------------------------------------------------------- recorded calls
 
 
 def _records(audit: Path) -> Iterator[dict[str, Any]]:

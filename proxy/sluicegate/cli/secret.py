@@ -173,9 +173,6 @@ def ask(name: str) -> str:
     return value
 
 
-# ---------------------------------------------------------------- the commands
-
-
 def set_(name: SecretName, as_json: AsJson = False) -> None:
     """Store a secret in the keyring. Its value is asked, or read from a line of stdin. A Sluice that runs uses it after
     its next start, or after the next change of its config."""

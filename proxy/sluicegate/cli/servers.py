@@ -123,9 +123,6 @@ def _why_no_lines(body: Any) -> str:
     return f"{body['server']} is {body['status']}{error}; it has written nothing to stderr{since}"
 
 
-# ---------------------------------------------------------------- what they offer
-
-
 @asks_running
 def tools(
     admin: Admin,

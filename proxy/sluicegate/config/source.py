@@ -245,9 +245,6 @@ def _plain(text: str) -> Any:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-# ---------------------------------------------------------------- ${env:X}, ${file:path}, ${secret:NAME}
-
-
 def _expand(text: str, source: Source, mark: tuple[int, int]) -> str:
     parts: list[str] = []
 

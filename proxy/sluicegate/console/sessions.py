@@ -307,8 +307,6 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-# ---------------------------------------------------------------- what outlives a restart
-
 PREFIX: Final = "console/session/"
 WRITE_EVERY: Final = 60.0
 """Seconds of use that a crash may lose of a session."""

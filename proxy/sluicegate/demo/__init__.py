@@ -172,9 +172,6 @@ async def _tour(sluice: RunningServer, loaded: config.Config, path: Path, once: 
     return 0 if good else 1
 
 
-# ---------------------------------------------------------------- what it needs
-
-
 def _home() -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "sluice-demo"
@@ -231,9 +228,6 @@ def _free_port(preferred: int) -> int:
                 continue
             return int(probe.getsockname()[1])
     raise OSError("no free port on 127.0.0.1")
-
-
-# ---------------------------------------------------------------- what it shows
 
 
 async def _show(endpoint: str, sluice: RunningServer, say: Say) -> bool:

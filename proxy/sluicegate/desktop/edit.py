@@ -62,9 +62,6 @@ def snippet(suffix: str, root: str, add: Mapping[str, Any]) -> str:
     return _FORMS.get(suffix, _in_json)("", root, frozenset(), add).rstrip("\n")
 
 
-# ---------------------------------------------------------------- JSON with comments
-
-
 @dataclass(frozen=True, slots=True)
 class _Member:
     """Of an object: where its name and its value begin, and where it ends: `end` is behind its comma, if it has one."""
@@ -144,9 +141,6 @@ def _value_end(text: str, at: int) -> int:
         at = token.end() if token else at + 1
         if depth == 0 or not char:
             return at
-
-
-# ---------------------------------------------------------------- TOML and YAML, by their lines
 
 
 def _in_toml(text: str, root: str, gone: frozenset[str], add: Mapping[str, Any]) -> str:

@@ -150,8 +150,6 @@ def _read(made: AnswerFile, id: int) -> AnswerFile | None:
     return made
 
 
-# ---------------------------------------------------------------- in the other process
-
 Document = tuple[str, str]
 """(MIME type, text)."""
 

@@ -360,9 +360,6 @@ def _is_accepted(answer: Any) -> bool:
     return isinstance(answer, dict) and answer.get("action") == "accept"
 
 
-# ---------------------------------------------------------------- tickets
-
-
 @dataclass(frozen=True, slots=True)
 class _ByApproval:
     queue: ApprovalQueue

@@ -110,9 +110,6 @@ def _may_stand(method: str, target: Target) -> bool:
     return method != "resources/read" or is_clean(target.own)
 
 
-# ---------------------------------------------------------------- inwards
-
-
 def _inwards(call: Call, field: str, target: Target, rewrite: Rewriting | None) -> Call:
     params = _own_params(call.params, field, target.own)
     if target.shape is not None and field == "name":
@@ -136,9 +133,6 @@ def _own_params(params: Json, field: str, own: str) -> Json:
         owned = {key: member for key, member in value.items() if key in _REFS[value["type"]]}
         return {**params, "ref": {**owned, part: own}}
     return params if value == own else {**params, field: own}
-
-
-# ---------------------------------------------------------------- outwards
 
 
 def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewrite: Rewriting | None) -> Outcome:

@@ -103,9 +103,6 @@ class Asks:
             self._open.popitem()[1][0](None)
 
 
-# ---------------------------------------------------------------- the rounds of a call
-
-
 @dataclass(frozen=True, slots=True)
 class ClientChannel:
     """How a call reaches its client: its session's questions, its own stream, and a trail for each round.
@@ -265,9 +262,6 @@ async def _withdraw(ids: list[int], channel: ClientChannel) -> None:
 
 def withdrawal(id: int) -> Notification:
     return Notification("notifications/cancelled", {"requestId": id, "reason": "the answer is not needed any more"})
-
-
-# ---------------------------------------------------------------- outside of any call
 
 
 async def ask_aside(

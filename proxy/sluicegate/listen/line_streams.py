@@ -39,9 +39,6 @@ class LineWriter(Protocol):
     def is_closing(self) -> bool: ...
 
 
-# ---------------------------------------------------------------- in
-
-
 async def lines(reader: LineReader, max_line: int) -> AsyncIterator[bytes | None]:
     """Every line without its end, and the rest before EOF. None stands for a line that was too long: it is
     skipped while it comes, so that no line costs more memory than a line may have."""
@@ -70,9 +67,6 @@ async def _read(reader: LineReader) -> bytes:
         return await reader.read(CHUNK)
     except OSError:
         return b""
-
-
-# ---------------------------------------------------------------- out
 
 
 Put = Callable[[bytes], Awaitable[None]]
@@ -173,9 +167,6 @@ def _encode(message: Message) -> bytes | None:
         if not isinstance(message, Response):
             return None
         return encode(Response(message.id, error={"code": INTERNAL_ERROR, "message": error.text}))
-
-
-# ---------------------------------------------------------------- stdin and stdout
 
 
 @asynccontextmanager

@@ -97,9 +97,6 @@ class EndpointContext(SessionDeps):
     large: LargeRequests
 
 
-# ---------------------------------------------------------------- form
-
-
 MAX_FORM: Final = 1024
 MAX_FORM_PARTS: Final = 64
 """Bytes and parts of a header that says what a body is, or may be: whatever has more is refused as it is. No rate of
@@ -228,9 +225,6 @@ def to_bytes(response: Response, outcome: Outcome | None = None) -> bytes:
         return encode(response)
     except Malformed as bad:
         return encode(Response(response.id, error={"code": INTERNAL_ERROR, "message": bad.text}))
-
-
-# ---------------------------------------------------------------- modern
 
 
 def serve_modern(

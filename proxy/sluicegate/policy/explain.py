@@ -107,9 +107,6 @@ def _rows(explanation: Explanation) -> list[tuple[str, Row]]:
     return sorted(says, key=lambda pair: pair[1].where != explanation.ruling.rule)
 
 
-# ---------------------------------------------------------------- for people
-
-
 def render(explanation: Explanation) -> str:
     """The explanation as text, without a line break at the end."""
     lines = [_head(explanation), *_row_lines(explanation)]

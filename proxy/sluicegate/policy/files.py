@@ -87,9 +87,6 @@ class TestResult:
         )
 
 
-# ---------------------------------------------------------------- reading
-
-
 def read_cases(items: Iterable[tuple[int, Any]], file: str) -> tuple[list[PolicyTest], list[PolicyFinding]]:
     """Cases of one file from (line, mapping) pairs."""
     cases: list[PolicyTest] = []
@@ -152,9 +149,6 @@ def read_client(value: Any) -> Client:
     roles = (f"role:{str(role).removeprefix('role:')}" for role in value.get("roles", ()))
     groups = (f"group:{str(group).removeprefix('group:')}" for group in value.get("groups", ()))
     return Client(principal_of(str(value["id"])), (*roles, *groups))
-
-
-# ---------------------------------------------------------------- running
 
 
 def run(

@@ -69,9 +69,6 @@ def _warn(row: Row, at: str, code: str, message: str, hint: str = "", level: Lev
     return PolicyFinding(row.file, row.line, row.column(at), code, level, message, hint)
 
 
-# ---------------------------------------------------------------- names that nobody has
-
-
 def _never_granted(rows: Iterable[Row], grants: Iterable[Row], existing: KnownNames) -> Iterator[PolicyFinding]:
     if existing.roles is None:
         return
@@ -141,9 +138,6 @@ def _read(grants: Iterable[Row]) -> dict[str, tuple[str, ...]]:
     return edges
 
 
-# ---------------------------------------------------------------- rows without effect
-
-
 def _duplicates(rows: Iterable[Row]) -> Iterator[PolicyFinding]:
     first: dict[tuple[str, ...], Row] = {}
     for row in rows:
@@ -206,9 +200,6 @@ def is_wider(deny: Row, row: Row) -> bool:
         return False
     who = sub in _ALL or sub == row.fields[0] or (sub == AUTHENTICATED and row.fields[0].startswith(("key:", "jwt:")))
     return who and covers(srv, row.fields[1]) and covers(obj, row.fields[2])
-
-
-# ---------------------------------------------------------------- more than was meant
 
 
 def _nearly_sluice(row: Row) -> Iterator[PolicyFinding]:

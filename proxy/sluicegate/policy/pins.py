@@ -149,9 +149,6 @@ class Wanted:
     fingerprint: str
 
 
-# ---------------------------------------------------------------- a list arrives
-
-
 def meet(
     book: PinBook, twin: PinBook, mode: Mode, capabilities: str, kind: PinKind, found: Mapping[str, Found], at: str
 ) -> tuple[PinBook, list[DefinitionChange]]:
@@ -256,9 +253,6 @@ def succeed(before: Iterable[PinBook], at: str) -> Generator[None, None, PinBook
     return replace(SHUT, pins=pins, replaced_at=at)
 
 
-# ---------------------------------------------------------------- what is served
-
-
 def is_withheld(
     mode: Mode, book: PinBook, twin: PinBook, key: Key, fingerprint: str, capabilities: str | None = None
 ) -> bool:
@@ -274,9 +268,6 @@ def is_withheld(
     return book.has_changed(key) or (twin.has_changed(key) and key in twin.pins)
 
 
-# ---------------------------------------------------------------- a person accepts
-
-
 def accept(book: PinBook, seen: Mapping[Key, Collection[str]], by: str, at: str) -> tuple[PinBook, dict[Key, str]]:
     """The book in which what the server gave last is the pin, of each definition that is still as the person has seen
     it, in one era or the other; and the fingerprints of these. What has no text any more nobody has seen."""
@@ -285,9 +276,6 @@ def accept(book: PinBook, seen: Mapping[Key, Collection[str]], by: str, at: str)
     new = {key: Pin(current, newest(book, key), by, at) for key, current in taken.items()}
     waiting = {key: held for key, held in book.waiting.items() if key not in new}
     return replace(book, pins={**book.pins, **new}, waiting=waiting), taken
-
-
-# ---------------------------------------------------------------- showing
 
 
 def state(book: PinBook, key: Key) -> str:
@@ -349,9 +337,6 @@ def unseen(locked: Json, rows: Iterable[Json]) -> int:
         for kind, names in kinds.items()
         for name in names
     )
-
-
-# ---------------------------------------------------------------- book <-> store
 
 
 def pins_to_json(book: PinBook) -> bytes:

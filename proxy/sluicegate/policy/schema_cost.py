@@ -105,8 +105,6 @@ def unused_keywords(schema: Any) -> list[str]:
     return sorted(found)
 
 
-# ---------------------------------------------------------------- the schema as a graph
-
 _Child = tuple[Any, str, Part | None]
 """A subschema, the path to it, and which part it is for (_HERE: the value itself; None: nothing, a definition)."""
 _HERE: Final[Part] = ("here", None)
@@ -187,9 +185,6 @@ def _resolve(nodes: list[_Node], places: Mapping[str, int]) -> None:
             if target is None:
                 raise SchemaRefused("unknown-ref", f"$ref {node.ref[:80]!r} leads to no subschema of this schema")
             node.here.append(target)
-
-
-# ---------------------------------------------------------------- what it costs
 
 
 class _Work:

@@ -16,8 +16,6 @@ from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Outcome, Result
 from sluicegate.protocol.revisions import REVISIONS, Revision
 
-# ---------------------------------------------------------------- definitions
-
 
 def _lacking(revision: Revision, method: str) -> frozenset[str]:
     """Keys of that list's items which came later (schema.ts of each revision)."""
@@ -80,9 +78,6 @@ def about(info: Json, revision: Revision) -> Json:
     return shown if revision.structured else without(shown, _TITLE)
 
 
-# ---------------------------------------------------------------- schemas
-
-
 # Where a schema holds values, not schemas
 _VALUES: Final = frozenset({"const", "enum", "default", "examples"})
 _PLACE: Final = "#/properties/result"
@@ -134,9 +129,6 @@ def _reference(text: str, base: str) -> str:
     if fragment in ("", "#") or fragment.startswith("#/"):
         return _PLACE + fragment[1:]
     return fragment
-
-
-# ---------------------------------------------------------------- answers
 
 
 def shaped(call: Call, outcome: Outcome) -> Outcome:

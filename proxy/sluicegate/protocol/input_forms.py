@@ -19,8 +19,6 @@ MAX_ELICITATION_ID: Final = 1024
 _TOOL_BLOCKS: Final = frozenset({"tool_use", "tool_result"})
 _UNKNOWN: Final = "for input in a form that is not known"
 
-# ---------------------------------------------------------------- questions
-
 
 def problem(method: Any, params: Any) -> str:
     """What is wrong with a question, as the end of "The server asked ..."; empty for one that is well-formed. It never
@@ -75,9 +73,6 @@ def wants_tools(params: Json) -> bool:
     return "tools" in params or "toolChoice" in params or any(b["type"] in _TOOL_BLOCKS for b in sampled_blocks(params))
 
 
-# ---------------------------------------------------------------- answers
-
-
 def is_answer(method: str, value: Any) -> bool:
     """Whether that is a bare result of such a question; False for a method that asks nothing."""
     check = _ANSWERS.get(method)
@@ -108,9 +103,6 @@ def _is_rooted(value: Json) -> bool:
 
 
 _ANSWERS: Final[dict[str, Callable[[Json], bool]]] = {ELICIT: _is_elicited, SAMPLE: _is_sampled, ROOTS: _is_rooted}
-
-
-# ---------------------------------------------------------------- errors as answers
 
 
 class InputRefusal(dict[str, Any]):

@@ -49,9 +49,6 @@ CANCELLED: Final = Settled({"action": "cancel"})
 NewId = Callable[[], str]
 
 
-# ---------------------------------------------------------------- asking
-
-
 def render(ask: Any, client: Client, new_id: NewId, task: str | None = None) -> Question | Settled | Unanswered:
     """The request that `ask` becomes for this client. `new_id` makes an elicitation's id; `task` is our id of the task
     that asks (2025-11-25 basic/utilities/tasks#associating-task-related-messages)."""
@@ -105,9 +102,6 @@ def _undeclared(what: str) -> Unanswered:
     return Unanswered(f"The server asks for {what}, which this client does not support.")
 
 
-# ---------------------------------------------------------------- elicitation
-
-
 def _elicitation(params: Json, declared: Any, revision: Revision, new_id: NewId) -> Question | Settled | Unanswered:
     if not isinstance(declared, dict) or not revision.elicitation:
         return _undeclared("input from its user (elicitation)")
@@ -157,9 +151,6 @@ def _old_field(field: Any) -> Any:
     return {**remaining, "type": "string", "enum": values, "enumNames": titles}
 
 
-# ---------------------------------------------------------------- sampling
-
-
 def _sampling(params: Json, declared: Any, revision: Revision) -> Question | Unanswered:
     if not isinstance(declared, dict):
         return _undeclared("a model's answer (sampling)")
@@ -178,9 +169,6 @@ def _sampling(params: Json, declared: Any, revision: Revision) -> Question | Una
 def _one_each(message: Json) -> list[Json]:
     """Before 2025-11-25 a message has one block: several are said one after the other."""
     return [{**message, "content": block} for block in input_forms.blocks(message)]
-
-
-# ---------------------------------------------------------------- answers
 
 
 def read(method: str, response: Response, takes_errors: bool = False) -> Json | Unanswered:

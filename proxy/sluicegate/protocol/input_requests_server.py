@@ -46,8 +46,6 @@ _FOREIGN: Final = {
 # From 2025-11-25 on elicitation has modes, and sampling has tools and context.
 _PARTS: Final = {"elicitation": ("form", "url"), "sampling": ("tools", "context")}
 
-# ---------------------------------------------------------------- what is declared on a client's behalf
-
 
 def for_modern_server(client: Client) -> Json:
     """A modern client's capabilities exactly, without unknown extensions."""
@@ -136,9 +134,6 @@ def may_ask(capabilities: Json) -> bool:
 
 def opens_pages(client: Client) -> bool:
     return isinstance(inside(client.capabilities, "elicitation", "url"), dict)
-
-
-# ---------------------------------------------------------------- what a server asks
 
 
 def objection(request: Request, declared: Json, own: OwnUrls = NO_PAGES) -> Json | None:
@@ -247,9 +242,6 @@ def pages(error: Json) -> Json | None:
         }
         for number, item in enumerate(found, 1)
     }  # fmt: skip
-
-
-# ---------------------------------------------------------------- what a client answers
 
 
 def read_answers(params: Json) -> Json | Failure:

@@ -173,9 +173,6 @@ class OutOfRange(Malformed):
         self.id = id if is_id(id) else None
 
 
-# ---------------------------------------------------------------- bytes -> JSON
-
-
 def decode(data: bytes, max_depth: int = MAX_DEPTH, max_nodes: int = MAX_NODES) -> Any:
     """The JSON value in `data`, read strictly: it has one reading only.
 
@@ -378,9 +375,6 @@ def digest_but_id(data: bytes, id: int) -> Generator[None, None, bytes]:
     return state.digest()
 
 
-# ---------------------------------------------------------------- JSON -> message
-
-
 def inside(value: Any, *names: str) -> Any:
     """What stands at that path of names in nested objects; None where one of them is missing or no object."""
     for name in names:
@@ -433,9 +427,6 @@ def _read_response(value: Json, id: RequestId | None) -> Response:
     if isinstance(result, dict) and "error" not in value and id is not None:
         return Response(id, result=result)
     raise Malformed(INVALID_REQUEST, "neither a request, a notification nor a response", id)
-
-
-# ---------------------------------------------------------------- message -> bytes
 
 
 def to_value(message: Message) -> Json:

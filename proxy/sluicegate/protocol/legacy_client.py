@@ -130,9 +130,6 @@ def parse(request: Request, revision: str, level: str | None) -> Parsed | Outcom
     )
 
 
-# ---------------------------------------------------------------- outwards
-
-
 def respond(id: RequestId, method: str, outcome: Outcome, revision: str) -> Response:
     if isinstance(outcome, Result):
         result = _result(method, outcome.value, REVISIONS[revision])
@@ -221,9 +218,6 @@ class Rising:
 
 
 _RELAYED: Final = frozenset({"notifications/resources/updated", *(entry.changed for entry in LISTS.values())})
-
-
-# ---------------------------------------------------------------- batches
 
 
 def read_batch(values: list[Any], limit: int) -> list[Message]:

@@ -138,9 +138,6 @@ ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 METHODS: Final[Mapping[str, Method]] = {row.name: row for row in _ROWS}
 
 
-# ---------------------------------------------------------------- what others look up
-
-
 @dataclass(frozen=True, slots=True)
 class List:
     """One of the four lists: its method, the key of its items, and how a change of it is announced."""

@@ -437,9 +437,6 @@ class McpServer(Protocol):
         """Every method of the middle; list methods relay `params["cursor"]` and the server's own page."""
 
 
-# ---------------------------------------------------------------- answers that Sluice makes itself
-
-
 def refuse(method: str, reason: Reason, text: str) -> Outcome:
     """A refusal as the contract words it: for `tools/call` a result that a model can act on, else an error."""
     if method == "tools/call":

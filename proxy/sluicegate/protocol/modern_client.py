@@ -221,9 +221,6 @@ def _check_name(request: Request, header: str | None) -> str | None:
     return None
 
 
-# ---------------------------------------------------------------- outwards
-
-
 def respond(id: RequestId, method: str, outcome: Outcome, server_info: Json) -> tuple[int, Response]:
     """HTTP status and message for an outcome. Errors that come from a handler keep 200, because clients took
     any 400 on a call for a dead server; only the statuses that the revision fixes differ."""

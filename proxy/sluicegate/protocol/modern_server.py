@@ -41,8 +41,6 @@ CAPABILITIES: Final = (
     "completions", "experimental", "extensions", "logging", "prompts", "resources", "tasks", "tools",
 )  # fmt: skip
 
-# ---------------------------------------------------------------- requests
-
 
 def envelope(client_info: Json, capabilities: Json) -> Json:
     """The `_meta` that every request carries (2026-07-28 basic/index#meta)."""
@@ -115,9 +113,6 @@ def offerable(tools: list[Any], over_http: bool) -> Generator[None, None, tuple[
         if number % _TOOLS == 0:
             yield
     return offered, dropped
-
-
-# ---------------------------------------------------------------- answers
 
 
 def outcome(call: Call, response: Response) -> Outcome:

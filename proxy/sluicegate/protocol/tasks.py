@@ -45,9 +45,6 @@ _MODERN_NAMES: Final[dict[str, str]] = {"ttl": "ttlMs", "pollInterval": "pollInt
 _LEGACY_NAMES: Final[dict[str, str]] = {modern: legacy for legacy, modern in _MODERN_NAMES.items()}
 
 
-# ---------------------------------------------------------------- who takes part
-
-
 def owner(client: Client) -> str:
     return client.holder
 
@@ -112,9 +109,6 @@ def wants_extension(error: Json | None) -> bool:
     extensions = inside(required, "extensions")
     is_alone = isinstance(extensions, dict) and list(required) == ["extensions"] and list(extensions) == [EXTENSION]
     return is_alone and inside(error, "code") == MISSING_CAPABILITY
-
-
-# ---------------------------------------------------------------- what a task says
 
 
 def read(value: Any) -> Json | None:
@@ -219,9 +213,6 @@ def relation(value: Json) -> str | None:
 def is_lawful(before: str, after: str) -> bool:
     """2025-11-25 basic/utilities/tasks#task-status-lifecycle: what has ended stays as it ended."""
     return before not in TERMINAL or before == after
-
-
-# ---------------------------------------------------------------- the form of 2025-11-25
 
 
 def refused(outcome: Outcome) -> Outcome:

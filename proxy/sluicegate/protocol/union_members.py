@@ -98,9 +98,6 @@ _MEMBERS: Final = {method: (key, _EACH[key]) for method, (key, _) in RESULTS.ite
 """Of each method: what its result must have, and how an item of that is read."""
 
 
-# ---------------------------------------------------------------- what a result must have
-
-
 def with_required_fields(method: str, value: Json) -> Outcome:
     """The result; one without what it is about is no answer. Only of a tool less is known to be meant: servers leave
     `content` out where they say all in structure, and clients of every revision take it for granted."""

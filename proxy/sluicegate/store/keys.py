@@ -218,9 +218,6 @@ def _context(purpose: str, bound: str) -> bytes:
     return _owner(purpose, bound).encode("utf-8", "surrogatepass")
 
 
-# ---------------------------------------------------------------- the operator's token
-
-
 def new_operator_token() -> str:
     """One per start."""
     return secrets.token_urlsafe(32)

@@ -45,8 +45,6 @@ def after(version: int) -> Iterator[str]:
     yield f"INSERT INTO sluice_schema VALUES ({VERSION}, {OLDEST_READER})"
 
 
-# ---------------------------------------------------------------- one store
-
 IS_THERE: Final = "SELECT to_regclass('sluice_schema')"
 # Where this role has the tables, or would make them. Another one that makes them for it may have another search_path.
 SCHEMA: Final = """
@@ -97,8 +95,6 @@ def span(prefix: str) -> tuple[bytes, bytes]:
     """Between which all keys with that prefix are."""
     return prefix.encode(), (prefix + chr(0x10FFFF)).encode()
 
-
-# ---------------------------------------------------------------- replicas of a fleet, again and again
 
 # One statement, and so one snapshot. A renewal waits for no standby, for it has to go on while one hangs: nothing but
 # the time of an old row is lost with it. What the row says is written by `swap`. A commit that was given up may have

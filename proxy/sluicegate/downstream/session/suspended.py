@@ -150,9 +150,6 @@ class InteractiveExchange(PendingRequest):
             self._timer = None
 
 
-# ---------------------------------------------------------------- the lot
-
-
 def is_state(state: Any) -> bool:
     return isinstance(state, OwnState) and state.startswith(_STATE)
 

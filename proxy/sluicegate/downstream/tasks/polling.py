@@ -87,9 +87,6 @@ def _cancelled(task: Json) -> Result:
     return Result({"content": [{"type": "text", "text": text} for text in texts], "isError": True})
 
 
-# ---------------------------------------------------------------- the initialize era
-
-
 def needs_task(call: Call) -> bool:
     """Whether a legacy server does this only as a task, and the client did not ask for one."""
     if call.method != "tools/call" or call.target is None or "task" in call.params:
@@ -191,9 +188,6 @@ class LegacyTask:
             await self._connection.transport.send(asking, dump(request), [])
         except (Lost, AnswerTooLarge) as error:
             asking.settle(error=error)
-
-
-# ---------------------------------------------------------------- the stateless era
 
 
 @dataclass(frozen=True, slots=True)

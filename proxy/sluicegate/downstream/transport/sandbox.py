@@ -119,9 +119,6 @@ def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder}/")
 
 
-# ---------------------------------------------------------------- what a program needs
-
-
 def _needed(program: str, env: Mapping[str, str]) -> Iterator[str]:
     """The files that are opened to start a program: itself over its links, and the interpreter that a script names."""
     for path in _links(program):
