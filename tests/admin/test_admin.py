@@ -7,7 +7,7 @@ import httpx
 import pytest
 from admin_deps import admin_deps
 
-from sluicegate.admin import REFUSALS_A_MINUTE, AdminSettings, application
+from sluicegate.admin import REFUSALS_A_MINUTE, AdminApplication
 from sluicegate.http.hosts import ServedNames
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client
@@ -42,7 +42,7 @@ def asker(
         refused=given.get("refused"),
         denied=given.get("denied", lambda who, area, act: None),
     )
-    transport = httpx.ASGITransport(app=application(AdminSettings(TOKEN, names), sources), client=peer)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app=AdminApplication(TOKEN, sources, names), client=peer)  # type: ignore[arg-type]
     return httpx.AsyncClient(transport=transport, base_url=at)
 
 
@@ -291,5 +291,5 @@ async def test_what_is_not_http_is_left_alone() -> None:
         raise AssertionError("nothing is sent")
 
     sources = admin_deps()
-    given: Callable[..., Any] = application(AdminSettings(TOKEN), sources)
+    given: Callable[..., Any] = AdminApplication(TOKEN, sources)
     await given({"type": "lifespan"}, must_not, must_not)

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from admin_deps import admin_deps
 
-from sluicegate.admin import AdminSettings, application
+from sluicegate.admin import AdminApplication
 from sluicegate.admin.routes import MAX_BODY
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, Pinned
 from sluicegate.policy.pins import Found, fingerprint
@@ -37,7 +37,7 @@ async def asker(peer: str = "127.0.0.1") -> tuple[httpx.AsyncClient, DefinitionP
         may=lambda who, area, act: who.principal == "local",
         pins=board,
     )  # fmt: skip
-    app = application(AdminSettings("operator-secret"), sources)
+    app = AdminApplication("operator-secret", sources)
     transport = httpx.ASGITransport(app=app, client=(peer, 5000))  # type: ignore[arg-type]
     return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:7411", headers=OPERATOR), board
 

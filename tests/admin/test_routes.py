@@ -9,7 +9,7 @@ import pytest
 from admin_deps import admin_deps
 from jsonschema import Draft202012Validator
 
-from sluicegate.admin import AdminSettings, application
+from sluicegate.admin import AdminApplication
 from sluicegate.admin.approval_page import Page
 from sluicegate.admin.approvals import ApprovalsApi
 from sluicegate.admin.blocks import BlocksApi
@@ -153,7 +153,7 @@ def asker(
         blocks=BlocksApi(made.logins, made.login, made.login),
         page=cast(Page, OpenedPage(made)),
     )  # fmt: skip
-    transport = httpx.ASGITransport(app=application(AdminSettings("token"), sources), client=(peer, 5000))
+    transport = httpx.ASGITransport(app=AdminApplication("token", sources), client=(peer, 5000))
     return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:7411"), made
 
 

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from admin_deps import admin_deps
 
-from sluicegate.admin import AdminSettings, application
+from sluicegate.admin import AdminApplication
 from sluicegate.console import CHANGES_A_MINUTE, PAGE_KEY, Console
 from sluicegate.http.hosts import ServedNames
 from sluicegate.protocol.model import Client
@@ -24,7 +24,7 @@ async def test_changes_of_a_session_are_recorded_by_their_beginning_and_so_many_
         return True
 
     deps = admin_deps(client_of=lambda key: Client(f"key:{key}"), may=lambda who, area, act: False)
-    admin = application(AdminSettings("operator-secret"), deps)
+    admin = AdminApplication("operator-secret", deps)
     console = Console(admin, ServedNames(), note, lambda method, path: "")
     transport = httpx.ASGITransport(app=console, client=("127.0.0.1", 5))
     headers = {"Origin": HERE, "Sec-Fetch-Site": "same-origin"}

@@ -7,7 +7,7 @@ and the right that the table names.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -39,16 +39,7 @@ REFUSALS_A_MINUTE: Final = 60
 """So many refusals of one client that lacks a right have a record each. The rest are counted in one record, as unknown
 credentials are. Otherwise a client with a key and no right could fill the disk."""
 _MAX_AREA: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class AdminSettings:
-    operator_token: str
-    names: ServedNames = field(default_factory=ServedNames)
-
-
-def application(settings: AdminSettings, sources: AdminDeps) -> ASGIApp:
-    return _Admin(settings, sources)
+_LOOPBACK: Final = ServedNames()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +52,16 @@ class _Endpoint:
         await (await self.answer(Request(scope, receive)))(scope, receive, send)
 
 
-class _Admin:
+class AdminApplication:
     """Host, then Origin, then path and method, then the credential and the right: the order of the contract."""
 
-    def __init__(self, settings: AdminSettings, sources: AdminDeps) -> None:
-        self._token, self._sources = settings.operator_token, sources
+    def __init__(self, operator_token: str, sources: AdminDeps, names: ServedNames = _LOOPBACK) -> None:
+        self._token, self._sources = operator_token, sources
         self._scrape: asyncio.Future[tuple[bytes, str]] | None = None
         self._rendering = asyncio.Lock()
         self._refusals = Windows(REFUSALS_A_MINUTE, 60)
-        self._policy = HostOriginPolicy(settings.names, ADMIN_PORT)
-        self._forwarded = ForwardedHeaders(settings.names)
+        self._policy = HostOriginPolicy(names, ADMIN_PORT)
+        self._forwarded = ForwardedHeaders(names)
         paths: dict[str, list[ApiRoute]] = {}
         for one in ROUTES:
             paths.setdefault(one.path, []).append(one)
@@ -109,8 +100,6 @@ class _Admin:
         area = path.removeprefix(API).partition("/")[0][:_MAX_AREA]
         return await self._dispatch([ApiRoute(method="GET", path=path, operation="", summary="", area=area)], request)
 
-    # ------------------------------------------------------------ probes and the page
-
     async def _open(self, route: ApiRoute, request: Request) -> Answer:
         if route.operation == "live":
             return json_response(200, {"status": "ok"})
@@ -147,8 +136,6 @@ class _Admin:
         async with self._rendering:
             self._scrape = None
             return await anyio.to_thread.run_sync(metrics())
-
-    # ------------------------------------------------------------ credentials and rights
 
     def _client(self, scope: Scope) -> Client | None:
         token = bearer(scope)
@@ -187,8 +174,6 @@ class _Admin:
         row = written("p", who, "sluice", f"admin:{route.area}", route.act, "allow")
         text = f"{who} lacks the right admin:{route.area} {route.act} on sluice; a row gives it: {row}"
         return error_response(403, text)
-
-    # ------------------------------------------------------------ /api/v1/
 
     async def _api(self, route: ApiRoute, request: Request) -> Answer:
         scope, path = request.scope, request.scope["path"]

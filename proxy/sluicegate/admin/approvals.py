@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 
 from sluicegate.admin import paging
-from sluicegate.admin.paging import MAX_ROWS, PageRequest, page_of
+from sluicegate.admin.paging import MAX_ROWS, PageRequest, StatusAndBody, page_of
 from sluicegate.approval import presentation
 from sluicegate.approval.eligibility import has_voted, may_see, objection
 from sluicegate.approval.grants import Grant
@@ -104,9 +104,6 @@ def _event(row: Json) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (row["state"].encode("ascii"), json.dumps(row).encode("ascii"))
 
 
-StatusAndBody = tuple[int, Json]
-"""A status and the body that goes with it."""
-
 MAX_KEY: Final = 200
 MAX_STREAMS: Final = 20  # of one principal
 REMEMBERED: Final = 24 * 3600.0
@@ -141,8 +138,6 @@ class ApprovalsApi:
         self._posting = anyio.Lock()
         self._streams = Counter[str]()
 
-    # ------------------------------------------------------------ looking
-
     async def get(self, path: tuple[str, ...], query: Mapping[str, Sequence[str]], client: Client) -> StatusAndBody:
         """`path` is what follows /api/v1/."""
         match path:
@@ -174,6 +169,7 @@ class ApprovalsApi:
         if not wanted <= WAITING:
             found += await self._queue.book.finished(self._queue.clock())
         roles = self._people.roles_of(who)
+
         async def row(one: Approval) -> Json:
             return presentation.tell(one, await self._queue.book.row(one.id)) | self._to_viewer(one, who, roles)
 
@@ -196,11 +192,8 @@ class ApprovalsApi:
         asked = paging.read_page_request(query)
         if asked is None or set(query) - set(paging.PAGE_QUERY):
             return 400, {"error": f"the query is {paging.SHAPE}, each at most once"}
-
-        async def row(grant: Grant) -> Json:
-            return _grant(grant)
-
-        page = await paging.page_of(self._queue.grants.all(), lambda grant: grant.id, asked, row)
+        rows = [_grant(grant) for grant in self._queue.grants.all()]
+        page = await paging.page_of(rows, lambda row: str(row["id"]), asked, paging.as_it_is)
         return 200, {"grants": page.pop("rows"), **page}
 
     async def _show(self, id: str, who: Client) -> StatusAndBody:
@@ -245,8 +238,6 @@ class ApprovalsApi:
         finally:
             self._streams[who] -= 1
             self._streams += Counter()  # those that have none are forgotten
-
-    # ------------------------------------------------------------ deciding
 
     async def post(
         self, path: tuple[str, ...], body: bytes, key: str, client: Client, channel: str = "api"

@@ -4,9 +4,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sluicegate.admin.paging import StatusAndBody
 from sluicegate.protocol.jsonrpc import Json, decode
-
-StatusAndBody = tuple[int, Json]
 
 MAX_WHAT: Final = 1_024
 MAX_REASON: Final = 500

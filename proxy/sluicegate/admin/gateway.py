@@ -127,8 +127,6 @@ class Gateway:
             whole["incomplete"] = missing  # what their workers have is not in it
         return json_response(_DONE, whole)
 
-    # ------------------------------------------------------------ one of them
-
     async def _first(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse:
         """The first that answers. What one may yet do, nobody else is asked to do as well."""
         answer = None
@@ -201,8 +199,6 @@ class Gateway:
             return error_response(503, f"{why}: whether it is done there is not known; the other workers have done it")
         bodies = [json.loads(one.body) for one in heard]
         return json_response(_DONE, {**bodies[0], "open_calls": sum(one["open_calls"] for one in bodies)})
-
-    # ------------------------------------------------------------ all of them
 
     async def _ready(self, scope: Scope, peers: Sequence[Peer]) -> AdminResponse:
         answers, silent = _heard(await _all(scope, peers, goes_on=(503,)))

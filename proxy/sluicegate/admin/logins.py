@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluicegate.admin import paging
+from sluicegate.admin.paging import StatusAndBody
 from sluicegate.protocol.jsonrpc import Json, decode
 from sluicegate.protocol.model import Client
-
-StatusAndBody = tuple[int, Json]
 
 _SHAPE: Final = 'the body is {"server": KEY} or {"server": KEY, "as": ID}'
 
@@ -30,11 +29,7 @@ async def show(logins: LoginsApi, query: Mapping[str, Sequence[str]]) -> StatusA
         return 400, {"error": f"the query is server=KEY, {paging.SHAPE}, each at most once"}
     server = query.get("server", [""])[0]
     rows = [row for row in await logins.every() if server in ("", row["server"])]
-
-    async def same(row: Json) -> Json:
-        return row
-
-    page = await paging.page_of(rows, _place, asked, same)
+    page = await paging.page_of(rows, _place, asked, paging.as_it_is)
     return 200, {"logins": page.pop("rows"), **page}
 
 

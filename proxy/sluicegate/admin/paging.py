@@ -12,6 +12,8 @@ from typing import Final, TypeVar
 from sluicegate.protocol.jsonrpc import Json
 
 T = TypeVar("T")
+StatusAndBody = tuple[int, Json]
+"""An answer as parts of the API give it."""
 MAX_ROWS: Final = 200
 DEFAULT_ROWS: Final = 100
 MAX_PAGE_BYTES: Final = 1024 * 1024
@@ -55,15 +57,15 @@ async def page_of(
     return {"rows": rows, "total": len(items), **({"next": rows[0]["cursor"]} if found else {})}
 
 
+async def as_it_is(row: Json) -> Json:
+    return row
+
+
 async def merge_pages(pages: Sequence[Json], asked: PageRequest) -> Json:
     """One page of those of several workers. What is older than the end of a page that goes on waits for the next
     one: its worker may have rows in between."""
-
-    async def same(row: Json) -> Json:
-        return row
-
     end = max((page["next"] for page in pages if "next" in page), default="")
-    rows = [row for page in pages for row in page["rows"]]
-    whole = await page_of([row for row in rows if row["cursor"] >= end], lambda row: str(row["cursor"]), asked, same)
+    rows = [row for page in pages for row in page["rows"] if row["cursor"] >= end]
+    whole = await page_of(rows, lambda row: str(row["cursor"]), asked, as_it_is)
     more = {"next": whole.get("next", end)} if end or "next" in whole else {}
     return {"rows": whole["rows"], "total": sum(page["total"] for page in pages), **more}

@@ -13,13 +13,15 @@ import anyio
 from anyio.lowlevel import checkpoint
 from starlette.types import ASGIApp
 
-from sluicegate import __version__, admin
+from sluicegate import __version__
+from sluicegate.admin import AdminApplication
 from sluicegate.admin.approval_page import Page
 from sluicegate.admin.approvals import ApprovalsApi
 from sluicegate.admin.calls import CallsApi
 from sluicegate.admin.changes import Changes
 from sluicegate.admin.endpoints import AdminDeps
-from sluicegate.admin.logins import LoginsApi, StatusAndBody
+from sluicegate.admin.logins import LoginsApi
+from sluicegate.admin.paging import StatusAndBody
 from sluicegate.admin.response import UNRECORDED
 from sluicegate.admin.routes import step_up_of
 from sluicegate.admin.verification import Verification
@@ -149,8 +151,8 @@ def admin_application(
         found = await identity.verify(bearer(token))
         return (found.client, "") if isinstance(found, Principal) else (None, found.reason)
 
-    return admin.application(
-        admin.AdminSettings(token, settings.names(config)),
+    return AdminApplication(
+        token,
         AdminDeps(
             ready=partial(_unready, inner, is_stopping),
             metrics=inner.services.metrics.scrape if config.telemetry.metrics else None,
@@ -190,6 +192,7 @@ def admin_application(
                 **({"counted": inner.services.metrics.counted()} if config.telemetry.metrics else {}),
             },
         ),
+        settings.names(config),
     )
 
 

@@ -9,7 +9,8 @@ from math import inf
 from secrets import token_hex
 from typing import Final
 
-from sluicegate.admin.blocks import BlocksApi, StatusAndBody
+from sluicegate.admin.blocks import BlocksApi
+from sluicegate.admin.paging import StatusAndBody
 from sluicegate.admin.response import UNRECORDED
 from sluicegate.app.blocks import KeptBlocks, change, read
 from sluicegate.approval.presentation import stamp

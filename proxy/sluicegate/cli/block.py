@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import anyio
 import typer
 
-from sluicegate.admin.blocks import MAX_REASON, MAX_SECONDS, BlocksApi, StatusAndBody
+from sluicegate.admin.blocks import MAX_REASON, MAX_SECONDS, BlocksApi
+from sluicegate.admin.paging import StatusAndBody
 from sluicegate.app import blocks, explain_facts, replicas, state
 from sluicegate.app.blocks_api import blocks_api, rows
 from sluicegate.app.services import act_durably, open_audit
