@@ -2,7 +2,6 @@
 
 import pytest
 
-from sluicegate.console import sessions as console_sessions
 from sluicegate.console.sessions import (
     ATTEMPTS_WITHIN,
     CODE_LIFE,
@@ -12,13 +11,13 @@ from sluicegate.console.sessions import (
     MAX_PER_PRINCIPAL,
     MAX_SESSIONS,
     STEP_UP_LIFE,
-    Attempts,
     Codes,
     ConsoleSessions,
     Session,
     SessionsFull,
     Way,
 )
+from sluicegate.policy.rates import Windows
 
 
 class Clock:
@@ -140,16 +139,8 @@ def test_a_session_of_an_earlier_process_ends_none_but_the_principals_own() -> N
 
 def test_an_address_may_try_five_times_a_minute() -> None:
     clock = Clock()
-    attempts = Attempts(clock)
-    assert [attempts.allows("10.0.0.1") for _ in range(MAX_ATTEMPTS + 2)] == [True] * MAX_ATTEMPTS + [False] * 2
-    assert attempts.allows("10.0.0.2"), "another address"
+    attempts = Windows(MAX_ATTEMPTS, ATTEMPTS_WITHIN, clock)
+    assert [attempts.hit("10.0.0.1") == 0 for _ in range(MAX_ATTEMPTS + 2)] == [True] * MAX_ATTEMPTS + [False] * 2
+    assert attempts.hit("10.0.0.2") == 0, "another address"
     clock.now += ATTEMPTS_WITHIN
-    assert attempts.allows("10.0.0.1")
-
-
-def test_of_the_addresses_that_tried_the_last_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console_sessions, "MAX_ADDRESSES", 3)
-    attempts = Attempts(Clock())
-    for number in range(100):
-        assert attempts.allows(f"10.0.0.{number}")
-    assert list(attempts._times) == ["10.0.0.97", "10.0.0.98", "10.0.0.99"]
+    assert attempts.hit("10.0.0.1") == 0

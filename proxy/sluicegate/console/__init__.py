@@ -19,9 +19,10 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluicegate.console.sessions import (
+    ATTEMPTS_WITHIN,
     CHANNEL,
+    MAX_ATTEMPTS,
     SITE,
-    Attempts,
     Codes,
     ConsoleSessions,
     Halves,
@@ -91,9 +92,10 @@ class Console:
     ) -> None:
         self._inner, self._note, self._step_up_of = inner, note, step_up_of
         self._hosts, self._forwarded = HostOriginPolicy(names, ADMIN_PORT), ForwardedHeaders(names)
-        self._sessions, self._codes, self._attempts = ConsoleSessions(clock), Codes(clock), Attempts(clock)
+        self._sessions, self._codes = ConsoleSessions(clock), Codes(clock)
         self._stored = StoredSessions(self._sessions, store, operator_token, clock)
         self._changes = Windows(CHANGES_A_MINUTE, 60, clock)
+        self._attempts = Windows(MAX_ATTEMPTS, ATTEMPTS_WITHIN, clock)
         self._static = StaticFiles()
         self._router = Router([
             Route("/", lambda request: RedirectResponse(PATH, 303)),
@@ -142,8 +144,6 @@ class Console:
             await answer(scope, receive, send)
         except ClientDisconnect:
             return
-
-    # ------------------------------------------------------------ what a session asks of the API
 
     async def _ask(self, scope: Scope, receive: Receive, send: Send, site: Site, headers: Headers) -> None:
         method, path, is_write = scope["method"], scope["path"], scope["method"] not in _READS
@@ -247,8 +247,6 @@ class Console:
         status, body = await _get(self._inner, {**scope, "headers": _as(scope, credential)}, ME)
         return status, body["principal"] if status == 200 else None
 
-    # ------------------------------------------------------------ documents and files
-
     async def _document(self, request: Request) -> Response:
         return Response(self._static.shell(), media_type="text/html", headers={**HEADERS, "cache-control": "no-store"})
 
@@ -261,8 +259,6 @@ class Console:
         packing = {"content-encoding": "gzip"} if is_packed else {}
         headers = {**HEADERS, **forever, **packing, "content-type": file.kind}
         return Response(file.packed if is_packed else file.body, headers=headers)
-
-    # ------------------------------------------------------------ sessions
 
     async def _make_code(self, request: Request) -> Response:
         """For `sluice console`: whoever has the operator's token gets a code that stands for it, on this machine."""
@@ -294,7 +290,7 @@ class Console:
             case _:
                 return _error(400, 'the body is {"code": CODE} or {"key": KEY}')
         # A code that is good is not counted: whoever shares the address could lock its owner out.
-        if (way == "key" or credential is None) and not self._attempts.allows(counted_as(address)):
+        if (way == "key" or credential is None) and self._attempts.hit(counted_as(address)) > 0:
             return _error(429, "too many attempts from this address: wait a minute", {"retry-after": "60"})
         principal = None if credential is None else await self._principal_of(request.scope, credential)
         if principal is None or credential is None:
@@ -360,7 +356,7 @@ class Console:
             return body
         match body:
             case {"key": str() as key, **rest} if found.way == "key" and not rest:
-                if not self._attempts.allows(f"session {found.mark}"):
+                if self._attempts.hit(f"session {found.mark}") > 0:
                     return _error(429, "too many attempts in this session: wait a minute", {"retry-after": "60"})
                 is_same = key.isascii() and await self._principal_of(request.scope, key) == found.principal
                 if not is_same:

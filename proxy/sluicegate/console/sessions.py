@@ -11,7 +11,7 @@ import json
 import logging
 import secrets
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -120,7 +120,6 @@ MAX_PER_PRINCIPAL: Final = 16
 MAX_CODES: Final = 20
 MAX_ATTEMPTS: Final = 5
 ATTEMPTS_WITHIN: Final = 60.0
-MAX_ADDRESSES: Final = 10_000
 _HOUR: Final = 3600.0
 
 
@@ -284,25 +283,6 @@ class Codes:
         return credential if ends > self._clock() else None
 
 
-class Attempts:
-    """How often an address may try to log in."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._times: dict[str, deque[float]] = {}
-
-    def allows(self, address: str) -> bool:
-        now = self._clock()
-        times = self._times.pop(address, deque(maxlen=MAX_ATTEMPTS))
-        if len(self._times) >= MAX_ADDRESSES:
-            del self._times[next(iter(self._times))]  # the address that tried least recently
-        self._times[address] = times
-        if len(times) == MAX_ATTEMPTS and times[0] > now - ATTEMPTS_WITHIN:
-            return False
-        times.append(now)
-        return True
-
-
 def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -368,8 +348,6 @@ class StoredSessions:
             earlier = await self._earlier()
             self._sessions.ended += [mark for mark, row in earlier.items() if row.get("principal") == principal]
         await self.forget()
-
-    # ------------------------------------------------------------ in the store
 
     async def _put(self, session: Session) -> None:
         session.stored = session.used
