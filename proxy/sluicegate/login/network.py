@@ -4,7 +4,7 @@ What their metadata names is somebody else's word. It passes the egress rules, i
 POSTs follow no redirect. Knows no record.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -45,12 +45,7 @@ class LoginNetwork:
         """The JSON object at `url`; None where there is none (4xx). What fails otherwise is no proof of that: it raises
         `LoginUnavailable`, `LoginFailed` or `Unfit`."""
         headers = [_JSON, *(more or [])]
-        try:
-            answer = await self.send(settings, url, headers, method="GET", within=self._fetcher.within)
-        except Unfetched as error:
-            raise unreached(error, url) from None
-        if answer.status >= 500 or answer.status in _NOT_NOW:
-            raise LoginUnavailable(f"{urls.host(url)} answers HTTP {answer.status}", urls.host(url))
+        answer = await self._asked(url, self.send(settings, url, headers, method="GET", within=self._fetcher.within))
         if 400 <= answer.status < 500:
             return None
         if answer.status != 200:
@@ -60,8 +55,11 @@ class LoginNetwork:
     async def post_json(self, settings: LoginSettings, url: str, value: Json) -> Fetched:
         """Raises `LoginUnavailable`, `LoginFailed` and `Unfit`."""
         headers = [_JSON, (b"content-type", b"application/json")]
+        return await self._asked(url, self.send(settings, url, headers, dump(value)))
+
+    async def _asked(self, url: str, answered: Awaitable[Fetched]) -> Fetched:
         try:
-            answer = await self.send(settings, url, headers, dump(value))
+            answer = await answered
         except Unfetched as error:
             raise unreached(error, url) from None
         if answer.status >= 500 or answer.status in _NOT_NOW:
