@@ -83,11 +83,7 @@ class PostgresStore:
         return await self._do(lambda connection: _get(connection, name))
 
     async def get_all(self, keys: Sequence[str]) -> dict[str, bytes]:
-        async def work(connection: Connection) -> dict[str, bytes]:
-            return _decoded(await (await connection.execute(statements.GET_ALL, (names,))).fetchall())
-
-        names = [key.encode() for key in keys]
-        return await self._do(work)
+        return _decoded(await self._rows(statements.GET_ALL, ([key.encode() for key in keys],)))
 
     async def put(self, key: str, value: bytes, ttl: float | None = None) -> None:
         await self._write([Write(key, value, ttl)])
@@ -103,11 +99,7 @@ class PostgresStore:
         return await self._do(lambda connection: _write(connection, rows, if_found), is_write=True)
 
     async def scan(self, prefix: str) -> dict[str, bytes]:
-        async def work(connection: Connection) -> dict[str, bytes]:
-            return _decoded(await (await connection.execute(statements.SCAN, row)).fetchall())
-
-        row = statements.span(prefix)
-        return await self._do(work)
+        return _decoded(await self._rows(statements.SCAN, statements.span(prefix)))
 
     async def expire(self, key: str, ttl: float) -> None:
         row = _seconds(ttl), key.encode()
@@ -118,11 +110,7 @@ class PostgresStore:
         return await self._do(lambda connection: _change(connection, statements.SPEND, row), is_write=True) == 1
 
     async def now(self) -> float:
-        async def work(connection: Connection) -> float:
-            row = await (await connection.execute(statements.NOW)).fetchone()
-            return float(row[0]) if row is not None else 0.0
-
-        return await self._do(work)
+        return float((await self._rows(statements.NOW, ()))[0][0])
 
     async def settle(self, holder: str, reports: Sequence[LeaseReport]) -> list[LeaseGrant]:
         """One answer to each. Where it fails, those of some keys may have been counted: they may be sent again, as
@@ -149,11 +137,12 @@ class PostgresStore:
             "low": low, "high": high, "lows": [one for one, _ in spans], "highs": [one for _, one in spans],
             "seed": _SEED,
         }  # fmt: skip
+        found = (await self._rows(statements.POLL, asked))[0]
+        return Polled(found[0], found[1], found[2], dict(zip(prefixes, found[3], strict=True)))
 
-        async def work(connection: Connection) -> Polled:
-            found = await (await connection.execute(statements.POLL.encode(), asked)).fetchone()
-            assert found is not None
-            return Polled(found[0], found[1], found[2], dict(zip(prefixes, found[3], strict=True)))
+    async def _rows(self, statement: str, values: Sequence[Any] | dict[str, Any]) -> list[tuple[Any, ...]]:
+        async def work(connection: Connection) -> list[tuple[Any, ...]]:
+            return await (await connection.execute(statement.encode(), values)).fetchall()
 
         return await self._do(work)
 
@@ -168,8 +157,6 @@ class PostgresStore:
         for one in self._idle:
             await one.connection.close()
         self._idle.clear()
-
-    # ------------------------------------------------------------ operations
 
     async def _do(self, work: Work[Result], is_write: bool = False) -> Result:
         """In a task of its own: who gives up an operation does not stop it, as libpq would by asking the engine to
@@ -240,8 +227,6 @@ class PostgresStore:
         timer.cancel()
         self._running.discard(task)
         _retrieve(task)
-
-    # ------------------------------------------------------------ connections
 
     @asynccontextmanager
     async def _connection(self, attempt: "_Attempt") -> "AsyncIterator[_Open]":
