@@ -401,10 +401,8 @@ async def announce_servers(sluice: RunningServer, announce: Announce) -> None:
 
 
 def calm_collector() -> None:
-    """What lives as long as the process is no longer walked, and the rest less often: most calls make no cycles. The
-    defaults cost 15 us of CPU a call, of about 200. Reloads, failures and clients that vanish do leave cycles: at 20
-    mixed calls a second the youngest are walked every 2 s, the oldest every ten minutes. To walk 20,000 young objects
-    takes 2 to 8 ms, and a list of 10,000 tools makes 80,000. In walks of 2,000 it is the same time in short steps."""
+    """What lives as long as the process is no longer walked, and the rest less often: most calls make no cycles.
+    Reloads, failures and clients that vanish do. Young objects are walked in many short steps."""
     gc.collect()
     gc.freeze()
     gc.collect()  # of nothing: else the oldest are walked only once as many again as were frozen are there

@@ -370,8 +370,8 @@ LAST_SPANS: Final = 3.0
 
 @asynccontextmanager
 async def open_tracer(config: Config) -> AsyncIterator[tuple[Guard, Guard] | None]:
-    """Spans towards clients and towards servers; None where nobody collects. Then a call pays nothing, and what a client
-    says of its trace passes as it is."""
+    """Spans towards clients and towards servers; None where nobody collects. Then a call pays nothing, and what a
+    client says of its trace passes as it is."""
     endpoint = config.telemetry.otlp
     if not endpoint:
         yield None

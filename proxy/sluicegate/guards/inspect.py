@@ -270,7 +270,7 @@ async def _inspect_small(*about: Any) -> Outcome:
 
 
 async def _inspect_large(*about: Any) -> Outcome:
-    """The same in a thread, where a schema is checked: to count 30,000 objects takes 50 ms."""
+    """The same in a thread, where a schema is checked."""
     call, target, *_ = about
     if call.method != "tools/call" or target.item is None or "outputSchema" not in target.item:
         return _inspect_result(*about)

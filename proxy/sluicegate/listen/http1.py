@@ -24,8 +24,8 @@ _MAX_PIPELINED: Final = 8
 _MAX_LINES: Final = 512
 _FEW_CHUNKS: Final = 128
 _CHUNK: Final = 512
-"""Bytes that the chunks of a body hold on average, after the first few. Each costs 5 us, so that of bodies in chunks of
-one byte, a megabyte a second would take the whole event loop."""
+"""Bytes that the chunks of a body hold on average, after the first few. Each has its cost, so that bodies in chunks of
+one byte could take the whole event loop."""
 _SAMPLE: Final = 64  # connections among which one is chosen that makes room
 # RFC 3986 2.3 and 6.2.2: an escape of a letter, digit, "-", ".", "_" or "~" has another spelling, that of a slash,
 # backslash or control character another reading. A fragment is no part of a request target (RFC 9112 3.2).
@@ -89,8 +89,6 @@ class Http1(asyncio.Protocol):
         self._headers: Headers = []
         self._read = self._unheaded = self._blanks = self._chunks = self._body = self._trailers = 0
         self._repeatable: _RepeatedRequest | None = None
-
-    # ------------------------------------------------------------ the connection begins and ends
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if self.accepted(transport):
@@ -168,8 +166,6 @@ class Http1(asyncio.Protocol):
         self.outbox.flush()
         self.transport.close()
 
-    # ------------------------------------------------------------ bytes in
-
     def eof_received(self) -> None:
         """The peer says no more, and the loop closes the connection: what was answered leaves before."""
         self.outbox.flush()
@@ -198,7 +194,7 @@ class Http1(asyncio.Protocol):
 
     def _remember(self, request: HttpRequest, data: bytes) -> None:
         """The same bytes mean the same: a client's requests of equal length differ in their bodies alone. For them
-        the parser is not asked again, nor we by it for each header: 15 us a call. Only where the length is said once
+        the parser is not asked again, nor we by it for each header. Only where the length is said once
         and in one way, so that where a body ends is beyond doubt."""
         text, end, body = data.partition(b"\r\n\r\n")
         head = request.head
@@ -276,8 +272,6 @@ class Http1(asyncio.Protocol):
         if self._paused and not self.transport.is_closing():
             self._paused = False
             self.transport.resume_reading()
-
-    # ------------------------------------------------------------ parser callbacks
 
     def on_message_begin(self) -> None:
         self._receiving = True
@@ -390,11 +384,8 @@ class Http1(asyncio.Protocol):
         if incoming is not None:
             incoming.end_body()
 
-    # ------------------------------------------------------------ one request after the other
-
     async def _work(self) -> None:
-        """Answers requests as long as there is a connection. One task for all of them: one for each, with asyncio's own
-        record of it, would cost 7 us."""
+        """Answers requests as long as there is a connection, in one task for all of them."""
         # Step 2 of docs/explanation/performance.md
         task = asyncio.current_task()
         assert task is not None
@@ -446,7 +437,7 @@ class Http1(asyncio.Protocol):
         return is_given
 
     def _rest(self) -> None:
-        """Notes the time only: a timer set and cancelled with every request would cost it 1 us."""
+        """Notes the time only: a timer set and cancelled with every request would cost more."""
         self._idle_since = self.loop.time()
         if self._idler is None:
             self._idler = self.loop.call_later(self._wire.idle, self._check_idle)
@@ -460,8 +451,6 @@ class Http1(asyncio.Protocol):
             self._idler = self.loop.call_later(left, self._check_idle)
         else:
             self._close()
-
-    # ------------------------------------------------------------ bytes out
 
     def pause_writing(self) -> None:
         self.writable.clear()

@@ -133,7 +133,7 @@ def render(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     return lines
 
 
-@lru_cache(maxsize=1)  # the same for a whole second, and made anew it costs 4 us
+@lru_cache(maxsize=1)  # the same for a whole second, and costly to make anew
 def _date(second: int) -> bytes:
     """The Date header: a server with a clock must send it (RFC 9110 6.6.1)."""
     return b"date: %b\r\n" % formatdate(second, usegmt=True).encode("ascii")
@@ -143,7 +143,7 @@ class HttpRequest:
     """`on_lost` is called when the client goes away before the answer is complete. `chunks`: the client knows
     HTTP/1.1's chunks; `keeps`: another request may follow on the connection."""
 
-    # The class has the values that most requests keep: to set them in each costs more than to find them here, 0.1 us.
+    # The class has the values that most requests keep: to set them in each costs more than to find them here.
     is_whole = is_started = is_answered = lost = _is_asked = False
     on_lost: Callable[[], object] | None = None
     budget: LoopBudget | None = None
@@ -159,8 +159,6 @@ class HttpRequest:
         self.head = head
         self._chunks, self.keeps = chunks, keeps
         self._parts: list[bytes] = []
-
-    # ------------------------------------------------------------ the client
 
     @property
     def server(self) -> Address | None:
@@ -208,8 +206,6 @@ class HttpRequest:
     def abort(self) -> None:
         self.connection.abort()
 
-    # ------------------------------------------------------------ told by the connection
-
     def feed(self, data: bytes) -> None:
         """Takes a part of the body. If the request is answered already, the rest is dropped."""
         if not self.is_answered:
@@ -252,8 +248,6 @@ class HttpRequest:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # ------------------------------------------------------------ in
-
     async def body(self, limit: int) -> bytes:
         """The whole body, counted while it comes. Raises `BodyTooLarge` and `ClientGone`."""
         await self.whole(limit)
@@ -294,8 +288,6 @@ class HttpRequest:
             connection.resume_reading()
             self._waiter = self.loop.create_future()
             await self._waiter
-
-    # ------------------------------------------------------------ out
 
     async def respond(self, status: int, lines: bytes, body: bytes) -> None:
         """Sends the whole answer. `lines` are header lines and include Content-Length."""

@@ -63,7 +63,7 @@ _numbers: Final = count(1)
 
 
 def _new_id() -> str:
-    """Unique beyond this process and its clock. A random one for each call is a system call, 2 us."""
+    """Unique beyond this process and its clock. A random one for each call is a system call."""
     return f"{_PROCESS}-{next(_numbers):x}"
 
 
@@ -182,8 +182,6 @@ class Listener:
         self.sessions.close()
         if self._peers is not None:
             self._peers.stop()
-
-    # ------------------------------------------------------------ the order of checks
 
     def _serve(self, exchange: HttpExchange) -> Awaitable[None]:
         """No coroutine, as little as what follows: each of them is made, resumed at each wait of a call, and ended."""
@@ -394,8 +392,6 @@ class Listener:
                 return serve_modern(self._context, exchange, message, principal)
             return exchange.empty(202)
         return self._legacy.post(exchange, message, principal)
-
-    # ------------------------------------------------------------ the 2024 transport
 
     async def _open_stream(self, exchange: HttpExchange, principal: Principal) -> None:
         if exchange.head.method != "GET":  # a POST here asks which transport this is: <= 2026-07-28 basic/transports

@@ -100,7 +100,7 @@ class EndpointContext(SessionDeps):
 MAX_FORM: Final = 1024
 MAX_FORM_PARTS: Final = 64
 """Bytes and parts of a header that says what a body is, or may be: whatever has more is refused as it is. No rate of
-a client counts such refusals, and 16 KiB of commas took 5 ms."""
+a client counts such refusals."""
 
 
 def _bounded(value: bytes) -> bytes:

@@ -310,7 +310,7 @@ def flags_in(canonical: str) -> list[str]:
 
 
 def flags_in_pieces(canonical: str) -> Generator[None, None, list[str]]:
-    """The same; the caller gives others a turn at each `yield`. A megabyte of hidden characters takes 100 ms."""
+    """The same; the caller gives others a turn at each `yield`. A megabyte of hidden characters takes long."""
     if not _ESCAPE.search(canonical):
         return []
     yield

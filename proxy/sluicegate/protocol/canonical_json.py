@@ -1,7 +1,6 @@
 """One text for equal JSON values: keys in order, no spaces, everything beyond ASCII escaped. 1 is not 1.0.
 
-`canonical` makes it in one step, in which no other thread runs: 10 ms for a megabyte that is escaped. For a value of
-any size it comes in parts.
+`canonical` makes it in one step, in which no other thread runs. For a value of any size it comes in parts.
 """
 
 from _json import encode_basestring_ascii, make_encoder

@@ -68,8 +68,8 @@ def annotations(schema: Any) -> dict[tuple[str, ...], str]:
 
 
 def annotations_of(tool: Json) -> Annotations | None:
-    """Those of a tool's definition, None where they are invalid. Walking a schema costs more than relaying a call
-    (9 us for a small one): so it is walked once."""
+    """Those of a tool's definition, None where they are invalid. Walking a schema costs more than relaying a
+    call, so it is walked once."""
     return _valid.of(tool)
 
 

@@ -71,15 +71,14 @@ def is_large(data: bytes | bytearray) -> bool:
 
 
 def release_gil() -> None:
-    """Releases the interpreter's lock for 50 us, so that a waiting thread gets it. In short turns the loop takes the
-    lock back before a thread wakes. A thread requests the lock only if nobody released it for 5 ms (CPython,
-    ceval_gil.h, `take_gil`). So the thread of the audit log waited for up to 90 ms, and all calls with it."""
+    """Releases the interpreter's lock, so that a waiting thread gets it. In short turns the loop takes it back before a
+    thread wakes, and a thread requests it only where nobody released it for long (CPython, ceval_gil.h, `take_gil`)."""
     _nobody.acquire(timeout=_RELEASED)  # `time.sleep` raises where the clock jumps meanwhile
 
 
 def release_gil_while(is_awaited: Callable[[], bool]) -> None:
     """Work in pieces releases the interpreter's lock after each piece, as long as this function says that somebody
-    waits for a thread. To release it takes 120 us, which would be lost where nobody waits. The last one counts."""
+    waits for a thread. Releasing it takes longer than most pieces. The last one counts."""
     global _is_thread_awaited
     _is_thread_awaited = is_awaited
 

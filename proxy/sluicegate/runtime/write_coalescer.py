@@ -1,9 +1,9 @@
 """Writes of one turn of the event loop, made at its end, one right behind the other.
 
-A peer that sleeps is woken by the first byte that comes for it, and on a virtual machine waking it costs 8 us, more
+A peer that sleeps is woken by the first byte that comes for it, and on a virtual machine waking it costs more
 than the write itself. Calls that were answered, or recorded, together are ready in the same turn: written as each of
-them gets ready they find their peer asleep again every time, written in a row they wake it once. With 16 calls at once
-that is 11 us of a call. It delays nothing by more than the turn that it is written in.
+them gets ready they find their peer asleep again every time, written in a row they wake it once.
+It delays nothing by more than the turn that it is written in.
 
 Knows bytes and transports; knows no protocol.
 """

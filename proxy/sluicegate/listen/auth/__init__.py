@@ -83,8 +83,6 @@ class Identity:
         own = (settings.issuer,) if settings.issuer else ()
         self.issuers = tuple(dict.fromkeys((*own, *(one.issuer for one in settings.tokens.issuers))))
 
-    # ------------------------------------------------------------ who it is
-
     def identify(self, authorization: bytes | None, forwarded: bool, address: str | None) -> Principal | None:
         """Without waiting; None where `verify` may know more. `forwarded`: the request passed another proxy.
         `address`: that of the accepting socket."""
@@ -100,7 +98,7 @@ class Identity:
         return found.expires is not None and clock() >= found.expires
 
     def _look_up(self, authorization: bytes) -> Principal | None:
-        """Remembers the keys it finds, and nothing else: hashing one anew for each of its calls costs 2 us."""
+        """Remembers the keys it finds, and nothing else: a key is not hashed anew for each of its calls."""
         token = _bearer(authorization)
         if token is None:
             return None
@@ -137,8 +135,6 @@ class Identity:
         if self._issued is not None and token.startswith(self._issued.prefix):
             return await self._issued.verify(token, digest)
         return await self._tokens.verify(token, digest)
-
-    # ------------------------------------------------------------ who can still come in
 
     def find(self, name: str, roles: Iterable[str] | None = None) -> Principal | None:
         """Returns the principal of that name of which a valid token was seen: with these groups, if they are said."""
