@@ -128,8 +128,6 @@ class IssuerPages:
             kind = "invalid_redirect_uri" if isinstance(error, UnfitRedirect) else "invalid_client_metadata"
             return _error(400, kind, str(error))
 
-    # ------------------------------------------------------------ a person
-
     async def _authorize(self, request: Request) -> Response:
         """Nothing is sent to a redirect URI before client and URI are known to belong together."""
         asked: dict[str, str] = {}
@@ -211,8 +209,6 @@ class IssuerPages:
         more = answer | ({"state": state} if state else {}) | {"iss": self._issuer}
         joint = "&" if "?" in redirect_uri else "?"
         return RedirectResponse(f"{redirect_uri}{joint}{urlencode(more)}", 303, HEADERS)
-
-    # ------------------------------------------------------------ a client
 
     async def _token(self, request: Request) -> Response:
         form = await _form(request)

@@ -132,8 +132,6 @@ class LoginPages:
         """Whoever may change logins logs in for all."""
         return self._judge.may_administer(client, "logins", "write")
 
-    # ------------------------------------------------------------ who is it
-
     async def _log_in(self, request: Request) -> Response:
         """One route, so that a refusal of other methods names both."""
         return await (self._take_key if request.method == "POST" else self._ask)(request)
@@ -201,8 +199,6 @@ class LoginPages:
         found = self._identity.find(person.name) or Principal(person.name)
         return await self._begin(request, server, found, made)
 
-    # ------------------------------------------------------------ the login itself
-
     async def _begin(self, request: Request, server: str, found: Principal, made: Json | None) -> Response:
         client = found.client
         whose = self._index.whose(server, client)
@@ -249,8 +245,6 @@ class LoginPages:
         about = clients.metadata(self._callback(""), "none", ())
         about |= {"client_id": f"{self.base}client.json", "redirect_uris": [*uris, config.login.callback]}
         return JSONResponse(about, headers={"cache-control": "max-age=300"})
-
-    # ------------------------------------------------------------ from a person's own machine
 
     async def _begin_elsewhere(self, request: Request) -> Response:
         """For `sluice login --url`: the browser returns to the machine of whoever shows the key."""
@@ -316,8 +310,6 @@ class LoginPages:
         except (ValueError, RecursionError):
             body = None
         return (whose, client, body) if isinstance(body, dict) else _error(400, "the body has to be a JSON object")
-
-    # ------------------------------------------------------------ small things
 
     def _is_there(self, server: str, client: Client) -> bool:
         """Of a server on which a client has no right, nothing is said."""

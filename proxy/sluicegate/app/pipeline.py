@@ -26,11 +26,11 @@ from sluicegate.guards.quota import quota
 from sluicegate.guards.record import RecordGuard
 from sluicegate.guards.seal import seal, unresolved
 from sluicegate.guards.throttle import throttle
-from sluicegate.metrics import Metrics, client_label
+from sluicegate.metrics import client_label
 from sluicegate.policy.outputs import Outputs
 from sluicegate.policy.rates import Windows
 from sluicegate.protocol.input_requests_client import opens_pages
-from sluicegate.protocol.model import Call, Client, Guard, Handler
+from sluicegate.protocol.model import Client, Guard, Handler
 from sluicegate.router import Cursors, Router
 from sluicegate.router.large_results import LargeResultBounds
 from sluicegate.router.tasks import ShownTask, shown_whole

@@ -126,8 +126,6 @@ class ServerControl:
         servers = config.servers.items()
         return {key: one for key, one in servers if one.enabled and key not in self._switched_off}
 
-    # ------------------------------------------------------------ a changed config
-
     @asynccontextmanager
     async def prepared(self, config: Config) -> AsyncIterator[None]:
         """Whatever must be read for the servers of a config that is about to come into force has been, within."""
@@ -155,8 +153,6 @@ class ServerControl:
         """Key and `concurrency` of each server that runs."""
         for key, server in self.servers.items():
             yield key, self._config.servers[key].concurrency, server
-
-    # ------------------------------------------------------------ operators
 
     def objection(self, key: str, action: str) -> str:
         """Why that cannot be done with a server, in a sentence; empty where it can."""
@@ -193,8 +189,6 @@ class ServerControl:
         if isinstance(server, AccountServers):
             server.take(logins, new)
 
-    # ------------------------------------------------------------ switching
-
     def _switch(self, again: Collection[str], why: str) -> None:
         config, running = self._config, self.servers
         servers = {
@@ -230,8 +224,6 @@ class ServerControl:
         for key in changed:
             word = "server removed" if key not in servers else "server replaced" if changed[key] else "server added"
             log.info(word, extra={"server": key, "open_calls": open_calls.get(key, 0)})
-
-    # ------------------------------------------------------------ their life
 
     async def run(self) -> None:
         async with anyio.create_task_group() as self._group:

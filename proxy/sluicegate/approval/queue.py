@@ -116,8 +116,6 @@ class ApprovalQueue:
     def __repr__(self) -> str:
         return f"ApprovalQueue({len(self._open)} open, {len(self._waiters)} waited for)"
 
-    # ------------------------------------------------------------ asking
-
     async def ask(self, call: Call, binding: CallBinding, shown: Callable[[], Json]) -> Approval | VoteRefused:
         """The approval of this call: the one that it has, or a new one. `shown` masks the arguments, which takes up to
         300 ms for megabytes of them: a thread does that."""
@@ -156,8 +154,6 @@ class ApprovalQueue:
         else:
             return None if approval.is_finished else approval
         return None
-
-    # ------------------------------------------------------------ what it stands on
 
     def is_same_server(self, binding: CallBinding) -> bool:
         return self._deps.identity_of(binding.server) == binding.identity
@@ -252,8 +248,6 @@ class ApprovalQueue:
             token_end=self._deps.token_end(client.principal, binding.roles),
         )  # fmt: skip
 
-    # ------------------------------------------------------------ waiting
-
     async def wait(self, approval: Approval, seconds: float, as_task: bool = False) -> Approval:
         """Until it is decided, or that long: as it is then. A later call with the same approval ends this wait; a task,
         of which there is one, waits beside it."""
@@ -299,8 +293,6 @@ class ApprovalQueue:
         self.is_closing = True
         for waiter in self._waiters.values():
             waiter.changed.set()
-
-    # ------------------------------------------------------------ deciding
 
     async def decide(self, id: str, who: Client, vote_request: VoteRequest, channel: str) -> Approval | VoteRefused:
         """404 unknown or not theirs to see, 403 not theirs to decide, 409 decided already or another digest, 400 what
@@ -356,8 +348,6 @@ class ApprovalQueue:
         grant, write = self.grants.make(new, vote_request.scope, who, self._deps.revision(), end, channel)
         return grant, [write]
 
-    # ------------------------------------------------------------ what is masked
-
     def keep_whole(self, approval: Approval, arguments: Any) -> None:
         """Secrets are nowhere but in this process, and only as long as somebody has to decide."""
         left = MAX_WHOLE
@@ -377,8 +367,6 @@ class ApprovalQueue:
             return VoteRefused(409, "they are not in this process: it is decided, or large, or another one asks")
         is_kept = await self._records.reveal(approval, who.principal, channel)
         return {"id": id, "arguments": arguments} if is_kept else UNRECORDED
-
-    # ------------------------------------------------------------ using
 
     def claim(self, id: str) -> bool:
         """Whether this call is the one, in this process, that may go on with it. `release_claim` undoes it."""
@@ -483,8 +471,6 @@ class ApprovalQueue:
         roles = self._deps.roles_of(who) if who else ()
         return "" if eligibility.supports(grant, who, roles, holder) else UNSUPPORTED
 
-    # ------------------------------------------------------------ changes
-
     async def _void(self, approval: Approval, state: State, by: str = "", grant: Grant | None = None) -> None:
         stored = await self.book.read(approval.id)
         now: State = "superseded" if stored is None else stored.approval.state
@@ -537,8 +523,6 @@ class ApprovalQueue:
         finally:
             if not lock.statistics().tasks_waiting and not lock.locked():
                 self._locks.pop(id, None)
-
-    # ------------------------------------------------------------ looking after it
 
     def open_ones(self) -> list[Approval]:
         return sorted(self._open.values(), key=lambda one: one.created)

@@ -181,8 +181,6 @@ class ApprovalRepository:
     def _newest(self) -> list[Approval]:
         return sorted(self._finished.values(), key=lambda one: one.created, reverse=True)[:MAX_FINISHED]
 
-    # ------------------------------------------------------------ what people look at
-
     async def shown(self, id: str) -> Json:
         """Nothing where it was erased."""
         return _object(await self.store.get(_SHOWN + id))

@@ -350,10 +350,10 @@ def _docstrings(model: type[BaseModel]) -> dict[str, str]:
     for part in (one for one in reversed(model.__mro__) if one is not BaseModel and issubclass(one, BaseModel)):
         (node,) = ast.parse(inspect.getsource(part)).body
         body = node.body if isinstance(node, ast.ClassDef) else []
-        for field, text in pairwise(body):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+        for member, text in pairwise(body):
+            if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name) and isinstance(text, ast.Expr):
                 if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
-                    name = field.target.id
+                    name = member.target.id
                     known = part.model_fields.get(name)
                     found[(known.alias if known else None) or name] = inspect.cleandoc(text.value.value)
     return found
@@ -367,8 +367,8 @@ def schema() -> dict[str, Any]:
 
 def _sections(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type[Section]]]:
     yield path, section
-    for name, field in section.model_fields.items():
-        for inner, below in _inside(field.annotation, (*path, name)):
+    for name, info in section.model_fields.items():
+        for inner, below in _inside(info.annotation, (*path, name)):
             yield from _sections(below, inner)
 
 

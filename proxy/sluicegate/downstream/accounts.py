@@ -76,8 +76,6 @@ class AccountServers:
         self._last_client: Client | None = None
         self._last = self._without
 
-    # ------------------------------------------------------------ whose
-
     def of(self, client: Client) -> DownstreamServer:
         """The one that serves this client."""
         return self._served(client).server
@@ -149,8 +147,6 @@ class AccountServers:
         for public in tuple(served.scopes.values()) if served is not None else ():
             self._publish(key, public, notification)
 
-    # ------------------------------------------------------------ what the middle asks
-
     @property
     def key(self) -> str:
         return self._nobody.key
@@ -220,8 +216,6 @@ class AccountServers:
         needed = served.server.login_needed
         return self._abouts.get(served.login) if needed is None else needed.text
 
-    # ------------------------------------------------------------ all of them
-
     def expect(self, client: Client) -> None:
         self.of(client).expect(client)
 
@@ -275,8 +269,6 @@ class AccountServers:
     @property
     def open_calls(self) -> int:
         return sum(server.open_calls for server in self._all())
-
-    # ------------------------------------------------------------ their life
 
     def retire(self, why: str) -> None:
         self._is_retired = True

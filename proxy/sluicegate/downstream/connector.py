@@ -131,8 +131,6 @@ class Connector:
     def transport(self) -> str:
         return "stdio" if self._settings.command is not None else "sse" if self._is_older else "http"
 
-    # ------------------------------------------------------------ what is remembered of the server
-
     async def recall(self) -> None:
         """Before the server is reached anew: its eras as an earlier connection proved them, in this run or another.
         None where nothing did, or too long ago."""
@@ -165,8 +163,6 @@ class Connector:
         elif isinstance(lost, InitializeRefused) or transport.pid is not None or proves_legacy(lost):
             with suppress(OSError):
                 await self._store.delete(self._store_key)
-
-    # ------------------------------------------------------------ one connection
 
     async def open(self, era: Era, group: TaskGroup, declared: Json, session: str | None = None) -> ServerConnection:
         """A connection of that era, or of the legacy one, and then nobody's, where the server turns out to speak no

@@ -182,8 +182,6 @@ class ConnectionPool:
         """Sessions that had a connection to the server before, under the same key, learn that it began anew."""
         self._taken = dict(before._taken)
 
-    # ------------------------------------------------------------ finding
-
     def find(self, key: ConnectionKey) -> ServerConnection | None:
         """The live connection of that key. On the hot path."""
         slot = self._slots.get(key)
@@ -289,8 +287,6 @@ class ConnectionPool:
     def is_full(self) -> bool:
         return len(self._slots) >= self._most
 
-    # ------------------------------------------------------------ one connection's life
-
     async def _live(self, slot: PooledConnection) -> None:
         try:
             with slot.dial:
@@ -378,8 +374,6 @@ class ConnectionPool:
             for method in {entry.changed for entry in LISTS.values() if entry.capability in connection.capabilities}:
                 connection.publish(Notification(method, {}))
             log.warning("server began anew", extra={"server": self._key, "why": connection.anew, "whose": key.owner[1]})
-
-    # ------------------------------------------------------------ who needs what
 
     def hold(self, key: ConnectionKey) -> Callable[[], None]:
         """Somebody wants to hear of changes as a connection of that key would: another of its scope will do. Gives

@@ -262,8 +262,6 @@ class WatchBoard:
             if len(unwatched) > MAX_UNWATCHED:
                 del unwatched[next(iter(unwatched))]
 
-    # ------------------------------------------------------------ updates
-
     def heard(self, params: Json) -> None:
         """Where very many listen, others have their turn between them. Of updates of one resource that wait, the newest
         counts; where too many wait, the oldest are forgotten."""
@@ -369,8 +367,6 @@ class ResourceWatches:
         """Connections may have ended: what was watched on them is watched on their successors."""
         for board in tuple(self._boards.values()):
             self._maintain(board)
-
-    # ------------------------------------------------------------ making it so
 
     def _is_done(self, board: WatchBoard) -> bool:
         if not board.uris:

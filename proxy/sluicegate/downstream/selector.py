@@ -54,8 +54,6 @@ class ConnectionSelector:
         self._selections: dict[tuple[str, str, str | None, str, str], _Selection] = {}
         self._suspended = suspended
 
-    # ------------------------------------------------------------ whose
-
     def era_for(self, client: Client) -> Era | None:
         eras = self._connector.eras
         if eras is None:
@@ -109,8 +107,6 @@ class ConnectionSelector:
 
     def key(self, client: Client, era: Era) -> ConnectionKey:
         return key_for(client, era, self._settings, self._scope(client, era), self._declared(client, era))
-
-    # ------------------------------------------------------------ finding and making
 
     def find(self, call: Call) -> ServerConnection | None:
         """Finds a connection without waiting. On the hot path."""
@@ -166,8 +162,6 @@ class ConnectionSelector:
             for connection in self._pool.live():
                 if connection.session == client.session:
                     connection.tell_roots_changed()
-
-    # ------------------------------------------------------------ one call at a time
 
     async def _lane(self, key: ConnectionKey, call: Call) -> ServerConnection:
         patient_until = anyio.current_time() + _MOMENT

@@ -121,8 +121,6 @@ class DownstreamServer:
         self._life: anyio.CancelScope | None = None
         self._is_retired, self._nudged = False, anyio.Event()
 
-    # ------------------------------------------------------------ what the middle asks
-
     @property
     def key(self) -> str:
         return self.settings.key
@@ -243,8 +241,6 @@ class DownstreamServer:
 
     def shows(self, client: Client) -> bool:
         return self._status != "down" or self.login_needed is not None
-
-    # ------------------------------------------------------------ one call
 
     def __call__(self, call: Call) -> Coroutine[Any, Any, Outcome]:
         if call.method in _OWN:
@@ -374,8 +370,6 @@ class DownstreamServer:
             self._mark_down(lost)
             self._changed.set()
 
-    # ------------------------------------------------------------ connections
-
     async def _in_time(self, timeout: float, client: Client, reach: Callable[[Era], Awaitable[T]]) -> T:
         """What `reach` finds or makes, once it is known how to speak to the server. Raises `Lost`."""
         with anyio.move_on_after(timeout):
@@ -429,8 +423,6 @@ class DownstreamServer:
         else:
             self._backoff.succeeded()
         self._changed.set()
-
-    # ------------------------------------------------------------ its life
 
     def reconnect(self) -> None:
         """Tries at once to reach it, though it failed a moment ago; what is open stays open."""
@@ -556,8 +548,6 @@ class DownstreamServer:
             self._health.failed(error, "no answer")
             self._backoff.failed()
             raise
-
-    # ------------------------------------------------------------ up and down
 
     def _heard(self, scope: str | None, notification: Notification) -> None:
         self._publish(self.key, "" if scope is None and self.settings.sharing == "shared" else scope, notification)

@@ -152,8 +152,6 @@ class _Held:
     def _is_over(self) -> bool:
         return self._is_theirs or self._has_ended
 
-    # ------------------------------------------------------------ the call
-
     async def run(self) -> None:
         """Once: whoever starts it again, after it has failed, finds that it has ended."""
         if self._is_over:
@@ -245,8 +243,6 @@ class _Held:
     def _stir(self) -> None:
         self._news.set()
         self._news = anyio.Event()
-
-    # ------------------------------------------------------------ what its client asks
 
     async def answer(self, call: Call) -> Outcome:
         """Answers requests about this task, under the id that we gave it."""

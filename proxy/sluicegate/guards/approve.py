@@ -221,8 +221,6 @@ class _ApprovalFlow:
         text = messages.denied(approval) if approval.state == "denied" else messages.ended(approval)
         return messages.answer(method, "approval_denied", text, approval)
 
-    # ------------------------------------------------------------ whoever asked is asked
-
     async def _question(self, approval: Approval) -> Outcome | None:
         """The question to put, or how the call ends; None where it is for others to decide, or decided now."""
         terms, asked = approval.binding.terms, self.call.trail.approval_ref
@@ -264,8 +262,6 @@ class _ApprovalFlow:
         ended = await self.queue.end(approval.id, "cancelled", by, why, "elicitation")
         return self._not_approved(ended or approval)
 
-    # ------------------------------------------------------------ others are waited for
-
     async def _as_task(self, approval: Approval) -> Outcome | None:
         return None if self.approval_tasks is None else await self.approval_tasks.hold(self.call, self.target, approval)
 
@@ -292,8 +288,6 @@ class _ApprovalFlow:
             params = {"progressToken": token, "progress": count * _STEP, "message": text, "_meta": meta}
             await self.call.emit(Notification("notifications/progress", params))
             await anyio.sleep(PROGRESS_EVERY)
-
-    # ------------------------------------------------------------ it is used
 
     async def _decide_again(self, approval: Approval) -> Outcome | None:
         """The same question as at the beginning, to the policy as it is now. None: a human is still needed."""

@@ -85,8 +85,6 @@ class ClientGrants:
         self._store, self._sealer, self._resource = store, sealer, resource
         self._lasts, self._source, self._clock = lasts, source, clock
 
-    # ------------------------------------------------------------ code
-
     def code(self, request: AuthorizationRequest, subject: Subject) -> str:
         """What the client exchanges: for a minute, once, and only with the verifier that it has."""
         return _CODE + self._sealer.seal(_CODE, {
@@ -138,8 +136,6 @@ class ClientGrants:
                 return
         raise GrantEnded("too many logins begin at once")
 
-    # ------------------------------------------------------------ refresh and end
-
     async def refresh(self, token: str, client: str) -> IssuedTokens:
         """Raises `GrantEnded`."""
         made = self._open(_REFRESH, token)
@@ -170,8 +166,6 @@ class ClientGrants:
                     await self._store.delete(key)
                     return grant.subject
         return None
-
-    # ------------------------------------------------------------ tokens
 
     def shown(self, token: str) -> str:
         """Which grant or code a token is of that was made here; empty for any other."""

@@ -68,8 +68,6 @@ class HttpExchange:
     def client(self) -> str:
         return self.peer.client[0] if self.peer.client else "unknown"
 
-    # ------------------------------------------------------------ out: one message
-
     def json(self, status: int, body: bytes, extra: Headers = []) -> Awaitable[None]:  # noqa: B006 - never changed
         return self._whole(status, _JSON % len(body), extra, body)
 
@@ -108,8 +106,6 @@ class HttpExchange:
         else:
             self.peer.respond_at_once(status, lines, body)
         self._settle()
-
-    # ------------------------------------------------------------ out: a stream
 
     def arm(self) -> None:
         """From now on a silence becomes a stream, and a stream shows now and then that it is alive."""
@@ -163,8 +159,6 @@ class HttpExchange:
         self.finished = True
         await self.peer.end(last)
         self._settle()
-
-    # ------------------------------------------------------------ the end
 
     async def until_over(self) -> None:
         """Returns when the stream was closed or the client went away, or after `end`."""

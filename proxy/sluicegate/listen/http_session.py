@@ -82,8 +82,6 @@ class HttpSession(LegacySession):
     def is_idle(self) -> bool:
         return not self._running and self.push is None
 
-    # ------------------------------------------------------------ requests in flight
-
     def begin(self, id: RequestId, loop: asyncio.AbstractEventLoop) -> RunningCall:
         """`loop` is the running one: to ask for it is a system call in CPython 3.11."""
         task = asyncio.current_task(loop)
@@ -112,8 +110,6 @@ class HttpSession(LegacySession):
         for exchange in (self.push, *(answer.sink for answer in self.answers.values())):
             if exchange is not None:
                 exchange.end()
-
-    # ------------------------------------------------------------ the GET stream
 
     async def attach(self, exchange: HttpExchange, retry: int) -> None:
         """Makes this exchange the session's stream until it ends. A newer one replaces an older: a client whose
@@ -154,8 +150,6 @@ class HttpSession(LegacySession):
             return
         self.outbox.put(shown, shown.source)
         await self.flush()
-
-    # ------------------------------------------------------------ questions outside of calls
 
     async def ask(self, method: str, params: Json, asker: Asker = SLUICE) -> Response | None:
         """A question on the GET stream, which can be resumed with it."""

@@ -77,8 +77,6 @@ class HttpSse:
     def __len__(self) -> int:
         return len(self._streams)
 
-    # ------------------------------------------------------------ GET: the stream
-
     async def open(self, exchange: HttpExchange, principal: Principal, prefix: str) -> None:
         """`prefix` is what clients see before our paths."""
         if not accepts(exchange.head.get(b"accept", b"*/*"))[1]:
@@ -107,8 +105,6 @@ class HttpSse:
                 group.cancel_scope.cancel()
         await exchange.close()
 
-    # ------------------------------------------------------------ POST: a message
-
     async def post(self, exchange: HttpExchange, principal: Principal, value: Any) -> None:
         """202 says only that the message was accepted: its answer comes on the stream. `principal` has the roles that
         it had when the body was whole."""
@@ -121,8 +117,6 @@ class HttpSse:
         await exchange.empty(202)
         release = stream.hold(self._context.large, exchange.held or exchange.peer.size)
         exchange.is_call = await stream.session.take(message, release)
-
-    # ------------------------------------------------------------ from the other side
 
     def __contains__(self, id: object) -> bool:
         return self._of(id) is not None

@@ -146,8 +146,6 @@ class JsonRpcSession:
                 self.session.client = replace(self.session.client, roles=client.roles, owner=client.owner)
                 self.session.listening.act_as(self.session.client)
 
-    # ------------------------------------------------------------ messages in
-
     def read(self, value: Any) -> Message | list[Message]:
         """The message, or the messages of a batch. Raises `Malformed` for what is neither, and nothing is lost: a bad
         response still ends the question it was meant for."""
@@ -177,8 +175,6 @@ class JsonRpcSession:
             await self._output.send(answer)
         on_end()
         return False
-
-    # ------------------------------------------------------------ what a message starts (decided at once, in order)
 
     def _begin(self, message: Message) -> Begun | Response | None:
         """Work to do, an answer that needs none, or nothing. From here on a cancellation finds the request."""
@@ -231,8 +227,6 @@ class JsonRpcSession:
         if session is not None and session.is_initialized and all(one.method != "initialize" for one in self._open):
             session.listening.start()
 
-    # ------------------------------------------------------------ modern
-
     def _begin_modern(self, request: Request) -> Begun | Response:
         parsed = modern_client.parse(request, None)
         if isinstance(parsed, modern_client.Rejection):
@@ -249,8 +243,6 @@ class JsonRpcSession:
             return modern_client.respond(request.id, method, await self._deps.handler(call), server_info)[1]
 
         return running, work
-
-    # ------------------------------------------------------------ legacy
 
     def _begin_session(self, request: Request) -> Begun | Response:
         if self.session is not None:
@@ -295,8 +287,6 @@ class JsonRpcSession:
 
     def _shown(self, note: Notification) -> Notification | None:
         return None if self.session is None else self.session.shown(note)
-
-    # ------------------------------------------------------------ acting
 
     async def _serve(self, running: OpenRequest, work: Work, on_end: Callable[[], None]) -> None:
         try:
@@ -345,8 +335,6 @@ class JsonRpcSession:
         shown = show(note)
         if shown is not None:
             await self._output.send(shown)
-
-    # ------------------------------------------------------------ the end
 
     def finish(self, then: Callable[[], object]) -> None:
         """Lets open requests end; nothing is notified or asked besides."""

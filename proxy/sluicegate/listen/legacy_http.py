@@ -38,8 +38,6 @@ class LegacyHttp:
     def __init__(self, context: EndpointContext, sessions: Sessions, again: Again) -> None:
         self._context, self._sessions, self._again = context, sessions, again
 
-    # ------------------------------------------------------------ which session
-
     def _session(self, exchange: HttpExchange, principal: Principal) -> HttpSession | Refusal:
         """The session this request belongs to."""
         if (refusal := _foreign(exchange)) is not None:
@@ -54,8 +52,6 @@ class LegacyHttp:
 
     def has_session(self, exchange: HttpExchange, principal: Principal) -> bool:
         return isinstance(self._session(exchange, principal), HttpSession)
-
-    # ------------------------------------------------------------ POST
 
     def post(self, exchange: HttpExchange, message: Message, principal: Principal) -> Awaitable[None]:
         # Step 4 of docs/explanation/performance.md
@@ -130,8 +126,6 @@ class LegacyHttp:
         if session is not None:
             session.asks.spoil(value)
 
-    # ------------------------------------------------------------ requests
-
     def _answer(self, exchange: HttpExchange, session: HttpSession) -> ResumableResponse:
         exchange.arm()
         return ResumableResponse(exchange, session.revision, session.adopt, self._context.settings)
@@ -171,8 +165,6 @@ class LegacyHttp:
         finally:
             session.done(request.id, running)
         return session.respond(request, outcome), outcome
-
-    # ------------------------------------------------------------ batches
 
     async def batch(self, exchange: HttpExchange, values: list[Any], principal: Principal) -> None:
         """2025-03-26 basic/transports#sending-messages-to-the-server; no other revision has arrays."""
@@ -241,8 +233,6 @@ class LegacyHttp:
             large.unread.note(principal.name, peer)
         if len(data) > LARGE:
             await turns.charge_and_rest(since)
-
-    # ------------------------------------------------------------ GET and DELETE
 
     async def get(self, exchange: HttpExchange, principal: Principal) -> None:
         if not accepts(exchange.head.get(b"accept", b"*/*"))[1]:

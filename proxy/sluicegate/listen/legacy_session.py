@@ -57,8 +57,6 @@ class LegacySession:
         """Returns the notification as this client may see it, or None, by its revision and log level."""
         return legacy_client.notification(note, self.revision.name, self.level)
 
-    # ------------------------------------------------------------ requests
-
     def to_call(self, request: Request, client: Client, emit: Emit) -> Begun:
         """`client` has the roles of this request; `emit` gets the notifications of its call."""
         if request.method == "logging/setLevel":
@@ -87,8 +85,6 @@ class LegacySession:
         # A subscription that is refused is a resource that is not found: <= 2025-11-25 server/resources#error-handling
         method = "resources/read" if request.method in SUBSCRIPTIONS else request.method
         return legacy_client.respond(request.id, method, outcome, self.revision.name)
-
-    # ------------------------------------------------------------ what needs no answer
 
     def take(self, message: Notification | Response) -> None:
         """A response to a question, or a notification of the client's. Cancellations are its transport's."""

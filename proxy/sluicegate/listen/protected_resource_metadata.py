@@ -28,8 +28,6 @@ class ProtectedResource:
         self._path = settings.path
         self._identity, self._forwarded, self._has_toolsets = identity, forwarded, has_toolsets
 
-    # ------------------------------------------------------------ where
-
     def _endpoint(self, exchange: HttpExchange) -> tuple[str, str]:
         """Origin and path of the MCP endpoint, as this client reaches it."""
         if self._public_url is not None:
@@ -52,8 +50,6 @@ class ProtectedResource:
         if self._has_toolsets() and named_by(after, (self._path, path)):  # theirs name the same resource
             return True
         return after.removesuffix("/") in places
-
-    # ------------------------------------------------------------ what
 
     async def serve(self, exchange: HttpExchange) -> None:
         """RFC 9728 3.2. `resource` is exactly what clients name when they ask for a token (RFC 8707)."""

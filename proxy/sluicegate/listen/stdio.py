@@ -198,8 +198,6 @@ class SessionTranscript:
         self._mark = f"bridge {secrets.token_hex(8)}"
         self._numbers = count(1)
 
-    # ------------------------------------------------------------ what passes
-
     def client_wrote(self, line: bytes) -> None:
         for message in _messages(line):
             if isinstance(message, Request):
@@ -250,8 +248,6 @@ class SessionTranscript:
             self._subscribed[uri] = request
         elif request.method == "resources/unsubscribe":
             self._subscribed.pop(uri, None)
-
-    # ------------------------------------------------------------ one ends, another begins
 
     def lost(self) -> list[Message]:
         """What the client is told when a Sluice has ended: which calls have no known outcome, which questions are of

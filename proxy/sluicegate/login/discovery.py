@@ -38,8 +38,6 @@ class Discovery:
     def __init__(self, network: LoginNetwork) -> None:
         self._network = network
 
-    # ------------------------------------------------------------ documents
-
     async def find(
         self, settings: LoginSettings, challenge: BearerChallenge | None, had_metadata: bool, by_device: bool = False
     ) -> Discovered:
@@ -95,8 +93,6 @@ class Discovery:
         if old:
             return metadata.old_server(issuer)
         raise LoginFailed(f"the authorization server {urls.host(issuer)} has no metadata")
-
-    # ------------------------------------------------------------ the challenge
 
     async def provoke(self, settings: LoginSettings) -> BearerChallenge | None:
         """What the server answers to who has no token; None where it answers everything. Raises `LoginUnavailable` and

@@ -59,8 +59,6 @@ class Flows:
         self._registering: dict[str, asyncio.Lock] = {}
         self._ended: dict[str, asyncio.Event] = {}
 
-    # ------------------------------------------------------------ begin
-
     async def begin(
         self, settings: LoginSettings, whose: str, redirect_uri: str, given: tuple[str, ...], browser: str,
         by: Client | None,
@@ -196,8 +194,6 @@ class Flows:
                 return
         raise LoginUnavailable("too many logins begin at once")
 
-    # ------------------------------------------------------------ finish
-
     async def finish(self, query: str, redirect_uri: str, browser: str, whose: str | None) -> LoginInfo:
         try:
             with plainly("the login"):
@@ -278,8 +274,6 @@ class Flows:
             await self._records.store.put(write.key, write.value or b"", write.ttl)
         if (event := self._ended.get(id)) is not None:
             event.set()
-
-    # ------------------------------------------------------------ wait
 
     async def wait(self, flow: Flow) -> LoginInfo | None:
         event = self._ended.setdefault(flow.id, asyncio.Event())

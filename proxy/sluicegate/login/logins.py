@@ -133,8 +133,6 @@ class Logins:
         self._scene.servers = dict(servers)
         self._renewal.forget()
 
-    # ------------------------------------------------------------ tokens
-
     def cached(self, server: str, whose: str) -> CachedBearer | None:
         """A token that may be sent now, by `clock`; None where `bearer` has to be asked. Waits for nothing."""
         return self._renewal.cached(server, whose)
@@ -151,8 +149,6 @@ class Logins:
         (None: without a token). Raises `LoginNeeded` and `LoginUnavailable`."""
         with plainly(server):
             return await self._renewal.rejected(self._scene.settings(server), whose, used, status, challenges)
-
-    # ------------------------------------------------------------ a person logs in
 
     async def begin(
         self, server: str, whose: str, redirect_uri: str, *, challenge: Sequence[str] = (), browser: str = "",
@@ -188,8 +184,6 @@ class Logins:
         info = await self._devices.finish(self._scene.settings(flow.server), flow)
         self._renewal.forget((info.server, info.whose))
         return info
-
-    # ------------------------------------------------------------ what there is
 
     async def logout(self, server: str, whose: str) -> bool | None:
         """True: revoked there; False: deleted here, the revocation failed or is not offered; None: there was none.

@@ -240,8 +240,6 @@ class Renewal:
         tasks = [task for one, task in self._tasks.items() if place in (None, one)]
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # ------------------------------------------------------------ asking
-
     def cached(self, server: str, whose: str) -> CachedBearer | None:
         known = self._cached.get((server, whose))
         return known if known is not None and known.since <= self._scene.clock() < known.until else None
@@ -316,8 +314,6 @@ class Renewal:
         self._drop(place)
         self._cached[place] = CachedBearer(bearer, now, min(fresh, now + CHECK_EVERY))
         return bearer
-
-    # ------------------------------------------------------------ renewing
 
     async def _renewed(
         self, settings: LoginSettings, whose: str, used: Bearer | None, challenge: BearerChallenge | None

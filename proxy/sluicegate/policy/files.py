@@ -349,8 +349,6 @@ class _Reader:
             self.findings += findings
             yield from rows
 
-    # -------------------------------------------------------- arguments/<server>/<tool>.json
-
     def arguments(self, existing: KnownNames) -> ArgumentRules:
         folder = self._sources.arguments
         if folder is None or not folder.is_dir():
@@ -403,8 +401,6 @@ class _Reader:
         elif tools is not None and tool not in tools:
             message, hint = f"{server} has no tool {printable(tool)}", suggest(tool, tools)
             self.findings.append(PolicyFinding(shown, line, 1, "unknown-tool", "warning", message, hint))
-
-    # -------------------------------------------------------- tests.yaml
 
     def cases(self, existing: KnownNames) -> list[PolicyTest]:
         path = self._sources.tests

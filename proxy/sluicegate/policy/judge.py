@@ -108,8 +108,6 @@ class PolicyEngine:
         except ValueError:  # a principal that is none
             return None
 
-    # ------------------------------------------------------------ what a client may do
-
     def decide(self, call: Call, target: Target) -> Decision:
         """What is called, read or got. A completion tells what a prompt or a template would, without anybody having
         been asked: there an ask is a deny. Of a task, and of an answer that is kept, it is an allow: who was asked
@@ -195,8 +193,6 @@ class PolicyEngine:
         self.errors += 1
         log.exception("denied: the decision failed", extra={"decision": what})
 
-    # ------------------------------------------------------------ rights on Sluice itself
-
     def may_administer(self, client: Client, area: str, act: str) -> bool:
         policy = self.in_force.rulebook.policy
 
@@ -208,8 +204,6 @@ class PolicyEngine:
     def _is_barred(self, client: Client) -> bool:
         """Whether it is blocked. Whoever runs Sluice is not: they could not unblock themselves."""
         return client.principal != "local" and self._blocks.has_principal(client.principal)
-
-    # ------------------------------------------------------------ for others
 
     def roles_of(self, client: Client) -> frozenset[str]:
         """Returns all roles of a client; none where the policy fails, or where it is blocked."""

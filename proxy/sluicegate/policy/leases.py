@@ -227,8 +227,6 @@ class LeasedWindows(Windows):
         name = None if key is _SHARED else key
         return sha256(repr((self._scope, self._seconds, name)).encode()).digest()[:16]
 
-    # ------------------------------------------------------------ the ledger
-
     def report(self) -> list[LeaseReport]:
         """What to tell the ledger now. Where that is nothing, nobody needs to answer."""
         now = self._sent_at = self._clock()

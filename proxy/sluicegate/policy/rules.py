@@ -194,8 +194,6 @@ class PolicyRules:
         """Other rows, read by the same model, with the same engine."""
         return PolicyRules(self._engine, rows, {}, revision)
 
-    # ------------------------------------------------------------ decisions
-
     def decide(self, client: Client, target: Target, act: str) -> Ruling:
         """The one answer for lists, calls, reads and notifications; `act` is the target's class.
 
@@ -273,8 +271,6 @@ class PolicyRules:
             for rows in ((allow,), (allow, deny), (deny, allow), ())
         ]
         return answers == [True, False, False, False]
-
-    # ------------------------------------------------------------ what is behind a decision
 
     def row_at(self, where: str) -> Row | None:
         return next((row for row in self.rows if row.where == where), None)

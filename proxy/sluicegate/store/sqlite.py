@@ -163,8 +163,6 @@ class SqliteStore:
         self._jobs.put(job)
         return await job.future
 
-    # ------------------------------------------------------------ in the thread
-
     def _run(self) -> None:
         open_ended = True
         while open_ended:

@@ -130,8 +130,6 @@ class Crew:
         self.code = 0
         self.ended_by: signal.Signals | None = None
 
-    # ------------------------------------------------------------ as the admin port sees them
-
     def up(self) -> list[Peer]:
         there = ((one.partition.index, one.mark) for one in self._workers)
         return [Peer(index, mark, self._folder.asked(index)) for index, mark in there if mark is not None]
@@ -154,8 +152,6 @@ class Crew:
         elif action == "enable":
             self._switched_off.discard(server)
 
-    # ------------------------------------------------------------ what is in force in all of them
-
     def _apply(self, config: Config, loaded: LoadedPolicy) -> None:
         if config.log != self.reload.config.log:
             telemetry.configure(config.log.level, config.log.format)
@@ -167,8 +163,6 @@ class Crew:
 
     def _share(self) -> None:
         self._tell(self._in_force())
-
-    # ------------------------------------------------------------ their life
 
     async def start(self, lives: TaskGroup, admin: str) -> bool:
         """Starts all workers; returns whether they came up. `admin` is the URL of the admin port."""

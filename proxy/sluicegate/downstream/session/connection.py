@@ -181,8 +181,6 @@ class ServerConnection:
         self._group = group
         await self.transport.open(group, self._receive, self._receive_in_pieces, self.retire)
 
-    # ------------------------------------------------------------ what an era fills in
-
     async def open(self, group: TaskGroup) -> None:
         """Connects. Raises `Lost`, `OSError` or `TimeoutError`; nothing is kept then."""
         raise NotImplementedError
@@ -225,8 +223,6 @@ class ServerConnection:
 
     def tell_roots_changed(self) -> None:
         """Notifies the server that the client has other roots, where its era has that."""
-
-    # ------------------------------------------------------------ our requests
 
     async def ending(self) -> Lost:
         """Why nothing can be asked any more, which may be known a moment later."""
@@ -290,8 +286,6 @@ class ServerConnection:
         except Exception as error:
             log.exception("connection failed", extra={"server": self.settings.key})
             self.retire(f"internal error: {type(error).__name__}")
-
-    # ------------------------------------------------------------ what the server sends
 
     def _receive(self, data: bytes, exchange: PendingRequest | None) -> PendingRequest | None:
         try:

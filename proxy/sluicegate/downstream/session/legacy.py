@@ -153,8 +153,6 @@ class LegacyConnection(ServerConnection):
     async def live(self) -> None:
         await self.transport.live()
 
-    # ------------------------------------------------------------ whose it is
-
     def assign(self, scope: str | None, session: str | None) -> bool:
         if session is not None and self.session is None and self._missed_roots:
             if not self._tells_of_roots:
@@ -181,8 +179,6 @@ class LegacyConnection(ServerConnection):
         self._roots = None
         if self._tells_of_roots:
             self.transport.send_soon(encode(Notification(ROOTS_CHANGED, {})))
-
-    # ------------------------------------------------------------ calls
 
     def handle(self, call: Call) -> Coroutine[Any, Any, Outcome]:
         return self._about_task(call) if call.method in ABOUT_A_TASK else self._handle(call)
@@ -275,8 +271,6 @@ class LegacyConnection(ServerConnection):
     def _abandon(self, exchange: PendingRequest, why: str) -> None:
         self.transport.send_soon(_cancelled(exchange, why))
 
-    # ------------------------------------------------------------ rounds
-
     def _park(self, call: Call, asking: InteractiveExchange) -> InputRequired:
         requests = {key: input_requests_server.entry(request, call.client) for key, request in asking.asks.items()}
         asking.park()
@@ -366,8 +360,6 @@ class LegacyConnection(ServerConnection):
         if self._is_retired and not self.in_flight:
             self.drained.set()
         self._suspended.free()
-
-    # ------------------------------------------------------------ what the server asks
 
     def _asked(self, request: Request, exchange: PendingRequest | None) -> None:
         if request.method == "ping":

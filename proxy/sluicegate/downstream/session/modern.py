@@ -99,8 +99,6 @@ class ModernConnection(ServerConnection):
         if self._changes is not None:
             await self._changes.settled.wait()
 
-    # ------------------------------------------------------------ calls
-
     async def handle(self, call: Call) -> Outcome:
         # Step 10 of docs/explanation/performance.md
         if call.method in ABOUT_A_TASK:
@@ -236,8 +234,6 @@ class ModernConnection(ServerConnection):
             log.warning("further tools are not offered", extra=more)
         return {**value, "tools": offered}
 
-    # ------------------------------------------------------------ what the server announces
-
     def _announced(self) -> dict[str, bool]:
         """The filter of what the server declares that it announces."""
         declared: Mapping[str, Any] = self.capabilities
@@ -281,8 +277,6 @@ class ModernConnection(ServerConnection):
             if (own := stream.exchange) is not None and (own is exchange or (type(id) is int and id == own.id)):
                 return stream
         return None
-
-    # ------------------------------------------------------------ manners of the era
 
     def _abandon(self, exchange: PendingRequest, why: str) -> None:
         # 2026-07-28 basic/patterns/cancellation: over HTTP the closed stream says it

@@ -58,8 +58,6 @@ class PendingRequest:
             self.call, self.is_call, self.emit = call, True, call.emit
             self._token, self.level = call.meta.get("progressToken"), severity(call.meta.get(LOG_LEVEL))
 
-    # ------------------------------------------------------------ the reader's side: never waits
-
     def settle(self, answer: Response | None = None, error: Exception | None = None) -> None:
         if not self.is_over:
             if self.has_begun and isinstance(error, Lost):
@@ -104,8 +102,6 @@ class PendingRequest:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-    # ------------------------------------------------------------ the caller's side
 
     @property
     def is_over(self) -> bool:

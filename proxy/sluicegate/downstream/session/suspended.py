@@ -51,8 +51,6 @@ class InteractiveExchange(PendingRequest):
         self._is_ripe = False
         self._timer: asyncio.TimerHandle | None = None
 
-    # ------------------------------------------------------------ the reader's side
-
     def asked(self, request: Request) -> bool:
         """Takes a question; False where there are too many already, or they are too large together."""
         self.has_begun = True
@@ -100,8 +98,6 @@ class InteractiveExchange(PendingRequest):
         self._timer = None
         self._is_ripe = True
         self._wake()
-
-    # ------------------------------------------------------------ the caller's side
 
     async def turn(self) -> Response | None:
         """The answer; None where the server waits for the client first."""

@@ -100,8 +100,6 @@ class StreamableHttpTransport(HttpTransport):
         self._common = [*ours, *((name, value) for name, value in self._configured if name not in names)]
         self._posting = [_ACCEPT, *self._common]
 
-    # ------------------------------------------------------------ requests
-
     async def send(self, exchange: PendingRequest, body: bytes, headers: Headers) -> None:
         account, used = self._settings.account, NO_CREDENTIALS
         if account is not None and not (used := account.headers()):
@@ -198,8 +196,6 @@ class StreamableHttpTransport(HttpTransport):
         if session.isascii() and session.isprintable() and " " not in session:
             self._session = session or None
 
-    # ------------------------------------------------------------ event streams
-
     async def _stream(self, response: Reply, exchange: PendingRequest) -> None:
         position = StreamPosition()
         await self._read(response, exchange, position)
@@ -275,8 +271,6 @@ class StreamableHttpTransport(HttpTransport):
                 return  # what follows is nobody's
             await self._budget.charge_and_rest(since)
 
-    # ------------------------------------------------------------ what has no answer
-
     async def notify(self, body: bytes) -> None:
         response = await self._request("POST", self._url, self._posting, body)
         if response.status in _MOVED:
@@ -287,8 +281,6 @@ class StreamableHttpTransport(HttpTransport):
         finally:
             response.close()
         self._is_begun.set()  # `initialized` is the first
-
-    # ------------------------------------------------------------ what the server says by itself (legacy)
 
     async def live(self) -> None:
         await self._heard.wait()

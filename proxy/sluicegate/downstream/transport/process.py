@@ -105,7 +105,6 @@ class Process:
             popen = await asyncio.get_running_loop().run_in_executor(_STARTER, starting)
         return Process(popen, mark, exited)
 
-    # ------------------------------------------------------------ pipes
     # Shielded: a connect that is cancelled closes the pipe, and `Popen` would close that number once more. By then it
     # may be the descriptor of something else, such as the one that tells of the end of another child.
 
@@ -125,8 +124,6 @@ class Process:
             transport, _ = await self._loop.connect_read_pipe(lambda: Pipe(data, lost), file)
         self._transports.append(transport)
         return transport
-
-    # ------------------------------------------------------------ its end
 
     def _watch(self) -> None:
         try:

@@ -112,8 +112,6 @@ class HttpSseTransport(HttpTransport):
         if self._messages is None:
             raise Lost("the server's endpoint event leads to another origin, which is refused", sent=False)
 
-    # ------------------------------------------------------------ to the server
-
     async def send(self, exchange: PendingRequest, body: bytes, headers: Headers) -> None:
         """A task of its own: some servers accept a message only when they have done what it says."""
         self._group.start_soon(self._send, exchange, body)
@@ -169,8 +167,6 @@ class HttpSseTransport(HttpTransport):
             else:
                 self._messages = url
         raise Lost("the server redirects without end", sent=False)
-
-    # ------------------------------------------------------------ from the server
 
     async def _listen(self, response: Reply) -> None:
         why = "the server closed its event stream"

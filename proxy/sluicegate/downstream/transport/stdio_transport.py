@@ -178,8 +178,6 @@ class StdioTransport:
         self._stdout = await process.read_from(1, self._heard, self._closed_output)
         await process.read_from(2, self._wrote, _nothing)
 
-    # ------------------------------------------------------------ to the child
-
     async def send(self, exchange: PendingRequest, body: bytes, headers: Headers) -> None:
         await self.notify(body)
 
@@ -213,8 +211,6 @@ class StdioTransport:
 
     async def live(self) -> None:
         """What a child says by itself is always heard."""
-
-    # ------------------------------------------------------------ from the child, called by the event loop
 
     def _heard(self, data: bytes) -> None:
         since = self._budget.now()

@@ -91,8 +91,6 @@ class KeySet:
         kid = token.header.get("kid")
         return [key for key in self._keys if kid is None or key.get("kid") == kid][:MAX_TRIED]
 
-    # ------------------------------------------------------------ fetching
-
     async def _fetch(self) -> None:
         """Fetches once for all callers that wait; not at all if fetches were too frequent."""
         before = self._count

@@ -55,8 +55,6 @@ class Tokens:
         self._there = {name: ones for name, ones in self._there.items() if ones}
         self._settings = settings
 
-    # ------------------------------------------------------------ what is known
-
     def verified(self, digest: str) -> Principal | None:
         return self._verified.get(digest)
 
@@ -92,8 +90,6 @@ class Tokens:
         if len(ones) >= MAX_PER_NAME and frozenset(principal.roles) not in ones:
             del ones[min(ones, key=lambda roles: ones[roles][1].expires or 0)]
         ones[frozenset(principal.roles)] = (issuer, principal)
-
-    # ------------------------------------------------------------ what is not
 
     async def verify(self, token: bytes, digest: str) -> Principal | CredentialRefused:
         if not self._issuers or not jws.looks_like_one(token):
