@@ -56,9 +56,7 @@ _APPROVAL: Final = _object(**_APPROVAL_ROW["properties"], objection=_STRING, has
 _GRANT: Final = _object(
     id=_STRING, principal=_STRING, server=_STRING, tool=_STRING, made_at=_STRING, expires_at=_STRING
 )
-_PIN: Final = _object(
-    {"deny_row": _STRING}, server=_STRING, kind=_STRING, name=_STRING, state=_STRING, withheld=_FLAG
-)
+_PIN: Final = _object({"deny_row": _STRING}, server=_STRING, kind=_STRING, name=_STRING, state=_STRING, withheld=_FLAG)
 _LOGIN: Final = _object(
     **dict.fromkeys(("id", "server", "principal", "issuer", "client_id"), _STRING),
     expires_at=_STRING, renewed_at=_STRING, last_error=_STRING, scopes=_list(_STRING),

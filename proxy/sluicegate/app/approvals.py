@@ -53,19 +53,13 @@ def open_queue(
     key = state.ring(config, "digest").newest
     setups = settings.setups(judges.config, key)
     deps = ApprovalDeps(
-        roles_of=judges.judge.roles_of,
-        client_of=judges.client_of,
-        is_gone=lambda principal: is_gone(judges.config, principal),
-        token_end=judges.token_end,
-        revision=judges.judge.revision,
-        tell=tell,
-        is_mine=partition.has,
+        roles_of=judges.judge.roles_of, client_of=judges.client_of,
+        is_gone=lambda principal: is_gone(judges.config, principal), token_end=judges.token_end,
+        revision=judges.judge.revision, tell=tell, is_mine=partition.has,
         identity_of=lambda server: settings.identity_of(judges.config, server),
-        setup_of=lambda server: setups.get(server, ""),
-        may_call=partial(_may_call, judges),
-        is_told=partial(_is_told, judges),
-        watch=watch or Watch(),
-    )
+        setup_of=lambda server: setups.get(server, ""), may_call=partial(_may_call, judges),
+        is_told=partial(_is_told, judges), watch=watch or Watch(),
+    )  # fmt: skip
     queue = ApprovalQueue(store, settings.approvals(config), deps, clock)
 
     def take(config: Config) -> None:
@@ -109,17 +103,10 @@ def approve_deps(
     decide: Decide,
 ) -> ApproveDeps:  # fmt: skip
     return ApproveDeps(
-        decide=decide,
-        check_arguments=judges.judge.check_arguments,
-        renew=partial(_renew, resolver),
-        current=partial(current, judges),
-        classify=judges.judge.classify,
-        review=pins.review,
-        elicits=elicits,
-        page_url=lambda approval: page_link()(approval),
-        command=commands(config, judges),
-        redactor=redactor(config),
-    )
+        decide=decide, check_arguments=judges.judge.check_arguments, renew=partial(_renew, resolver),
+        current=partial(current, judges), classify=judges.judge.classify, review=pins.review, elicits=elicits,
+        page_url=lambda approval: page_link()(approval), command=commands(config, judges), redactor=redactor(config),
+    )  # fmt: skip
 
 
 async def _renew(resolver: Resolver, call: Call, target: Target) -> Target | None:

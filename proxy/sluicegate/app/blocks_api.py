@@ -35,12 +35,9 @@ def rows(kept: KeptBlocks, now: float) -> list[Json]:
 
 
 def blocks_api(
-    store: Store,
-    config: Callable[[], Config],
-    resolve: Resolve,
-    act: Callable[..., Awaitable[bool]],
+    store: Store, config: Callable[[], Config], resolve: Resolve, act: Callable[..., Awaitable[bool]],
     took_effect: Callable[[], Awaitable[list[str]]],
-) -> BlocksApi:
+) -> BlocksApi:  # fmt: skip
     """`config` is the one in force. `act` records durably, and returns whether it may be done. `took_effect`
     puts in force here what is kept by now, and names the replicas that may not know it yet."""
 

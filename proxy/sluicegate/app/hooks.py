@@ -74,11 +74,8 @@ async def open_hooks(services: Services) -> AsyncIterator[HookGuards]:
     )  # fmt: skip
     try:
         yield HookGuards(
-            call_hooks(hooks) if hooks.has("call") else None,
-            result_hooks(hooks) if hooks.has("result") else None,
-            partial(with_hooks, hooks),
-            partial(asking_again, hooks),
-            shown_task(hooks),
-        )
+            call_hooks(hooks) if hooks.has("call") else None, result_hooks(hooks) if hooks.has("result") else None,
+            partial(with_hooks, hooks), partial(asking_again, hooks), shown_task(hooks),
+        )  # fmt: skip
     finally:
         await hooks.aclose()

@@ -186,9 +186,7 @@ class LoginPages:
         """The answer of the identity provider: who the person at this browser is."""
         config = self._config()
         try:
-            person, asked = await self._sign_in.finish(
-                _provider(config), request.url.query, self._cookie.read(request)
-            )
+            person, asked = await self._sign_in.finish(_provider(config), request.url.query, self._cookie.read(request))
         except (LoginFailed, LoginUnavailable) as error:
             return page(400, "Nobody was signed in", text(str(error)), CLOSE)
         server, ticket = asked["server"], asked["t"]

@@ -176,9 +176,7 @@ def opener(
 
 
 _OMIT: Final = "omit"
-_FLOWS: Final = {
-    "login_asked": "asked", "login_done": "done", "scopes_added": "done", "login_failed": "failed",
-}  # fmt: skip
+_FLOWS: Final = {"login_asked": "asked", "login_done": "done", "scopes_added": "done", "login_failed": "failed"}
 _REFRESHES: Final = ("invalid_grant", "lost")
 
 

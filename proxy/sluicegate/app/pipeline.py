@@ -117,10 +117,7 @@ def pipeline(
         "throttle": throttle(windows["client"]) if "client" in windows else None,
         "find": search.find(has_search, router.search.find),
         "name": name(
-            partial(behind.tasking.resolve, resolver),
-            tables.rewriting.__getitem__,
-            resolver.find,
-            begun_call,
+            partial(behind.tasking.resolve, resolver), tables.rewriting.__getitem__, resolver.find, begun_call,
             asked.current,
         ),
         "seal": seal(

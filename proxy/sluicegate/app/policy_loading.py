@@ -95,11 +95,9 @@ def shapes(server: AnyServer) -> dict[tuple[Kind, str], Shape]:
 
 
 def make(
-    config: Config,
-    loaded: LoadedPolicy,
-    running: Iterable[str] | None = None,
+    config: Config, loaded: LoadedPolicy, running: Iterable[str] | None = None,
     is_accepted: Callable[[Target], bool] = nobody_accepted,
-) -> PolicyInForce:
+) -> PolicyInForce:  # fmt: skip
     """`running` are the servers there are, all that are enabled unless said: one that the config no longer has is
     denied as a whole."""
     enabled = {key: server for key, server in config.servers.items() if server.enabled}

@@ -79,16 +79,12 @@ def lists(config: Config, servers: Iterable[str], transport: str) -> ListSetting
     searches = config.search != "off" or any(toolset.search != "off" for toolset in config.toolsets.values())
     return ListSettings(
         prefixes={key: server.prefix for key, server in enabled.items()},
-        plain=frozenset(key for key, server in enabled.items() if server.uris == "plain"),
-        transparent=transparent,
+        plain=frozenset(key for key, server in enabled.items() if server.uris == "plain"), transparent=transparent,
         forward_unlisted=transparent and any(server.unlisted == "forward" for server in enabled.values()),
-        names_max=config.names.max,
-        page=config.limits.page,
-        bounds=bounds(config),
-        for_starts=transport == "stdio",
+        names_max=config.names.max, page=config.limits.page, bounds=bounds(config), for_starts=transport == "stdio",
         reserved=OWN_TOOLS if searches else frozenset(),
         shapes={key: policy_loading.shapes(server) for key, server in enabled.items()},
-    )
+    )  # fmt: skip
 
 
 def bounds(config: Config) -> Bounds:
@@ -214,10 +210,7 @@ def generation(config: Config, running: Iterable[str]) -> Json:
 def identity(config: Config, *, admin: bool = False) -> IdentitySettings:
     """Who gets in at the port for clients, or at the admin port."""
     keys = tuple(
-        ClientKey(
-            name, _digest(key), key.roles, key.owner,
-            key.expires.timestamp() if key.expires else None,
-        )
+        ClientKey(name, _digest(key), key.roles, key.owner, key.expires.timestamp() if key.expires else None)
         for name, key in config.clients.keys.items()
     )  # fmt: skip
     tokens = TokenSettings(_issuers(config, admin), config.clients.jwt.scopes)
@@ -273,10 +266,7 @@ def listening(config: Config, mark: str = "") -> wire.ListenSettings:
     return wire.ListenSettings(
         names=names(config),
         limits=wire.RequestLimits(
-            max_request=limits.max_request,
-            max_depth=limits.max_depth,
-            nodes=limits.nodes,
-            max_batch=limits.max_batch,
+            max_request=limits.max_request, max_depth=limits.max_depth, nodes=limits.nodes, max_batch=limits.max_batch,
             streams=limits.streams,
         ),
         sessions=wire.SessionLimits(mark=mark),

@@ -126,9 +126,7 @@ async def _firewall(config: Config, file: Path, lock: InstanceLock, toolset: str
 
 
 @asynccontextmanager
-async def _at_socket(
-    answer: Callable[[socket.socket], Coroutine[Any, Any, None]], address: str
-) -> AsyncIterator[None]:
+async def _at_socket(answer: Callable[[socket.socket], Coroutine[Any, Any, None]], address: str) -> AsyncIterator[None]:
     """The socket is closed once nobody waits for it any more: uvloop ends the process at a closed descriptor."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.setblocking(False)

@@ -414,9 +414,7 @@ class ApprovalQueue:
         """Whether it still is one, at the last step before the call."""
         return not self._objection(grant) and await self.grants.use(grant)
 
-    async def end(
-        self, id: str, state: State, by: str = "", comment: str = "", channel: str = ""
-    ) -> Approval | None:
+    async def end(self, id: str, state: State, by: str = "", comment: str = "", channel: str = "") -> Approval | None:
         """Ends it unused, if it is not finished: as it is afterwards."""
         async with self._alone(id):
             return await self._end_alone(id, state, by, comment, channel)

@@ -6,9 +6,7 @@ Every approval begins as `pending`. What has no way out is finished; nothing eve
 from collections.abc import Mapping
 from typing import Final, Literal
 
-State = Literal[
-    "pending", "partially_approved", "approved", "consumed", "denied", "expired", "cancelled", "superseded"
-]  # fmt: skip
+State = Literal["pending", "partially_approved", "approved", "consumed", "denied", "expired", "cancelled", "superseded"]
 
 _TO_BE_DECIDED: Final[tuple[State, ...]] = ("partially_approved", "approved", "denied")
 _UNUSED: Final[tuple[State, ...]] = ("expired", "cancelled", "superseded")

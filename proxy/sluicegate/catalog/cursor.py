@@ -51,9 +51,7 @@ def seal_cursor(position: Position, *, principal: str, method: str, generations:
     return seal(PURPOSE, payload, _bound(principal, method))
 
 
-def open_cursor(
-    text: Any, *, principal: str, method: str, generations: Generations, unseal: Unseal
-) -> Position | None:
+def open_cursor(text: Any, *, principal: str, method: str, generations: Generations, unseal: Unseal) -> Position | None:
     """The position in a cursor; None if it was altered, made for someone or something else, or is stale."""
     if not isinstance(text, str):
         return None

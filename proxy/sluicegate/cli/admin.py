@@ -54,12 +54,9 @@ def asks_running(command: Callable[Concatenate["Admin", P], None]) -> Callable[.
     """
 
     def asked(
-        config_file: ConfigFile = None,
-        key_file: KeyFile = None,
-        key: AdminKey = None,
-        operator: AsOperator = False,
+        config_file: ConfigFile = None, key_file: KeyFile = None, key: AdminKey = None, operator: AsOperator = False,
         **own: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         command(Admin(config_file, key_of(key_file, key), operator), **own)  # type: ignore[call-arg]  # typer gives what P names
 
     shared = list(signature(asked).parameters.values())[:-1]

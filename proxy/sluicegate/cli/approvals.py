@@ -139,9 +139,8 @@ def approve(
     comment: Comment = "",
     scope: Annotated[
         str,
-        typer.Option(
-            "--for", metavar="SCOPE", help="How long it counts: once, session or 15m, if the profile allows it."
-        ),
+        typer.Option("--for", metavar="SCOPE",
+                     help="How long it counts: once, session or 15m, if the profile allows it."),
     ] = "once",
     seen: Annotated[
         str, typer.Option("--seen", metavar="DIGEST", help="Approve only if the digest is still this one.")

@@ -44,9 +44,8 @@ _POLL: Final = 0.25
 
 Where = Annotated[
     Path | None,
-    typer.Option(
-        "--dir", metavar="DIR", show_default=False, help="The directory of the log; default: the one in the config."
-    ),
+    typer.Option("--dir", metavar="DIR", show_default=False,
+                 help="The directory of the log; default: the one in the config."),
 ]
 Since = Annotated[
     str, typer.Option("--since", metavar="TIME", help="Records from this time on: 1h (ago), yesterday, 2026-10-01T12.")
@@ -78,12 +77,8 @@ def verify(
     ] = None,
     checkpoints: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--checkpoint",
-            metavar="FILE",
-            show_default=False,
-            help="A file of checkpoints that you stored outside the log.",
-        ),
+        typer.Option("--checkpoint", metavar="FILE", show_default=False,
+                     help="A file of checkpoints that you stored outside the log."),
     ] = None,
     fleet: Annotated[
         bool,
@@ -155,15 +150,10 @@ async def _retire(loaded: Config, writer: str) -> bool:
 
 def tail(
     count: Annotated[int, typer.Option("-n", metavar="N", help="The number of newest records to show first.")] = 10,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Keep showing new records.")] = False,
-    kind: Kind = "",
-    principal: Who = "",
-    tool: Tool = "",
-    outcome: How = "",
-    where: Where = None,
-    config_file: ConfigFile = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Keep showing new records.")] = False, kind: Kind = "",
+    principal: Who = "", tool: Tool = "", outcome: How = "", where: Where = None, config_file: ConfigFile = None,
     as_json: AsJson = False,
-) -> None:
+) -> None:  # fmt: skip
     """Show the newest records, and new ones with -f. With --json, each record is one line of JSON."""
     wanted = _filter(kind=kind, principal=principal, tool=tool, outcome=outcome)
     directory, found = _directory(where, config_file), False
@@ -189,9 +179,8 @@ def search(
     call: CallId = "",
     results: Annotated[
         bool,
-        typer.Option(
-            "--results", help="Show only calls with a stored result, and the result (audit.results: redacted)."
-        ),
+        typer.Option("--results",
+                     help="Show only calls with a stored result, and the result (audit.results: redacted)."),
     ] = False,
     where: Where = None,
     config_file: ConfigFile = None,
@@ -235,12 +224,8 @@ def export(
 
 
 def approvals(
-    since: Since = "",
-    until: Until = "",
-    where: Where = None,
-    config_file: ConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
+    since: Since = "", until: Until = "", where: Where = None, config_file: ConfigFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
     """Report who approved which calls, and how they ended."""
     rows = list_approvals(find(_directory(where, config_file), _filter(since, until)))
     head = ["APPROVAL", "ASKED", "BY", "TOOL", "STATE", "DECIDED BY", "OUTCOME"]

@@ -19,16 +19,7 @@ import typer
 
 from sluicegate import __version__, config
 from sluicegate.app.instance_lock import InstanceLock
-from sluicegate.cli.admin import (
-    KEY_VARIABLE,
-    START,
-    TIMEOUT,
-    AdminKey,
-    GivenKey,
-    Unreachable,
-    key_of,
-    reachable,
-)
+from sluicegate.cli.admin import KEY_VARIABLE, START, TIMEOUT, AdminKey, GivenKey, Unreachable, key_of, reachable
 from sluicegate.cli.options import AsJson, ConfigFile
 from sluicegate.cli.output import Code, info, json_object, load, print_json, print_out, stop
 from sluicegate.http.sse import EventParser, StreamPosition

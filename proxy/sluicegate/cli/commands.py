@@ -48,13 +48,9 @@ def application(words: Sequence[str] = ()) -> typer.Typer:
     """The command line: whole, or only with the command or group that `words` begin with. To import only that saves
     half a second."""
     app = typer.Typer(
-        name="sluice",
-        help="One MCP server in front of many.",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+        name="sluice", help="One MCP server in front of many.", no_args_is_help=True, pretty_exceptions_enable=False,
+        rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+    )  # fmt: skip
     app.callback()(_options)
     only = words[0] if words and words[0] in COMMANDS | GROUPS else None
     for name, module in COMMANDS.items():

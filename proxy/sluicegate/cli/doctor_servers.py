@@ -185,9 +185,7 @@ def sizes(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Dia
     if (loaded := examined.config) is None:
         return
     stored = stored_definitions(loaded)
-    found = {
-        key: [*stored.get(key, {}).values()] if one.tools is None else one.tools for key, one in reached.items()
-    }
+    found = {key: [*stored.get(key, {}).values()] if one.tools is None else one.tools for key, one in reached.items()}
     tokens_of = {key: sum(len(json.dumps(tool)) for tool in own) // _CHARACTERS for key, own in found.items()}
     total, number = sum(tokens_of.values()), sum(map(len, found.values()))
     if total > MANY_TOKENS:

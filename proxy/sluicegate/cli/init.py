@@ -21,21 +21,13 @@ from sluicegate.store import private
 def init(
     from_: Annotated[
         Path | None,
-        typer.Option(
-            "--from",
-            metavar="FILE",
-            help="The config file of a desktop client, to import its servers.",
-            show_default=False,
-        ),
+        typer.Option("--from", metavar="FILE", help="The config file of a desktop client, to import its servers.",
+                     show_default=False),
     ] = None,
     for_: Annotated[
         str | None,
-        typer.Option(
-            "--for",
-            metavar="CLIENT",
-            show_default=False,
-            help=f"The client to print a snippet for, else that of --from: {', '.join(CLIENTS)}.",
-        ),
+        typer.Option("--for", metavar="CLIENT", show_default=False,
+                     help=f"The client to print a snippet for, else that of --from: {', '.join(CLIENTS)}."),
     ] = None,
     config_file: Annotated[Path, typer.Option("-c", "--config", metavar="FILE", help="The file to write.")] = Path(
         "sluice.yaml"

@@ -39,9 +39,7 @@ from sluicegate.desktop.read import IN_PLAIN_TEXT, IS_SLUICE, NotAClientConfig, 
 
 NAMES: Final = ", ".join(CLIENTS)
 
-Clients = Annotated[
-    list[str] | None, typer.Argument(metavar="CLIENT...", help=f"{NAMES}.", show_default=False)
-]  # fmt: skip
+Clients = Annotated[list[str] | None, typer.Argument(metavar="CLIENT...", help=f"{NAMES}.", show_default=False)]
 All = Annotated[bool, typer.Option("--all", help="All of them that are on this machine.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
@@ -275,13 +273,9 @@ def _apply(plan: _Plan, journal: Journal) -> None:
 
 
 def uninstall(
-    clients: Clients = None,
-    all_: All = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    config_file: ConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
+    clients: Clients = None, all_: All = False, dry_run: DryRun = False, yes: Yes = False,
+    config_file: ConfigFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
     """Take Sluice out of the files of desktop clients. A file that nobody edited since is what it was before, byte for
     byte. In others the entry of Sluice is removed, and the servers come back that had moved. The config stays."""
     chosen = _chosen(clients, all_)

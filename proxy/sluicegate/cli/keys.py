@@ -49,9 +49,8 @@ def new(
     ] = "",
     expires: Annotated[
         str | None,
-        typer.Option(
-            "--expires", metavar="WHEN", help="When the key expires: a date (2030-01-31), or days from now (90d)."
-        ),
+        typer.Option("--expires", metavar="WHEN",
+                     help="When the key expires: a date (2030-01-31), or days from now (90d)."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

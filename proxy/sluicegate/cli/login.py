@@ -44,9 +44,7 @@ _CODES: Final = (Code.NEGATIVE, Code.UNREACHABLE, Code.CONFIG, Code.CONFIG)
 _BEGIN_WITHIN: Final = 60.0  # a server and its authorization server may be slow
 _PERSON: Final = 600.0
 
-ServerName = Annotated[
-    str, typer.Argument(metavar="SERVER", help="Its key in the config file.", show_default=False)
-]
+ServerName = Annotated[str, typer.Argument(metavar="SERVER", help="Its key in the config file.", show_default=False)]
 AsWho = Annotated[
     str | None,
     typer.Option("--as", metavar="ID", show_default=False,
@@ -104,12 +102,10 @@ def login(
 
 
 def logout(
-    server: ServerName,
-    as_: AsWho = None,
+    server: ServerName, as_: AsWho = None,
     all_: Annotated[bool, typer.Option("--all", help="The logins of all clients to that server.")] = False,
-    config_file: ConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
+    config_file: ConfigFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
     """Log out of a server. Its tokens are revoked there where it can be done, and deleted here in any case."""
     if all_ and as_ is not None:
         stop(Code.USAGE, "--all and --as exclude one another")
@@ -201,9 +197,7 @@ async def _log_in(
     return done
 
 
-async def _by_paste(
-    callback: str, server: str, whose: str, show: Callable[[Flow], None], logins: Logins
-) -> LoginInfo:
+async def _by_paste(callback: str, server: str, whose: str, show: Callable[[Flow], None], logins: Logins) -> LoginInfo:
     flow = await logins.begin(server, whose, callback)
     show(flow)
     info("Agree there. Your browser then fails to open an address of this machine: paste that address here.")
@@ -265,9 +259,7 @@ def _end(at: float | None) -> str:
     return "-" if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="minutes").replace("+00:00", "Z")
 
 
-def _by_gateway(
-    url: str, server: str, key: GivenKey | None, show: Callable[[str, str], None]
-) -> dict[str, Any]:
+def _by_gateway(url: str, server: str, key: GivenKey | None, show: Callable[[str, str], None]) -> dict[str, Any]:
     """What the gateway says of the login. `show` takes the address to open, and the login's id. Exits if it fails."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:

@@ -95,9 +95,8 @@ def accept(
     all_: Annotated[bool, typer.Option("--all", help="Accept all definitions that nobody has accepted yet.")] = False,
     seen: Annotated[
         str,
-        typer.Option(
-            "--seen", metavar="FINGERPRINT", help="Accept only if the fingerprint begins like this; `diff` shows it."
-        ),
+        typer.Option("--seen", metavar="FINGERPRINT",
+                     help="Accept only if the fingerprint begins like this; `diff` shows it."),
     ] = "",
     as_json: AsJson = False,
 ) -> None:

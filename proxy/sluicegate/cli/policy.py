@@ -50,9 +50,8 @@ def diff(
     ],
     replay: Annotated[
         Path | None,
-        typer.Option(
-            "--replay", metavar="AUDIT", help="Compare the decisions on the calls of this audit log, or folder of logs."
-        ),
+        typer.Option("--replay", metavar="AUDIT",
+                     help="Compare the decisions on the calls of this audit log, or folder of logs."),
     ] = None,
     config_file: ConfigFile = None,
     as_json: AsJson = False,

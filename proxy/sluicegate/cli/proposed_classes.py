@@ -34,9 +34,7 @@ _RUN: Final = re.compile(r"[A-Z]+|[a-z]+")  # `getIDdelete`: where no capital be
 _DESTROYS: Final = frozenset(
     "clear delete destroy discard drop erase kill purge remove reset revoke terminate truncate uninstall wipe".split()
 )
-_READS: Final = frozenset(
-    "count describe diff fetch find get info list lookup read search show status view".split()
-)
+_READS: Final = frozenset("count describe diff fetch find get info list lookup read search show status view".split())
 _STRICTNESS: Final = ("read", "", "destroy")
 # One of these in a name, and an annotation alone does not make it a reading one.
 _WRITES: Final = frozenset(

@@ -30,9 +30,8 @@ def serve(
     config_file: ConfigFile = None,
     workers: Annotated[
         int,
-        typer.Option(
-            "--workers", metavar="N", min=1, max=MAX_WORKERS, help="The number of worker processes. Not on Windows."
-        ),
+        typer.Option("--workers", metavar="N", min=1, max=MAX_WORKERS,
+                     help="The number of worker processes. Not on Windows."),
     ] = 1,
     orders: Annotated[int, typer.Option("--as-worker", hidden=True)] = -1,
 ) -> None:

@@ -413,10 +413,7 @@ _OTHER_NAMES: Final = {
     "serverUrl": "url", "uri": "url", "cmd": "command", "envs": "env", "type": "transport",
     "disabled": "enabled: false", "includeTools": "tools", "excludeTools": "tools", "port": "mcp", "host": "mcp",
 }  # fmt: skip
-_BOUNDS: Final = {
-    "greater_than_equal": ("ge", "or more"),
-    "less_than_equal": ("le", "or less"),
-}
+_BOUNDS: Final = {"greater_than_equal": ("ge", "or more"), "less_than_equal": ("le", "or less")}
 
 
 def explain(error: ErrorDetails) -> Problem:

@@ -45,9 +45,7 @@ Kept = Mapping[str, Collection[Path]]
 """Files and folders of which no sandbox may have anything, by what they are."""
 
 
-def problems(
-    where: TreePath, section: SandboxSection, kept: Kept, writable: Collection[Path]
-) -> Iterator[Problem]:
+def problems(where: TreePath, section: SandboxSection, kept: Kept, writable: Collection[Path]) -> Iterator[Problem]:
     """`writable` is what any server may write. What a server may write it may replace by a link: no path of a sandbox
     lies below."""
     for name, paths in (("read", section.read), ("write", section.write)):

@@ -14,10 +14,6 @@ class Section(BaseModel):
     """Closed, frozen, and silent about its values. `later` are keys that a later version has."""
 
     model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        hide_input_in_errors=True,
-        validate_default=True,
-        defer_build=True,
-    )
+        frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True, defer_build=True,
+    )  # fmt: skip
     later: ClassVar[frozenset[str]] = frozenset()

@@ -53,9 +53,7 @@ _BAD_YAML: Final = {
         "a comma or the closing bracket is missing, or a quotation mark is too many",
         "the bracket is opened in line {line}",
     ),
-    "expected <block end>": (
-        "this does not belong to the lines above", "keys of one section begin in the same column"
-    ),
+    "expected <block end>": ("this does not belong to the lines above", "keys of one section begin in the same column"),
     "found character '\\t'": ("a tab cannot indent", "use spaces"),
     "found character": ("a text cannot begin with this character", "put it in quotes"),
     "found unexpected end of stream": ("a quotation mark is not closed", "it is opened in line {line}"),

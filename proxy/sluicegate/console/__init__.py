@@ -81,15 +81,9 @@ class Console:
     only somebody may make who has shown a moment ago who they are, and when."""
 
     def __init__(
-        self,
-        inner: ASGIApp,
-        names: ServedNames,
-        note: Note,
-        step_up_of: Callable[[str, str], str],
-        clock: Callable[[], float] = time.monotonic,
-        store: Store | None = None,
-        operator_token: str = "",
-    ) -> None:
+        self, inner: ASGIApp, names: ServedNames, note: Note, step_up_of: Callable[[str, str], str],
+        clock: Callable[[], float] = time.monotonic, store: Store | None = None, operator_token: str = "",
+    ) -> None:  # fmt: skip
         self._inner, self._note, self._step_up_of = inner, note, step_up_of
         self._hosts, self._forwarded = HostOriginPolicy(names, ADMIN_PORT), ForwardedHeaders(names)
         self._sessions, self._codes = ConsoleSessions(clock), Codes(clock)

@@ -103,14 +103,9 @@ class Connector:
     """`eras` is None until the server has proven what it speaks."""
 
     def __init__(
-        self,
-        settings: ServerSettings,
-        heard: Heard,
-        client_info: Json,
-        http: HttpClient | None,
-        store: Store,
+        self, settings: ServerSettings, heard: Heard, client_info: Json, http: HttpClient | None, store: Store,
         suspended: SuspendedCalls,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._settings = settings
         self._heard = heard
         self._client_info = client_info
@@ -239,9 +234,7 @@ class Connector:
             return HttpSseTransport(self._settings, self._http, budget)
         return StreamableHttpTransport(self._settings, self._http, era, budget)
 
-    def _legacy_on(
-        self, transport: Transport, dial: _Dial, after: ServerConnection | None = None
-    ) -> LegacyConnection:
+    def _legacy_on(self, transport: Transport, dial: _Dial, after: ServerConnection | None = None) -> LegacyConnection:
         return LegacyConnection(
             self._settings, transport, self._heard, self._client_info,
             dial.declared, self._suspended, dial.session, after,

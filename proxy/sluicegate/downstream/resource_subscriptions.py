@@ -322,9 +322,7 @@ def _wholes(uri: str) -> Iterator[str]:
 class ResourceWatches:
     """All boards of one server."""
 
-    def __init__(
-        self, pool: ConnectionPool, key_of: Callable[[Client, Era], ConnectionKey], patience: float
-    ) -> None:
+    def __init__(self, pool: ConnectionPool, key_of: Callable[[Client, Era], ConnectionKey], patience: float) -> None:
         """`patience`: seconds to wait until a connection hears what its server says by itself."""
         self._pool = pool
         self._key_of = key_of

@@ -135,9 +135,7 @@ async def _judge(call: Call, target: Target, due: Sequence[HookSettings], inner:
         return refuse(call.method, "result_withheld", "This was executed, but its answer is no JSON: it is withheld.")
 
 
-async def _judged(
-    call: Call, target: Target, due: Sequence[HookSettings], hooks: Hooks, outcome: Outcome
-) -> Outcome:  # fmt: skip
+async def _judged(call: Call, target: Target, due: Sequence[HookSettings], hooks: Hooks, outcome: Outcome) -> Outcome:
     if isinstance(outcome, TaskStarted):
         return TaskStarted(_state(outcome.task))
     if isinstance(outcome, Result) and outcome.reason is None:
@@ -182,15 +180,11 @@ def _state(task: Json) -> Json:
     return {key: part for key, part in task.items() if key in TASK_STATE}
 
 
-async def _whole(
-    call: Call, target: Target, due: Sequence[HookSettings], hooks: Hooks, value: Json
-) -> Json | Outcome:
+async def _whole(call: Call, target: Target, due: Sequence[HookSettings], hooks: Hooks, value: Json) -> Json | Outcome:
     return await _result(call, target, due, hooks, value, await anyio.to_thread.run_sync(dump, value))
 
 
-async def _error(
-    call: Call, target: Target, due: Sequence[HookSettings], hooks: Hooks, error: Json
-) -> Json | Outcome:
+async def _error(call: Call, target: Target, due: Sequence[HookSettings], hooks: Hooks, error: Json) -> Json | Outcome:
     judged = await _whole(call, target, due, hooks, {"error": error})
     return judged["error"] if isinstance(judged, dict) else judged
 

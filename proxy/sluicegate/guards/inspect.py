@@ -332,9 +332,7 @@ def _with_inspected_emit(call: Call, target: Target, mode: Mode, decide: Decide)
     return Call(call.client, call.method, call.params, call.meta, call.target, call.mirrored, emit, call.trail)
 
 
-async def _emit_inspected(
-    call: Call, target: Target, mode: Mode, decide: Decide, notification: Notification
-) -> None:  # fmt: skip
+async def _emit_inspected(call: Call, target: Target, mode: Mode, decide: Decide, notification: Notification) -> None:
     params: Json | None = notification.params
     text = text_of(params)
     if len(text) > _MAX_CLEANED:

@@ -45,12 +45,10 @@ _REFS: Final = {"ref/prompt": frozenset({"type", "name", "title"}), "ref/resourc
 
 
 def name(
-    resolve: Resolve,
-    rewriting: Callable[[str], Rewriting | None],
+    resolve: Resolve, rewriting: Callable[[str], Rewriting | None],
     find: Callable[[Call], Target | None] = lambda call: None,
-    begun: Callable[[Call], Outcome | None] = lambda call: None,
-    current: Current = lambda client: client,
-) -> Guard:
+    begun: Callable[[Call], Outcome | None] = lambda call: None, current: Current = lambda client: client,
+) -> Guard:  # fmt: skip
     """`resolve` finds the target that the public name, URI or ref of a call stands for, `find` the same where it need
     not wait, or None; `begun` gives the end of a call that has begun and whose target is gone, or None; `rewriting`
     says how a server's URIs are shown, None in transparent mode, where nothing is renamed. `current` gives a client

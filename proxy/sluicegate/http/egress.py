@@ -39,12 +39,10 @@ class Egress:
     names, and so the proxy that judges; only literal addresses are still judged here."""
 
     def __init__(
-        self,
-        allow_private: Iterable[str] = (),
-        proxy: str | None = None,
+        self, allow_private: Iterable[str] = (), proxy: str | None = None,
         on_refused: Callable[[AddressRefused], None] = lambda refused: None,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.proxy = proxy
         self.on_refused = on_refused
         self._clock = clock

@@ -56,13 +56,9 @@ class Http1(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(
-        self,
-        serve: Serve,
-        wire: ConnectionLimits,
-        connections: "set[Http1]",
-        tasks: "set[asyncio.Task[None]]",
+        self, serve: Serve, wire: ConnectionLimits, connections: "set[Http1]", tasks: "set[asyncio.Task[None]]",
         first: bytes = b"",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._serve, self._wire, self._first = serve, wire, first
         self.unclaimed: list[bytes] | None = [] if wire.is_shared else None  # no request in it has an answer
         self._connections, self._tasks = connections, tasks

@@ -211,13 +211,9 @@ class LegacyHttp:
             self._settle(answer, session)
 
     async def _add(
-        self,
-        answer: ResumableResponse,
-        exchange: HttpExchange,
-        principal: Principal,
-        found: tuple[Response, Outcome],
+        self, answer: ResumableResponse, exchange: HttpExchange, principal: Principal, found: tuple[Response, Outcome],
         together: list[bytes],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Adds one answer of a batch to those that leave together, or sends it at once: where the answer is a stream,
         or they would be large together, which makes it one. Others have their turn after a large one."""
         large, peer = self._context.large, exchange.peer

@@ -79,22 +79,14 @@ class Listener:
     """Serves requests. `run` belongs in a task beside it; `close` comes before the server stops accepting."""
 
     def __init__(
-        self,
-        handler: Handler,
-        server_info: Json,
-        identity: Identity,
-        settings: ListenSettings,
-        on_session_end: Callable[[str], None],
-        on_refused: Callable[[str, str], None] | None = None,
-        new_id: Callable[[], str] = _new_id,
-        clock: Callable[[], float] = time.monotonic,
+        self, handler: Handler, server_info: Json, identity: Identity, settings: ListenSettings,
+        on_session_end: Callable[[str], None], on_refused: Callable[[str, str], None] | None = None,
+        new_id: Callable[[], str] = _new_id, clock: Callable[[], float] = time.monotonic,
         on_abandoned: Callable[[str], None] = lambda id: None,
         on_sweep: Callable[[frozenset[str]], None] = lambda holders: None,
-        until_free: UntilFree = lambda principal: 0.0,
-        pages: Sequence[Pages] = (),
-        peers: PeerForwarding | None = None,
+        until_free: UntilFree = lambda principal: 0.0, pages: Sequence[Pages] = (), peers: PeerForwarding | None = None,
         toolsets: ToolsetEntry = NO_TOOLSETS,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`pages` are for people. `peers`: other workers or replicas exist, and each serves what is its own. `toolsets`
         have paths of their own."""
         self._settings, self._identity, self._on_refused = settings, identity, on_refused
@@ -411,7 +403,5 @@ class Listener:
             await self._take_later(exchange, principal, self._event_streams.post)
 
 
-def _refuse(
-    status: int, text: str, headers: Headers, exchange: HttpExchange, principal: Principal
-) -> Awaitable[None]:  # fmt: skip
+def _refuse(status: int, text: str, headers: Headers, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
     return exchange.error(status, text, headers)

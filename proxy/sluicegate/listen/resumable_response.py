@@ -24,12 +24,9 @@ class ResumableResponse:
     log: ReplayBuffer | None = None
 
     def __init__(
-        self,
-        exchange: HttpExchange,
-        revision: Revision,
-        adopt: Callable[["ResumableResponse"], int],
+        self, exchange: HttpExchange, revision: Revision, adopt: Callable[["ResumableResponse"], int],
         settings: ListenSettings,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._exchange, self._revision, self._adopt, self._settings = exchange, revision, adopt, settings
         self.sink: HttpExchange | None = exchange
         exchange.preamble = self._begin

@@ -205,9 +205,7 @@ class SessionNotifications:
         wanted: Json = {entry.filter: True for entry in LISTS.values()}
         if uris:
             wanted["resourceSubscriptions"] = sorted(uris)
-        call = Call(
-            self._client, "subscriptions/listen", {"notifications": wanted}, emit=emit, trail=self._trail()
-        )
+        call = Call(self._client, "subscriptions/listen", {"notifications": wanted}, emit=emit, trail=self._trail())
         listen.outcome = await self._handler(call)
         listen.stream = ""
         listen.settled.set()

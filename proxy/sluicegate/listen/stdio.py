@@ -52,23 +52,12 @@ def new_trail() -> Trail:
 
 
 async def serve(
-    handler: Handler,
-    *,
-    reader: LineReader,
-    writer: LineWriter,
-    client: Client,
-    server_info: Json,
-    on_session_end: Callable[[str], None],
-    trail: Callable[[], Trail] = new_trail,
-    max_line: int = MAX_LINE,
-    max_depth: int = 64,
-    max_nodes: int = MAX_NODES,
-    max_batch: int = 50,
-    grace: float = GRACE,
-    on_abandoned: Callable[[str], None] = lambda id: None,
-    offer_ask: Callable[[AskSession], None] = lambda ask: None,
+    handler: Handler, *, reader: LineReader, writer: LineWriter, client: Client, server_info: Json,
+    on_session_end: Callable[[str], None], trail: Callable[[], Trail] = new_trail, max_line: int = MAX_LINE,
+    max_depth: int = 64, max_nodes: int = MAX_NODES, max_batch: int = 50, grace: float = GRACE,
+    on_abandoned: Callable[[str], None] = lambda id: None, offer_ask: Callable[[AskSession], None] = lambda ask: None,
     until_free: UntilFree = lambda principal: 0.0,
-) -> None:
+) -> None:  # fmt: skip
     """Serve one client until its stream ends or it no longer takes what is written. Of `client` principal, roles
     and owner count; `on_session_end` gets the id of the legacy session, if there was one, `on_abandoned` that of the
     first round of a call that waited for answers in vain, and `offer_ask` the way to ask outside of calls."""

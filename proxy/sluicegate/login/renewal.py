@@ -418,9 +418,7 @@ class Renewal:
                     return None
                 base = now if now is not None and is_its else before
                 generation = (now.generation if now is not None else 0) + 1
-                made = replace(
-                    with_tokens(base, got, self._scene.clock()), generation=generation, pending=base.pending
-                )
+                made = replace(with_tokens(base, got, self._scene.clock()), generation=generation, pending=base.pending)
                 key = key_of(LOGINS, before.server, before.whose)
                 if await self._records.store.swap(key, raw, [self._records.write_login(made), Write(lease.key)]):
                     return made

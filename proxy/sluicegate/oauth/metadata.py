@@ -79,19 +79,15 @@ def read_server(document: dict[str, Any], issuer: str, *, old: bool = False) -> 
     methods = texts_of(document, "token_endpoint_auth_methods_supported")
     listed = texts_of(document, "scopes_supported")
     return AuthorizationServer(
-        issuer=named,
-        token=secure(text_of(document, "token_endpoint"), "token endpoint"),
-        authorize=openable(authorize) if authorize else "",
-        register=_optional(document, "registration_endpoint"),
-        revoke=_optional(document, "revocation_endpoint"),
-        device=_optional(document, "device_authorization_endpoint"),
-        scopes=listed,
-        methods=methods or _DEFAULT_METHODS,
+        issuer=named, token=secure(text_of(document, "token_endpoint"), "token endpoint"),
+        authorize=openable(authorize) if authorize else "", register=_optional(document, "registration_endpoint"),
+        revoke=_optional(document, "revocation_endpoint"), device=_optional(document, "device_authorization_endpoint"),
+        scopes=listed, methods=methods or _DEFAULT_METHODS,
         algorithms=texts_of(document, "token_endpoint_auth_signing_alg_values_supported") or (),
         has_s256="S256" in (texts_of(document, "code_challenge_methods_supported") or ()),
         takes_documents=document.get("client_id_metadata_document_supported") is True,
         names_itself=document.get("authorization_response_iss_parameter_supported") is True,
-    )
+    )  # fmt: skip
 
 
 def _optional(document: dict[str, Any], name: str) -> str:

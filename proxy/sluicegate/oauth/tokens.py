@@ -40,9 +40,7 @@ class TokenRefusal:
 
 
 def by_code(code: str, verifier: str, redirect_uri: str) -> Form:
-    return {
-        "grant_type": "authorization_code", "code": code, "code_verifier": verifier, "redirect_uri": redirect_uri,
-    }  # fmt: skip
+    return {"grant_type": "authorization_code", "code": code, "code_verifier": verifier, "redirect_uri": redirect_uri}
 
 
 def by_refresh(token: str) -> Form:

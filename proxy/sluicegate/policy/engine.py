@@ -28,10 +28,7 @@ _DEFINITIONS: Final = {
     "r": {"r": "sub,srv,obj,act", "r2": "sub,srv,obj,act"},
     "p": {"p": "sub,srv,obj,act,eft", "p2": "sub,srv,obj,act,profile"},
     "g": {"g": "_,_"},
-    "e": {
-        "e": "some(where(p_eft==allow))&&!some(where(p_eft==deny))",
-        "e2": "some(where(p_eft==allow))",
-    },
+    "e": {"e": "some(where(p_eft==allow))&&!some(where(p_eft==deny))", "e2": "some(where(p_eft==allow))"},
     "m": {
         "m": '(p_act=="*"||r_act==p_act)&&glob(r_obj,p_obj)&&reaches(r_srv,p_srv,p_eft)&&inRole(r_sub,p_sub)',
         "m2": '(p2_act=="*"||r2_act==p2_act)&&glob(r2_obj,p2_obj)&&reaches(r2_srv,p2_srv,"allow")'

@@ -72,13 +72,9 @@ class Explanation:
 
 
 def explain(
-    policy: PolicyRules,
-    client: Client,
-    target: Target,
-    classified: Classified,
-    rules: ArgumentRules = NO_RULES,
+    policy: PolicyRules, client: Client, target: Target, classified: Classified, rules: ArgumentRules = NO_RULES,
     arguments: Json | None = None,
-) -> Explanation:
+) -> Explanation:  # fmt: skip
     """Explains a decision. `arguments` None: rules on arguments are not evaluated."""
     act = classified.name
     found = policy.matches(client, target.server, f"{target.kind}:{target.own}", act)

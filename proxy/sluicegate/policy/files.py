@@ -152,12 +152,9 @@ def read_client(value: Any) -> Client:
 
 
 def run(
-    cases: Iterable[PolicyTest],
-    policy: PolicyRules,
-    classes: Classes,
-    arguments: ArgumentRules = NO_RULES,
+    cases: Iterable[PolicyTest], policy: PolicyRules, classes: Classes, arguments: ArgumentRules = NO_RULES,
     catalog: Tools | None = None,
-) -> list[TestResult]:
+) -> list[TestResult]:  # fmt: skip
     """Every case against what a live call would be decided by, in enforce mode: shadow would let all pass."""
     enforced = policy.with_shadow(False)
     return [TestResult(case, _run(case, enforced, classes, arguments, catalog or {})) for case in cases]
@@ -256,13 +253,9 @@ def bundled_model() -> Path:
 
 
 def load(
-    sources: PolicySources,
-    profiles: Mapping[str, ApprovalProfile] = BUILT_IN,
-    existing: KnownNames | None = None,
-    classes: Classes | None = None,
-    catalog: Tools | None = None,
-    shadow: bool = False,
-) -> LoadedPolicy:
+    sources: PolicySources, profiles: Mapping[str, ApprovalProfile] = BUILT_IN, existing: KnownNames | None = None,
+    classes: Classes | None = None, catalog: Tools | None = None, shadow: bool = False,
+) -> LoadedPolicy:  # fmt: skip
     """Reads, lints, compiles and tests. Raises `PolicyError` with every finding if one of them is an error."""
     reader = _Reader(sources)
     model = reader.text(sources.model)

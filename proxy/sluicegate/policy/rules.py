@@ -155,13 +155,9 @@ class PolicyRules:
     """`shadow` lets pass what a `p` row, or the want of one, denies; everything else stays enforced."""
 
     def __init__(
-        self,
-        engine: Engine,
-        rows: Sequence[Row],
-        profiles: Mapping[str, ApprovalProfile],
-        revision: str,
+        self, engine: Engine, rows: Sequence[Row], profiles: Mapping[str, ApprovalProfile], revision: str,
         shadow: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.rows = tuple(rows)
         self.profiles = profiles
         self.revision = revision

@@ -103,9 +103,7 @@ def capability_set(declared: Json) -> str:
     """Which capabilities a server may choose its definitions by, of those that it is told of. They are few: whatever
     else a client writes into its capabilities makes no other set, so that there are at most 32."""
     elicitation, extensions = declared.get("elicitation"), declared.get("extensions")
-    words = {
-        mode: isinstance(elicitation, dict) and _has_mode(elicitation, mode) for mode in _PARTS["elicitation"]
-    } | {
+    words = {mode: isinstance(elicitation, dict) and _has_mode(elicitation, mode) for mode in _PARTS["elicitation"]} | {
         "sampling": isinstance(declared.get("sampling"), dict),
         "roots": isinstance(declared.get("roots"), dict),
         "tasks": isinstance(extensions, dict) and tasks.EXTENSION in extensions,
@@ -237,9 +235,7 @@ def pages(error: Json) -> Json | None:
     if not 0 < len(found) <= MAX_REQUESTS or not all(map(_is_page, found)):
         return None
     return {
-        f"page{number}": {
-            "method": ELICIT, "params": {"mode": "url", "message": item["message"], "url": item["url"]}
-        }
+        f"page{number}": {"method": ELICIT, "params": {"mode": "url", "message": item["message"], "url": item["url"]}}
         for number, item in enumerate(found, 1)
     }  # fmt: skip
 

@@ -119,15 +119,9 @@ def parse(request: Request, revision: str, level: str | None) -> Parsed | Outcom
     if "task" in params and not (REVISIONS[revision].tasks and request.method == "tools/call"):
         del params["task"]
     return Parsed(
-        method=request.method,
-        params=params,
-        meta=own_meta,
-        revision=revision,
-        info={},
-        capabilities={},
-        capability_key="{}",
-        mirrored=None,
-    )
+        method=request.method, params=params, meta=own_meta, revision=revision, info={}, capabilities={},
+        capability_key="{}", mirrored=None,
+    )  # fmt: skip
 
 
 def respond(id: RequestId, method: str, outcome: Outcome, revision: str) -> Response:

@@ -137,15 +137,9 @@ def parse(request: Request, routing: Routing | None, is_large: bool = True) -> P
         return _reject(request, INVALID_PARAMS, "Invalid params: inputResponses")
     params.pop("task", None)  # SEP-2663, Backward Compatibility: a wish of 2025-11-25, to be ignored
     return Parsed(
-        method=request.method,
-        params=params,
-        meta=meta,
-        revision=version,
-        info=info,
-        capabilities=capabilities,
-        capability_key=key,
-        mirrored=None if routing is None else routing.mirrored,
-    )
+        method=request.method, params=params, meta=meta, revision=version, info=info, capabilities=capabilities,
+        capability_key=key, mirrored=None if routing is None else routing.mirrored,
+    )  # fmt: skip
 
 
 def _reject(request: Request, code: int, text: str, data: Any = None) -> Rejection:

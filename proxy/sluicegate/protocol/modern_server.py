@@ -37,9 +37,7 @@ MAX_ABOUT: Final = 16 * 1024
 _MAX_PART: Final = 1024
 _TOOLS: Final = 100  # that are looked at in one step
 # 2025-11-25 and 2026-07-28 schema: ServerCapabilities
-CAPABILITIES: Final = (
-    "completions", "experimental", "extensions", "logging", "prompts", "resources", "tasks", "tools",
-)  # fmt: skip
+CAPABILITIES: Final = ("completions", "experimental", "extensions", "logging", "prompts", "resources", "tasks", "tools")
 
 
 def envelope(client_info: Json, capabilities: Json) -> Json:

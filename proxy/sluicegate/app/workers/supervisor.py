@@ -109,15 +109,9 @@ class Crew:
     alone, so that each worker has the same in force, whenever it was started."""
 
     def __init__(
-        self,
-        config: Config,
-        loaded: LoadedPolicy,
-        file: Path,
-        count: int,
-        folder: WorkerSockets,
-        sockets: Sequence[socket.socket],
-        token: str,
-    ) -> None:
+        self, config: Config, loaded: LoadedPolicy, file: Path, count: int, folder: WorkerSockets,
+        sockets: Sequence[socket.socket], token: str,
+    ) -> None:  # fmt: skip
         self._config, self._file, self._folder, self._sockets = config, file, folder, sockets
         self._token = token
         self._loaded = loaded

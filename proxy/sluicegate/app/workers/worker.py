@@ -120,9 +120,7 @@ async def _obey(sluice: RunningServer, reload: ToldReload, out: MemoryObjectRece
             return
 
 
-async def _obey_to_the_end(
-    sluice: RunningServer, reload: ToldReload, out: MemoryObjectReceiveStream[Order]
-) -> None:
+async def _obey_to_the_end(sluice: RunningServer, reload: ToldReload, out: MemoryObjectReceiveStream[Order]) -> None:
     async for order in out:
         if order == "cut":
             sluice.stop()

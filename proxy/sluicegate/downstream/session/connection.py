@@ -352,9 +352,7 @@ class ServerConnection:
             owner.settle(error=AnswerTooLarge(spool, owner.id))
         return owner
 
-    def _out_of_range(
-        self, bad: OutOfRange, data: bytes, exchange: PendingRequest | None
-    ) -> PendingRequest | None:  # fmt: skip
+    def _out_of_range(self, bad: OutOfRange, data: bytes, exchange: PendingRequest | None) -> PendingRequest | None:
         owner = self._owner(bad.id, exchange, is_error=True) if bad.method is None else None
         if owner is not None:
             owner.settle(error=AnswerOutOfRange())

@@ -105,16 +105,9 @@ class LegacyConnection(ServerConnection):
     _tasks: Json | None = None
 
     def __init__(
-        self,
-        settings: ServerSettings,
-        transport: Transport,
-        heard: Heard,
-        client_info: Json,
-        declared: Json,
-        suspended: SuspendedCalls,
-        session: str | None = None,
-        after: ServerConnection | None = None,
-    ) -> None:
+        self, settings: ServerSettings, transport: Transport, heard: Heard, client_info: Json, declared: Json,
+        suspended: SuspendedCalls, session: str | None = None, after: ServerConnection | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(settings, transport, heard, client_info, after)
         self.session = session
         self._declared = declared

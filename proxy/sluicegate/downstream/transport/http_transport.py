@@ -124,9 +124,7 @@ class StreamableHttpTransport(HttpTransport):
             response.close()
             raise
 
-    async def _follow(
-        self, response: Reply, body: bytes, own: Raw, exchange: PendingRequest | None = None
-    ) -> Reply:  # fmt: skip
+    async def _follow(self, response: Reply, body: bytes, own: Raw, exchange: PendingRequest | None = None) -> Reply:
         """The answer from where the server has moved to; the redirect itself for what may be sent only once."""
         url = self._moved(response)
         if url is None:
