@@ -18,21 +18,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sluicegate.console.sessions import (
-    ATTEMPTS_WITHIN,
-    CHANNEL,
-    MAX_ATTEMPTS,
-    SITE,
-    Codes,
-    ConsoleSessions,
-    Halves,
-    Session,
-    SessionsFull,
-    Site,
-    StoredSessions,
-    Way,
-    site_of,
-)
+from sluicegate.console import sessions
 from sluicegate.console.static_files import PREFIX, StaticFiles
 from sluicegate.http.addresses import counted_as
 from sluicegate.http.forwarded_headers import ForwardedHeaders
@@ -86,10 +72,10 @@ class Console:
     ) -> None:  # fmt: skip
         self._inner, self._note, self._step_up_of = inner, note, step_up_of
         self._hosts, self._forwarded = HostOriginPolicy(names, ADMIN_PORT), ForwardedHeaders(names)
-        self._sessions, self._codes = ConsoleSessions(clock), Codes(clock)
-        self._stored = StoredSessions(self._sessions, store, operator_token, clock)
+        self._sessions, self._codes = sessions.ConsoleSessions(clock), sessions.Codes(clock)
+        self._stored = sessions.StoredSessions(self._sessions, store, operator_token, clock)
         self._changes = Windows(CHANGES_A_MINUTE, 60, clock)
-        self._attempts = Windows(MAX_ATTEMPTS, ATTEMPTS_WITHIN, clock)
+        self._attempts = Windows(sessions.MAX_ATTEMPTS, sessions.ATTEMPTS_WITHIN, clock)
         self._static = StaticFiles()
         self._router = Router([
             Route("/", lambda request: RedirectResponse(PATH, 303)),
@@ -123,14 +109,14 @@ class Console:
             await self._inner(scope, receive, send)
             return
         refusal = self._hosts.check(scope["headers"], scope.get("server"), path)
-        site = site_of(scope, self._forwarded)
+        site = sessions.site_of(scope, self._forwarded)
         try:
             if refusal is not None:
                 answer: ASGIApp = _error(refusal.status, refusal.text)
             elif site is None:
                 answer = _error(404, "the console is served on loopback, or over https")
             elif is_own:
-                scope = {**scope, SITE: site}
+                scope = {**scope, sessions.SITE: site}
                 answer = self._router
             else:
                 await self._ask(scope, receive, send, site, headers)
@@ -139,7 +125,7 @@ class Console:
         except ClientDisconnect:
             return
 
-    async def _ask(self, scope: Scope, receive: Receive, send: Send, site: Site, headers: Headers) -> None:
+    async def _ask(self, scope: Scope, receive: Receive, send: Send, site: sessions.Site, headers: Headers) -> None:
         method, path, is_write = scope["method"], scope["path"], scope["method"] not in _READS
         session = await self._session(scope, site, headers)
         if "authorization" in headers:
@@ -160,13 +146,13 @@ class Console:
         if refusal is not None or session is None:
             await (refusal or _error(401, "log in"))(scope, receive, send)
             return
-        asked = {**scope, "headers": _as(scope, session.credential), CHANNEL: "console"}
+        asked = {**scope, "headers": _as(scope, session.credential), sessions.CHANNEL: "console"}
         async with anyio.create_task_group() as group:
             group.start_soon(self._end_with, session, group.cancel_scope)
             await self._inner(asked, receive, self._watched(session, send))
             group.cancel_scope.cancel()
 
-    async def _is_step_up_due(self, scope: Scope, receive: Receive, session: Session) -> tuple[bool, Receive]:
+    async def _is_step_up_due(self, scope: Scope, receive: Receive, session: sessions.Session) -> tuple[bool, Receive]:
         """And the request's body, from its beginning again."""
         match self._step_up_of(scope["method"], scope["path"]):
             case "":
@@ -183,13 +169,13 @@ class Console:
                 return body is None or _accepts_many(body), receive if body is None else _again(body, receive)
         return True, receive
 
-    async def _end_with(self, session: Session, stream: anyio.CancelScope) -> None:
+    async def _end_with(self, session: sessions.Session, stream: anyio.CancelScope) -> None:
         """No answer outlives the session that asked for it."""
         while self._sessions.is_open(session):  # noqa: ASYNC110 - what ends is a time, and no event says so
             await anyio.sleep(LOOK_EVERY)
         stream.cancel()
 
-    def _watched(self, session: Session, send: Send) -> Send:
+    def _watched(self, session: sessions.Session, send: Send) -> Send:
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
                 if message["status"] == 401:  # the key was revoked, or the token is over
@@ -203,7 +189,7 @@ class Console:
 
         return sent
 
-    async def _session(self, scope: Scope, site: Site, headers: Headers) -> Session | None:
+    async def _session(self, scope: Scope, site: sessions.Site, headers: Headers) -> sessions.Session | None:
         cookie, page_key, is_activity = site.cookie_of(headers), headers.get(PAGE_KEY, ""), BACKGROUND not in headers
         session = self._sessions.find(cookie, page_key, is_activity) or await self._stored.restore(cookie, page_key)
         if session is None:
@@ -215,16 +201,16 @@ class Console:
         await self._stored.touch(session)
         return session
 
-    async def _end(self, session: Session) -> None:
+    async def _end(self, session: sessions.Session) -> None:
         self._sessions.end(session)
         await self._stored.forget()
 
-    async def _record(self, session: Session, scope: Scope, act: str, object: str = "") -> bool:
+    async def _record(self, session: sessions.Session, scope: Scope, act: str, object: str = "") -> bool:
         about = {"principal": session.principal, "way": session.way, "session": session.mark}
         where = {"address": self._address(scope), **({"object": object[:_MAX_OBJECT]} if object else {})}
         return await self._note({"act": act, **about, **where})
 
-    def _too_many(self, session: Session) -> Response | None:
+    def _too_many(self, session: sessions.Session) -> Response | None:
         if self._changes.hit(session.principal) > 0:
             return _error(429, "too many changes: wait a minute", {"retry-after": "60"})
         return None
@@ -257,7 +243,7 @@ class Console:
     async def _make_code(self, request: Request) -> Response:
         """For `sluice console`: whoever has the operator's token gets a code that stands for it, on this machine."""
         kind, _, token = request.headers.get("authorization", "").partition(" ")
-        site: Site = request.scope[SITE]
+        site: sessions.Site = request.scope[sessions.SITE]
         if "cookie" in request.headers or "origin" in request.headers:
             return _error(403, "a page makes no code")
         if kind.lower() != "bearer" or not site.is_loopback:
@@ -270,14 +256,14 @@ class Console:
         return JSONResponse(made, headers={"cache-control": "no-store"})
 
     async def _log_in(self, request: Request) -> Response:
-        site: Site = request.scope[SITE]
+        site: sessions.Site = request.scope[sessions.SITE]
         body = await self._asked(request)
         if isinstance(body, Response):
             return body
         address = self._address(request.scope)
         match body:
             case {"code": str() as code, **rest} if not rest:
-                way: Way = "link"
+                way: sessions.Way = "link"
                 credential = self._codes.use(code) if site.is_loopback else None
             case {"key": str() as key, **rest} if not rest:
                 way, credential = "key", key if key.isascii() and key.isprintable() and " " not in key else None
@@ -293,21 +279,21 @@ class Console:
             return _error(401, "this code or key is not valid, or not any more")
         try:
             session, halves = self._sessions.open(principal, way, credential)
-        except SessionsFull:
+        except sessions.SessionsFull:
             return _error(503, "too many sessions of others are open", {"retry-after": "60"})
         if not await self._record(session, request.scope, "console_login"):
             await self._end(session)
             return _unrecorded()
         return await self._halves(site, session, halves)
 
-    async def _halves(self, site: Site, session: Session, halves: Halves) -> Response:
+    async def _halves(self, site: sessions.Site, session: sessions.Session, halves: sessions.Halves) -> Response:
         await self._stored.save(session, halves)
         body = {"page_key": halves.page_key, **self._about(session)}
         answer = JSONResponse(body, headers={"cache-control": "no-store"})
         answer.headers.append("set-cookie", site.cookie(halves.cookie))
         return answer
 
-    def _about(self, session: Session) -> Json:
+    def _about(self, session: sessions.Session) -> Json:
         return {
             "principal": session.principal,
             "way": session.way,
@@ -329,7 +315,7 @@ class Console:
             request, "console_logout_everywhere", lambda session: self._stored.end_all_of(session.principal)
         )
 
-    async def _ends(self, request: Request, act: str, end: Callable[[Session], Awaitable[None]]) -> Response:
+    async def _ends(self, request: Request, act: str, end: Callable[[sessions.Session], Awaitable[None]]) -> Response:
         """To end a session is never refused for want of a record: it only takes away."""
         found = await self._own(request)
         if isinstance(found, Response):
@@ -337,7 +323,7 @@ class Console:
         await self._record(found, request.scope, act)
         await end(found)
         answer = JSONResponse({}, headers={"cache-control": "no-store"})
-        answer.headers.append("set-cookie", request.scope[SITE].no_cookie())
+        answer.headers.append("set-cookie", request.scope[sessions.SITE].no_cookie())
         return answer
 
     async def _step_up(self, request: Request) -> Response:
@@ -364,11 +350,11 @@ class Console:
         if not await self._record(found, request.scope, "console_step_up", about):
             return _unrecorded()
         self._sessions.step_up(found)
-        return await self._halves(request.scope[SITE], found, self._sessions.renew(found))
+        return await self._halves(request.scope[sessions.SITE], found, self._sessions.renew(found))
 
-    async def _own(self, request: Request) -> Session | Response:
+    async def _own(self, request: Request) -> sessions.Session | Response:
         """The session of a request to the console's own endpoints."""
-        site: Site = request.scope[SITE]
+        site: sessions.Site = request.scope[sessions.SITE]
         if refusal := site.refusal(request.headers, request.method not in _READS):
             return refusal
         found = await self._session(request.scope, site, request.headers)
@@ -376,7 +362,7 @@ class Console:
 
     async def _asked(self, request: Request) -> Any:
         """The JSON of a request that a page of ours sent; else why it is refused."""
-        site: Site = request.scope[SITE]
+        site: sessions.Site = request.scope[sessions.SITE]
         if refusal := site.refusal(request.headers, True):
             return refusal
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":

@@ -14,22 +14,9 @@ from typing import Any, Final, Literal, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
+from sluicegate.downstream import failures
 from sluicegate.downstream.call_limits import Breaker, ConcurrencyLimit, RetryBackoff, room
 from sluicegate.downstream.connector import Connector
-from sluicegate.downstream.failures import (
-    AnswerTooLarge,
-    Full,
-    LoginRequired,
-    Lost,
-    NotModern,
-    Withheld,
-    as_lost,
-    failed,
-    may_resend,
-    over,
-    too_late,
-    unavailable,
-)
 from sluicegate.downstream.pool import MODERN_KEY, ConnectionKey, ConnectionPool
 from sluicegate.downstream.resource_subscriptions import ResourceWatches
 from sluicegate.downstream.selector import ConnectionSelector
@@ -218,26 +205,26 @@ class DownstreamServer:
         return self._limit.busy + len(self.suspended) + self._resumed
 
     @property
-    def login_needed(self) -> LoginRequired | None:
+    def login_needed(self) -> failures.LoginRequired | None:
         """Why it answers nothing until somebody logs in, where that is so."""
         if self._status != "down":
             return None
-        return error if isinstance(error := self._health.error, LoginRequired) else None
+        return error if isinstance(error := self._health.error, failures.LoginRequired) else None
 
     def account(self, client: Client) -> Json | str | None:
         """As of `AccountServers`: nobody logs in to this one."""
 
     def unavailable(self, call: Call) -> Outcome:
         if (needed := self.login_needed) is not None:
-            return failed(call, self.key, needed)
+            return failures.failed(call, self.key, needed)
         why = "it has not said yet what it offers."
         if self._limit.is_closed:
-            return unavailable(call, self.key, _NO_PART)
+            return failures.unavailable(call, self.key, _NO_PART)
         if self._status != "up":
             why = self._health.why(call.client)
         elif self._pool.is_full:
             why = f"{self._pool.all_in_use}."
-        return unavailable(call, self.key, f"is not available: {why}")
+        return failures.unavailable(call, self.key, f"is not available: {why}")
 
     def shows(self, client: Client) -> bool:
         return self._status != "down" or self.login_needed is not None
@@ -259,16 +246,17 @@ class DownstreamServer:
     async def _start(self, call: Call) -> Outcome:
         if not self._breaker.admits():
             why = f"it has failed repeatedly and is left alone for a moment: {self._health.error.text}"
-            return failed(call, self.key, Lost(why, sent=False), self._health.lines)
+            return failures.failed(call, self.key, failures.Lost(why, sent=False), self._health.lines)
         who = call.client.principal
         try:
             waits = not self._limit.enter_at_once(who)
             if waits and not await self._limit.enter(who, self.settings.timeout):
                 self._breaker.gave_up()
-                return unavailable(call, self.key, _NO_PART if self._limit.is_closed else "has too many calls waiting.")
+                why = _NO_PART if self._limit.is_closed else "has too many calls waiting."
+                return failures.unavailable(call, self.key, why)
             try:
                 is_late = waits and not self.settings.may_still(call)
-                return self._failed(call, too_late()) if is_late else await self._relay(call)
+                return self._failed(call, failures.too_late()) if is_late else await self._relay(call)
             finally:
                 self._limit.leave(who)
         except BaseException:
@@ -286,25 +274,25 @@ class DownstreamServer:
             return await self._resume(call, state)
         try:
             era = self.era_for(call.client) or await self._in_time(self.settings.timeout, call.client, _era)
-        except Lost as lost:
+        except failures.Lost as lost:
             return self._failed(call, lost)
         if era == "modern":
             return await self._start(call)
         if url_elicitation.is_state(state):
             again = url_elicitation.consented(call)
             return await self._start(again) if isinstance(again, Call) else again
-        return over(call, self.key)
+        return failures.over(call, self.key)
 
     async def _resume(self, call: Call, state: str) -> Outcome:
         parked = self.suspended.take(state, holder(call.client.principal, call.client.credential))
         if parked is None:
-            return over(call, self.key)
+            return failures.over(call, self.key)
         self._resumed += 1
         try:
             outcome = await parked.resume(call)
-        except AnswerTooLarge as error:
+        except failures.AnswerTooLarge as error:
             return await self._too_large(call, error)
-        except (Lost, TimeoutError) as error:
+        except (failures.Lost, TimeoutError) as error:
             return self._failed(call, error)
         finally:
             self._resumed -= 1
@@ -317,7 +305,7 @@ class DownstreamServer:
             if connection is None:
                 connection, has_waited = await self._connect(call), True
             if has_waited and not self.settings.may_still(call):
-                raise too_late()
+                raise failures.too_late()
             if call.method == "server/discover":
                 return Result(connection.discovered)
             if (failure := undeclared(call, connection)) is not None:
@@ -326,10 +314,10 @@ class DownstreamServer:
             outcome = await connection.handle(call)
             if connection.anew:
                 outcome = began_anew(call, outcome, connection)
-        except AnswerTooLarge as error:
+        except failures.AnswerTooLarge as error:
             return await self._too_large(call, error)
-        except (Lost, TimeoutError) as error:
-            if is_again or not isinstance(error, Lost) or not may_resend(call.method, error):
+        except (failures.Lost, TimeoutError) as error:
+            if is_again or not isinstance(error, failures.Lost) or not failures.may_resend(call.method, error):
                 return self._failed(call, error)
             self._lost(error)
             return await self._relay(call, is_again=True)
@@ -342,25 +330,25 @@ class DownstreamServer:
         timeout = self.settings.list_timeout if call.method in LISTS else self.settings.timeout
         return self._in_time(timeout, call.client, partial(self._selector.get, call))
 
-    async def _too_large(self, call: Call, error: AnswerTooLarge) -> Outcome:
+    async def _too_large(self, call: Call, error: failures.AnswerTooLarge) -> Outcome:
         """A refusal; where the answer was kept, its parts are in the trail."""
         if error.spool is not None and self.settings.large is not None:
             call.trail.oversized = await self.settings.large.split(error.spool, error.id, call.method)
         return self._failed(call, error)
 
-    def _failed(self, call: Call, error: Lost | TimeoutError | AnswerTooLarge) -> Outcome:
-        if isinstance(error, Full | LoginRequired | Withheld):
+    def _failed(self, call: Call, error: failures.Lost | TimeoutError | failures.AnswerTooLarge) -> Outcome:
+        if isinstance(error, failures.Full | failures.LoginRequired | failures.Withheld):
             self._breaker.gave_up()
-        elif isinstance(error, Lost):
+        elif isinstance(error, failures.Lost):
             self._lost(error)
-        elif isinstance(error, AnswerTooLarge):
+        elif isinstance(error, failures.AnswerTooLarge):
             self._breaker.succeeded()
         else:
             self._breaker.failed()
             self._health.failed(error, f"no answer to {call.method} in time")
-        return failed(call, self.key, error, self._health.lines)
+        return failures.failed(call, self.key, error, self._health.lines)
 
-    def _lost(self, lost: Lost) -> None:
+    def _lost(self, lost: failures.Lost) -> None:
         if lost.gone and not lost.sent:
             return  # the server is there; only that connection is not
         self._breaker.failed()
@@ -377,23 +365,23 @@ class DownstreamServer:
                 self._need(client)
                 await self._settled.wait()
             if (era := self.era_for(client)) is None:
-                raise as_lost(self._health.error, "it cannot be reached")
+                raise failures.as_lost(self._health.error, "it cannot be reached")
             try:
                 return await reach(era)
             except TimeoutError:
-                raise Lost("it does not answer", sent=False) from None
-            except Lost:
+                raise failures.Lost("it does not answer", sent=False) from None
+            except failures.Lost:
                 raise
             except OSError as error:
-                raise as_lost(error) from None
+                raise failures.as_lost(error) from None
         why = "all its connections are taken" if self._status == "up" else "it is still starting"
-        raise Full(why, sent=False)
+        raise failures.Full(why, sent=False)
 
     async def _open(self, key: ConnectionKey, group: TaskGroup) -> ServerConnection:
         """Opens a connection, after the end of a back-off. Every dial passes here."""
         legacy = self._pool.first if key == MODERN_KEY else key  # the era may turn out to be the other one
         if self._backoff.left > _PATIENT:
-            raise as_lost(self._health.error, "it failed a moment ago")
+            raise failures.as_lost(self._health.error, "it failed a moment ago")
         if (wait := self._backoff.left) > 0:
             await anyio.sleep(wait)
         is_start = self._status != "up"
@@ -403,7 +391,7 @@ class DownstreamServer:
             declared = decode_fast(legacy.declared.encode())
             connection = await self._connector.open(key.era, group, declared, legacy.session)
         except (OSError, TimeoutError) as error:
-            if isinstance(error, Lost) and error.sent:
+            if isinstance(error, failures.Lost) and error.sent:
                 error.sent = error.gone = False  # the handshake was sent, no call
             self._health.failed(error)
             self._health.note("failed", str(self._health.error))
@@ -444,7 +432,7 @@ class DownstreamServer:
         """It is not configured any more, or another takes its place: its calls end, and nobody hears of it again."""
         self._publish, self._moved = _unheard, _unheard
         self._is_retired, self._status = True, "down"
-        self._health.failed(Lost(why, sent=False))
+        self._health.failed(failures.Lost(why, sent=False))
         self._pool.retire(why)
         if self._life is not None:
             self._life.cancel()
@@ -497,7 +485,7 @@ class DownstreamServer:
                     self._mark_down(error)
                 self._settled.set()
                 # Nobody has logged in: another attempt helps when somebody has, and `reconnect` says so.
-                needs_login = isinstance(self._health.error, LoginRequired)
+                needs_login = isinstance(self._health.error, failures.LoginRequired)
                 await self._pause(_UNTIL_LOGIN if needs_login else max(self._backoff.left, 0.05))
             else:
                 is_there = bool(self._pool.live())  # else a call is dialling: `_open` says what comes of that
@@ -528,7 +516,7 @@ class DownstreamServer:
             if self._connector.eras is None and self._status == "up":
                 self._settled = anyio.Event()  # calls wait, as at the start
         if self._connector.eras is None:
-            with suppress(NotModern):  # then there is a legacy one
+            with suppress(failures.NotModern):  # then there is a legacy one
                 await self._pool.get(MODERN_KEY)
         if self._is_suspect:
             await self._check()
@@ -544,7 +532,7 @@ class DownstreamServer:
             for connection in self._pool.live()[:1]:
                 await connection.check()
                 self._mark_up(is_heard=True)
-        except (Lost, TimeoutError) as error:
+        except (failures.Lost, TimeoutError) as error:
             self._health.failed(error, "no answer")
             self._backoff.failed()
             raise

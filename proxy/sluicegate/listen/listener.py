@@ -18,6 +18,7 @@ import anyio
 
 from sluicegate.http.forwarded_headers import ForwardedHeaders, is_forwarded
 from sluicegate.http.hosts import MCP_PORT, HostOriginPolicy
+from sluicegate.listen import streamable_http
 from sluicegate.listen.auth import CredentialRefused, Identity, Principal
 from sluicegate.listen.http_exchange import HttpExchange, error_body
 from sluicegate.listen.http_request import BodyTooLarge, ClientGone, Headers
@@ -31,16 +32,6 @@ from sluicegate.listen.peer_forwarding import PeerForwarding
 from sluicegate.listen.protected_resource_metadata import ProtectedResource
 from sluicegate.listen.sessions import Sessions
 from sluicegate.listen.settings import ListenSettings
-from sluicegate.listen.streamable_http import (
-    EndpointContext,
-    StreamSlots,
-    check_form,
-    read_json,
-    received,
-    serve_modern,
-    unread,
-    version,
-)
 from sluicegate.listen.toolset_paths import NO_TOOLSETS, ToolsetEntry, named_by
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Malformed, Request, Response, encode, read
 from sluicegate.protocol.model import MODERN, SLUICE, Asker, Handler, Trail
@@ -92,9 +83,9 @@ class Listener:
         self._settings, self._identity, self._on_refused = settings, identity, on_refused
         self._policy = HostOriginPolicy(settings.names, MCP_PORT)
         large = LargeRequests(settings.limits, until_free)
-        self._context = EndpointContext(
+        self._context = streamable_http.EndpointContext(
             partial(large.handle, handler), server_info, lambda: Trail(new_id()), on_abandoned, settings,
-            StreamSlots(settings.limits.streams), large,
+            streamable_http.StreamSlots(settings.limits.streams), large,
         )  # fmt: skip
         self._on_sweep, self._pages, self._peers = on_sweep, pages, peers
         self._toolsets = toolsets
@@ -236,12 +227,13 @@ class Listener:
             return
         peer, limits, head = exchange.peer, self._settings.limits, exchange.head
         is_post = head.remembered.toolset is not None and head.method == "POST"  # to an endpoint of MCP
-        if is_post and head.remembered.passed is None and b"origin" not in head and check_form(exchange) is None:
+        is_plain = is_post and head.remembered.passed is None and b"origin" not in head
+        if is_plain and streamable_http.check_form(exchange) is None:
             head.remembered.passed = self._policy
         if peer.is_whole and peer.size <= LARGE:  # as most are: a context takes as long as all else here
             is_answered = await peers.forward(exchange, owner, peer.take_body(limits.max_request), limits)
         else:
-            async with unread(exchange, principal, self._context) as body:
+            async with streamable_http.unread(exchange, principal, self._context) as body:
                 is_answered = await peers.forward(exchange, owner, body, limits)
         if not is_answered:
             await exchange.error(404, "Session not found")  # it has ended: the client begins anew
@@ -252,7 +244,7 @@ class Listener:
         """Passes on what goes on with its owner's answer. Where that one has ended, it may be good here, too."""
         exchange.is_call = True  # its owner judges it
         if not await peers.forward(exchange, owner, encode(request), self._settings.limits):
-            await serve_modern(self._context, exchange, request, principal)
+            await streamable_http.serve_modern(self._context, exchange, request, principal)
 
     async def _admit(self, exchange: HttpExchange, serve: _Serve) -> None:
         """Verifies a credential that is not remembered, then serves or refuses the request."""
@@ -295,14 +287,14 @@ class Listener:
         method = exchange.head.method
         if method not in ("GET", "DELETE"):
             return exchange.error(405, "Method not allowed", _ALLOW)
-        if version(exchange) == _MODERN:  # 2026-07-28 basic/transports/streamable-http: POST alone
+        if streamable_http.version(exchange) == _MODERN:  # 2026-07-28 basic/transports/streamable-http: POST alone
             return exchange.error(405, "Method not allowed", _ALLOW_POST)
         if exchange.head.duplicate is not None:
             return exchange.error(400, "a header is given twice")
         return (self._legacy.get if method == "GET" else self._legacy.delete)(exchange, principal)
 
     def _post(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
-        problem = check_form(exchange)
+        problem = streamable_http.check_form(exchange)
         if problem is not None:
             return self._uncalled(partial(_refuse, *problem, []), exchange, principal)
         if b"origin" not in exchange.head:
@@ -317,7 +309,7 @@ class Listener:
 
     async def _take_later(self, exchange: HttpExchange, principal: Principal, take: _Take | None = None) -> None:
         """Waits for the body. Its key may have been revoked since the head came, or may give other roles."""
-        async with received(exchange, principal, self._context) as value:
+        async with streamable_http.received(exchange, principal, self._context) as value:
             now = self._again(exchange, principal)
             if now is None:
                 refused = CredentialRefused("ended")
@@ -337,7 +329,7 @@ class Listener:
     def _take(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
         # Step 3 of docs/explanation/performance.md
         since = perf_counter()
-        value = read_json(exchange, principal, self._context)
+        value = streamable_http.read_json(exchange, principal, self._context)
         return self._begin(exchange, principal, self._take_value, value, since)
 
     def _begin(
@@ -362,7 +354,7 @@ class Listener:
                 self._context.large.refused(principal.name, spent + steps.seconds, max(spent, steps.longest))
 
     def _take_value(self, exchange: HttpExchange, principal: Principal, value: Any) -> Awaitable[None]:
-        by_header = version(exchange) == _MODERN
+        by_header = streamable_http.version(exchange) == _MODERN
         if isinstance(value, list):
             if by_header:
                 raise Malformed(-32600, "arrays are not accepted here")
@@ -381,7 +373,7 @@ class Listener:
                     owner = self._peers.owners.holder(exchange, message.params)
                     if owner is not None:
                         return self._go_on(exchange, principal, message, self._peers, owner)
-                return serve_modern(self._context, exchange, message, principal)
+                return streamable_http.serve_modern(self._context, exchange, message, principal)
             return exchange.empty(202)
         return self._legacy.post(exchange, message, principal)
 
@@ -397,7 +389,7 @@ class Listener:
     async def _post_to_stream(self, exchange: HttpExchange, principal: Principal) -> None:
         if exchange.head.method != "POST":
             await self._uncalled(partial(_refuse, 405, "Method not allowed", _ALLOW_POST), exchange, principal)
-        elif (problem := check_form(exchange, takes_answer=False)) is not None:
+        elif (problem := streamable_http.check_form(exchange, takes_answer=False)) is not None:
             await self._uncalled(partial(_refuse, *problem, []), exchange, principal)
         else:
             await self._take_later(exchange, principal, self._event_streams.post)

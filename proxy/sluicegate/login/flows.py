@@ -13,19 +13,9 @@ from typing import Final
 
 import anyio
 
+from sluicegate.login import records
 from sluicegate.login.discovery import Discovered
 from sluicegate.login.model import Flow, LoginFailed, LoginInfo, LoginSettings, LoginUnavailable
-from sluicegate.login.records import (
-    CLIENTS,
-    FLOW_LISTS,
-    LOGINS,
-    SERVERS,
-    FlowRecord,
-    Login,
-    flow_id,
-    flow_key,
-    key_of,
-)
 from sluicegate.login.scene import Scene, plainly
 from sluicegate.oauth import (
     ERROR_WORD,
@@ -92,25 +82,25 @@ class Flows:
         url = authorization.url(
             found.at.authorize, client.id, redirect_uri, state, verifier, asked, found.resource, settings.params
         )
-        record = FlowRecord(
+        record = records.FlowRecord(
             settings.server, whose, settings.identity, settings.chosen, redirect_uri, now + settings.within,
             found.resource, found.at, ready.kept, asked, ready.is_step, verifier, _hash(browser),
         )  # fmt: skip
         if by is not None:
             record = replace(record, by=by.principal, credential=by.credential, roles=by.roles)
-        await self._add(flow_id(state), record, settings.within)
+        await self._add(records.flow_id(state), record, settings.within)
         scene.tell(
             "login_asked", settings.server, whose, issuer=found.at.issuer, client_id=client.id, scopes=asked,
             by=record.by,
         )  # fmt: skip
-        return Flow(flow_id(state), settings.server, whose, url, record.expires, found.at.issuer, asked)
+        return Flow(records.flow_id(state), settings.server, whose, url, record.expires, found.at.issuer, asked)
 
     async def _find(
         self, settings: LoginSettings, whose: str, challenge: BearerChallenge | None, by_device: bool
     ) -> Discovered:
         """What is found now, judged by what was found before: a server that had metadata is never taken for an older
         one, and a client id of the config goes to no second authorization server."""
-        key = key_of(SERVERS, settings.server)
+        key = records.key_of(records.SERVERS, settings.server)
         _, seen = await self._records.read(key)
         if seen is None or seen.get("identity") != settings.identity:
             seen = {}
@@ -140,7 +130,7 @@ class Flows:
         if settings.client_document and found.at.takes_documents:
             method = "private_key_jwt" if settings.client_key else "none"
             return OAuthClient(settings.client_document, method, "document")
-        key = key_of(CLIENTS, found.at.issuer, redirect_uri)
+        key = records.key_of(records.CLIENTS, found.at.issuer, redirect_uri)
         async with self._registering.setdefault(key, asyncio.Lock()):
             raw, kept = await self._records.client(key)
             if kept is not None and self._is_good(kept, settings, asked):
@@ -178,17 +168,17 @@ class Flows:
             raise LoginFailed(f"the authorization server of {settings.server} refuses to register ({said}): {by_hand}")
         return clients.registered(read_json(answer.body), method, wanted)
 
-    async def _add(self, id: str, record: FlowRecord, ttl: float) -> None:
+    async def _add(self, id: str, record: records.FlowRecord, ttl: float) -> None:
         """Keeps the flow and the list of its `whose` in one change; beyond 100 the oldest go."""
-        key, now = key_of(FLOW_LISTS, record.whose), self._scene.clock()
+        key, now = records.key_of(records.FLOW_LISTS, record.whose), self._scene.clock()
         for _ in range(_ATTEMPTS):
             raw, listed = await self._records.read(key)
             live = [(str(one), float(end)) for one, end in (listed or {}).get("flows", []) if float(end) > now]
             gone, left = live[: max(0, len(live) - MAX_FLOWS + 1)], live[-(MAX_FLOWS - 1) :]
             writes = [
                 self._records.write(key, {"flows": [*left, (id, record.expires)]}, 2 * ttl),
-                self._records.write(flow_key(id), asdict(record), ttl),
-                *(Write(flow_key(one)) for one, _ in gone),
+                self._records.write(records.flow_key(id), asdict(record), ttl),
+                *(Write(records.flow_key(one)) for one, _ in gone),
             ]
             if await self._records.store.swap(key, raw, writes):
                 return
@@ -198,7 +188,7 @@ class Flows:
         try:
             with plainly("the login"):
                 answer = authorization.read(query)
-                id = flow_id(answer.state)
+                id = records.flow_id(answer.state)
                 raw, flow = await self._records.flow(id)
                 if raw is None or flow is None or flow.expires <= self._scene.clock():
                     raise LoginFailed("no login waits for this answer: it is unknown, too old, or was replaced")
@@ -206,14 +196,14 @@ class Flows:
                     raise LoginFailed("the answer came to another address than that of its login")
                 if not compare_digest(flow.browser, _hash(browser)) or whose not in (None, flow.whose):
                     raise LoginFailed("another browser or person began this login: it goes on only there")
-                spent = self._records.write(flow_key(id), asdict(flow.ended("spent")), _ENDED_FOR)
-                if flow.state != "waiting" or not await self._records.store.swap(flow_key(id), raw, [spent]):
+                spent = self._records.write(records.flow_key(id), asdict(flow.ended("spent")), _ENDED_FOR)
+                if flow.state != "waiting" or not await self._records.store.swap(records.flow_key(id), raw, [spent]):
                     raise LoginFailed("this answer was used already")
                 return await self._complete(id, flow, answer)
         except LoginUnavailable as error:
             raise LoginFailed(error.text) from None
 
-    async def _complete(self, id: str, flow: FlowRecord, answer: AuthorizationAnswer) -> LoginInfo:
+    async def _complete(self, id: str, flow: records.FlowRecord, answer: AuthorizationAnswer) -> LoginInfo:
         try:
             with plainly(flow.server):
                 login = await self.keep(*await self._exchange(flow, answer), flow.is_step)
@@ -228,7 +218,9 @@ class Flows:
         self._scene.tell("scopes_added" if flow.is_step else "login_done", flow.server, flow.whose, login, by=flow.by)
         return login.info(self._scene.settings(flow.server), self._scene.clock())
 
-    async def _exchange(self, flow: FlowRecord, answer: AuthorizationAnswer) -> tuple[Login, TokenAnswer]:
+    async def _exchange(
+        self, flow: records.FlowRecord, answer: AuthorizationAnswer
+    ) -> tuple[records.Login, TokenAnswer]:
         """The code goes to the token endpoint that was recorded when the login began. Raises `LoginFailed`."""
         if why := authorization.why_not(answer, flow.at.issuer, flow.at.names_itself):
             raise LoginFailed(why)
@@ -240,23 +232,23 @@ class Flows:
         got = await self._scene.network.tokens(settings, flow.at, flow.client, form, flow.resource, again=False)
         if isinstance(got, TokenRefusal):
             if got.error == "invalid_client" and flow.client.source == "registered":
-                await self._records.store.delete(key_of(CLIENTS, flow.at.issuer, flow.redirect_uri))
+                await self._records.store.delete(records.key_of(records.CLIENTS, flow.at.issuer, flow.redirect_uri))
             raise LoginFailed(f"its authorization server gives no tokens: {shown(got.error)}")
         self._check_requester(flow)
-        login = Login(
+        login = records.Login(
             _new_id(), flow.server, flow.whose, flow.identity, flow.chosen, flow.resource, flow.at, flow.client,
             flow.asked,
         )  # fmt: skip
         return login, got
 
-    def _check_requester(self, flow: FlowRecord) -> None:
+    def _check_requester(self, flow: records.FlowRecord) -> None:
         """A login may serve many clients, so that whoever began it needs the right to until it is finished."""
         by = Client(flow.by, flow.roles, credential=flow.credential)
         if flow.by and not self._scene.may_log_in(flow.server, flow.whose, by):
             raise LoginFailed("whoever began this login may not log in there any more")
 
-    async def keep(self, login: Login, got: TokenAnswer, is_step: bool) -> Login:
-        key, now = key_of(LOGINS, login.server, login.whose), self._scene.clock()
+    async def keep(self, login: records.Login, got: TokenAnswer, is_step: bool) -> records.Login:
+        key, now = records.key_of(records.LOGINS, login.server, login.whose), self._scene.clock()
         login = with_tokens(login, got, now)
         for _ in range(_ATTEMPTS):
             raw, old = await self._records.login(login.server, login.whose)
@@ -268,9 +260,9 @@ class Flows:
                 return made
         raise LoginUnavailable("what is kept of this login changes too often")
 
-    async def _end(self, id: str, record: FlowRecord) -> None:
+    async def _end(self, id: str, record: records.FlowRecord) -> None:
         with plainly(record.server):
-            write = self._records.write(flow_key(id), asdict(record), _ENDED_FOR)
+            write = self._records.write(records.flow_key(id), asdict(record), _ENDED_FOR)
             await self._records.store.put(write.key, write.value or b"", write.ttl)
         if (event := self._ended.get(id)) is not None:
             event.set()
@@ -308,10 +300,10 @@ class Prepared:
     def kept(self) -> OAuthClient:
         return replace(self.client, secret="") if self.client.source == "config" else self.client
 
-    def login(self, settings: LoginSettings, whose: str) -> Login:
+    def login(self, settings: LoginSettings, whose: str) -> records.Login:
         """What it becomes once there are tokens."""
         found = self.found
-        return Login(
+        return records.Login(
             _new_id(), settings.server, whose, settings.identity, settings.chosen, found.resource, found.at, self.kept,
             self.asked,
         )  # fmt: skip
@@ -326,7 +318,7 @@ def _hash(browser: str) -> str:
 
 
 def _wanted(
-    settings: LoginSettings, challenge: BearerChallenge | None, found: Discovered, old: Login | None
+    settings: LoginSettings, challenge: BearerChallenge | None, found: Discovered, old: records.Login | None
 ) -> tuple[tuple[str, ...], bool]:
     """The scopes to ask for, and whether they are a step-up: then all that was asked for so far stays among them."""
     challenged = challenge.scopes if challenge else ()
@@ -340,7 +332,7 @@ def _wanted(
     return scopes.union(first, scopes.offered(more, found.at.scopes)), True
 
 
-def with_tokens(login: Login, got: TokenAnswer, now: float) -> Login:
+def with_tokens(login: records.Login, got: TokenAnswer, now: float) -> records.Login:
     """An answer without a refresh token or scopes keeps those of before (RFC 6749 5.1 and 6)."""
     return replace(
         login, access=got.access, refresh=got.refresh or login.refresh, obtained=now, life=got.life,

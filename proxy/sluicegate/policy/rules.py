@@ -12,15 +12,7 @@ from functools import lru_cache
 from typing import Final
 from unicodedata import normalize
 
-from sluicegate.catalog.uris import (
-    MAX_URI,
-    decoded,
-    decodings,
-    is_judged_quickly,
-    literal_prefix,
-    readings,
-    without_query,
-)
+from sluicegate.catalog import uris
 from sluicegate.policy import roles
 from sluicegate.policy.csv_rows import Row
 from sluicegate.policy.engine import NAMED, RESERVED, Engine, reaches
@@ -60,7 +52,7 @@ def _decoded(glob: str) -> Callable[[str], object]:
     """For URIs that are decoded: what is encoded in the glob stands for itself."""
 
     def spelled(reading: int) -> str:
-        return normalize("NFC", _ESCAPES.sub(lambda escapes: escape(decoded(escapes[0])[reading]), glob))
+        return normalize("NFC", _ESCAPES.sub(lambda escapes: escape(uris.decoded(escapes[0])[reading]), glob))
 
     first, last = matcher(spelled(0)), matcher(spelled(-1))
     return first if first is last else lambda text: first(text) or last(text)
@@ -99,9 +91,10 @@ def shard(rules: Iterable[Rule], held: frozenset[str], server: str) -> RuleIndex
 @lru_cache(16)  # a URI is judged for many listeners at about the same time
 def _other_uris(uri: str) -> list[str]:
     """What else a server may take the URI for: it decodes, and then reads what it has got."""
-    bare = without_query(uri)
-    read = (*decodings(uri), *(decodings(bare) if bare != uri else ()))  # what is behind the path may be no text
-    found = dict.fromkeys(other for one in dict.fromkeys(read) for other in (one, *readings(one)))
+    bare = uris.without_query(uri)
+    # What is behind the path may be no text.
+    read = (*uris.decodings(uri), *(uris.decodings(bare) if bare != uri else ()))
+    found = dict.fromkeys(other for one in dict.fromkeys(read) for other in (one, *uris.readings(one)))
     return [f"res:{other}" for other in found if other != uri]
 
 
@@ -208,7 +201,7 @@ class PolicyRules:
         denies = () if self.shadow else [rule for rule in rules.rules if rule.effect == "deny"]
         if not (denies or approvals.rules):
             return None
-        if target.kind == "res" and not is_judged_quickly(target.own):
+        if target.kind == "res" and not uris.is_judged_quickly(target.own):
             return Ruling(Verdict.DENY, DEFAULT_RULE, _MARKS, act)
         obj = f"{target.kind}:{target.own}"
         others = _other_uris(target.own) if target.kind == "res" else None
@@ -224,7 +217,7 @@ class PolicyRules:
         takes it all. The expanded URI is judged by itself."""
         held = self.held(client)
         key = (held, target.server, "template", target.own, "read")
-        if len(target.own) > MAX_URI:  # it matches nothing, and is not kept
+        if len(target.own) > uris.MAX_URI:  # it matches nothing, and is not kept
             return self._judge_template(held, target)
         return self._decided.get(key) or self._decided.keep(key, self._judge_template(held, target))
 
@@ -325,7 +318,7 @@ class PolicyRules:
         return ruling
 
     def _judge_template(self, held: frozenset[str], target: Target) -> Ruling:
-        pattern = "res:" + escape(literal_prefix(target.own)) + ("*" if "{" in target.own else "")
+        pattern = "res:" + escape(uris.literal_prefix(target.own)) + ("*" if "{" in target.own else "")
         shards = self._shards_of(held, target.server)
         rules, approvals = ([rule for rule in found.rules if rule.act in ("*", "read")] for found in shards)
         allows = tuple(rule.row for rule in rules if rule.effect == "allow" and meets(rule.obj, pattern))

@@ -17,20 +17,7 @@ from sluicegate.downstream.failures import AnswerTooLarge, AnswerUnfinished, Los
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.session.suspended import InteractiveExchange
 from sluicegate.downstream.settings import NO_CREDENTIALS, ServerSettings
-from sluicegate.downstream.transport.http_base import (
-    REFUSED,
-    HttpTransport,
-    Raw,
-    body_at_hand,
-    error_body,
-    is_event_stream,
-    is_json,
-    is_proof,
-    kept_body,
-    lost_by,
-    on_origin,
-    refused,
-)
+from sluicegate.downstream.transport import http_base
 from sluicegate.http.client.connection import Reply
 from sluicegate.http.client.pool import HttpClient, Route
 from sluicegate.http.egress import Egress
@@ -65,7 +52,7 @@ def http_client(settings: ServerSettings, egress: Egress | None = None) -> HttpC
     return HttpClient(ssl_context=context, route=Route(partial(rules.permit, f"server {settings.key}"), rules.proxy))
 
 
-class StreamableHttpTransport(HttpTransport):
+class StreamableHttpTransport(http_base.HttpTransport):
     """The `Transport` of one endpoint: every exchange is a POST of its own. Legacy: with the session that the server
     gave, and with a GET stream for what it says by itself."""
 
@@ -78,7 +65,7 @@ class StreamableHttpTransport(HttpTransport):
         super().__init__(settings, http, budget)
         self._era = era
         self._session: str | None = None
-        self._version: Raw = []
+        self._version: http_base.Raw = []
         self._revision: Revision | None = None
         self._heard = anyio.Event()
         self._is_begun = anyio.Event()
@@ -109,8 +96,8 @@ class StreamableHttpTransport(HttpTransport):
         try:  # as `_request`, without a frame more in the stack of each call
             response = await self._http.exchange(self._url, [*self._posting, *headers, *used], body)
         except httpx.TransportError as error:
-            raise lost_by(error) from None
-        if response.status in REFUSED and account is not None:
+            raise http_base.lost_by(error) from None
+        if response.status in http_base.REFUSED and account is not None:
             own = [*self._posting, *headers]
             try:
                 response = await self._once_more(account, used, response, "POST", self._url, own, body, exchange)
@@ -124,7 +111,9 @@ class StreamableHttpTransport(HttpTransport):
             response.close()
             raise
 
-    async def _follow(self, response: Reply, body: bytes, own: Raw, exchange: PendingRequest | None = None) -> Reply:
+    async def _follow(
+        self, response: Reply, body: bytes, own: http_base.Raw, exchange: PendingRequest | None = None
+    ) -> Reply:
         """The answer from where the server has moved to; the redirect itself for what may be sent only once."""
         url = self._moved(response)
         if url is None:
@@ -138,7 +127,7 @@ class StreamableHttpTransport(HttpTransport):
 
     def _moved(self, response: Reply) -> httpx.URL | None:
         """Another path of the same origin; any other redirect could carry the credentials away."""
-        url = on_origin(self._url, response.headers.get(b"location", b"").decode("latin-1"))
+        url = http_base.on_origin(self._url, response.headers.get(b"location", b"").decode("latin-1"))
         return None if url == self._url else url
 
     async def _take(self, response: Reply, exchange: PendingRequest) -> None:
@@ -146,35 +135,35 @@ class StreamableHttpTransport(HttpTransport):
         status = response.status
         if 200 <= status < 300:
             self._keep_session(response)
-            if is_json(response):
+            if http_base.is_json(response):
                 limit = self._settings.max_result
-                data: bytes | Spool | None = body_at_hand(response, limit)
+                data: bytes | Spool | None = http_base.body_at_hand(response, limit)
                 data = await self._body(response) if data is None else data
                 if isinstance(data, Spool) or (len(data) > VALUES and is_large(data)):
                     await self._budget.large(self._in_pieces(data, exchange))
                 elif data:
                     self._receive(data, exchange)
-            elif is_event_stream(response):
+            elif http_base.is_event_stream(response):
                 if isinstance(exchange, InteractiveExchange) and response.content is None:
                     self._group.start_soon(self._stream_alone, response, exchange)
                     return
                 return await self._stream(response, exchange)
         elif status == 404 and self._session is not None and await self._is_over(response):
             exchange.settle(error=Lost("the server ended the session", sent=False, gone=True, status=status))
-        elif is_json(response):
+        elif http_base.is_json(response):
             self.refusal = status
-            if data := await error_body(response):
+            if data := await http_base.error_body(response):
                 self._receive(data, exchange)
         if not response.complete:
             response.close()
         if not exchange.is_over:
-            exchange.settle(error=await refused(response))
+            exchange.settle(error=await http_base.refused(response))
 
     async def _is_over(self, response: Reply) -> bool:
         """Whether an answer says that there is no session, and nothing was executed."""
         is_over = True
         try:
-            is_over = await is_proof(response, in_session=True)
+            is_over = await http_base.is_proof(response, in_session=True)
         finally:
             if is_over:
                 self._retire("the server ended the session", False)
@@ -182,7 +171,7 @@ class StreamableHttpTransport(HttpTransport):
 
     async def _body(self, response: Reply) -> bytes | Spool:
         try:
-            return await kept_body(response, self._settings, self._budget)
+            return await http_base.kept_body(response, self._settings, self._budget)
         except httpx.TransportError as error:
             raise Lost(f"the connection broke: {error or type(error).__name__}", sent=True) from None
 
@@ -222,7 +211,7 @@ class StreamableHttpTransport(HttpTransport):
             response = await self._get(position)
         except Lost:
             return
-        if response.status == 200 and is_event_stream(response):
+        if response.status == 200 and http_base.is_event_stream(response):
             await self._read(response, exchange, position)
         else:
             response.close()
@@ -275,7 +264,7 @@ class StreamableHttpTransport(HttpTransport):
             response = await self._follow(response, body, [])
         try:
             if response.status >= 400:
-                raise await refused(response)
+                raise await http_base.refused(response)
         finally:
             response.close()
         self._is_begun.set()  # `initialized` is the first
@@ -318,7 +307,7 @@ class StreamableHttpTransport(HttpTransport):
         was_useful, settings = False, self._settings
         events = EventParser(position, settings.max_result, unfinished=settings.unfinished, close=response.close)
         try:
-            if response.status == 200 and is_event_stream(response):
+            if response.status == 200 and http_base.is_event_stream(response):
                 self._heard.set()
                 async for chunk in response:
                     for start in range(0, len(chunk), PIECE):
