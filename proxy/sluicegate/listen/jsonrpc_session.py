@@ -20,20 +20,8 @@ from sluicegate.listen.client_channel import Send, ask_aside
 from sluicegate.listen.legacy_session import LegacySession, SessionDeps, initialize
 from sluicegate.listen.line_streams import Output
 from sluicegate.listen.session_notifications import TaskStarter
-from sluicegate.protocol import downgrade, legacy_client, modern_client
-from sluicegate.protocol.jsonrpc import (
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    Json,
-    Malformed,
-    Message,
-    Notification,
-    Request,
-    RequestId,
-    Response,
-    is_id,
-    read,
-)
+from sluicegate.protocol import downgrade, jsonrpc, legacy_client, modern_client
+from sluicegate.protocol.jsonrpc import Json, Malformed, Message, Notification, Request, RequestId, Response
 from sluicegate.protocol.methods import OF_A_CALL
 from sluicegate.protocol.model import (
     SLUICE,
@@ -151,10 +139,10 @@ class JsonRpcSession:
         response still ends the question it was meant for."""
         if isinstance(value, list):  # 2025-03-26 alone has arrays: basic/index#batching, 2025-06-18 changelog
             if self.session is None or not self.session.revision.batches:
-                raise Malformed(INVALID_REQUEST, "batches are not part of this revision")
+                raise Malformed(jsonrpc.INVALID_REQUEST, "batches are not part of this revision")
             return self.session.read_batch(value, self._channel.max_batch)
         try:
-            return read(value)
+            return jsonrpc.read(value)
         except Malformed as bad:
             # A response has an id of ours, and that of a request of the client's own may be the same.
             is_response = self.session is not None and self.session.asks.spoil(value)
@@ -198,7 +186,7 @@ class JsonRpcSession:
         if request.method == "ping":  # the one request that a legacy client may send first
             return Response(request.id, {})
         if self._channel.is_legacy:
-            return error(INVALID_REQUEST, "on this transport a session begins with initialize", request.id)
+            return error(jsonrpc.INVALID_REQUEST, "on this transport a session begins with initialize", request.id)
         return self._begin_modern(request)  # which says what is missing
 
     def _notice(self, note: Notification) -> bool:
@@ -215,7 +203,7 @@ class JsonRpcSession:
     def _cancel(self, id: object) -> None:
         """Every request with that id: who uses an id twice cannot mean one of them. Never `initialize`
         (basic/utilities/cancellation, every legacy revision: MUST NOT)."""
-        if is_id(id):
+        if jsonrpc.is_id(id):
             for one in self._open:
                 if one.id == id and one.method != "initialize":
                     one.scope.cancel()
@@ -246,7 +234,7 @@ class JsonRpcSession:
 
     def _begin_session(self, request: Request) -> Begun | Response:
         if self.session is not None:
-            return error(INVALID_REQUEST, "this session is initialized already", request.id)
+            return error(jsonrpc.INVALID_REQUEST, "this session is initialized already", request.id)
         handshake = legacy_client.initialize(request.params)
         if isinstance(handshake, Failure):
             return legacy_client.respond(request.id, request.method, handshake, NEWEST_LEGACY)
@@ -370,7 +358,7 @@ async def _run(running: OpenRequest, work: Work) -> Response | None:
             response = await work()
     except Exception:  # a listener's request: it fails alone
         log.exception("request failed: %s", running.method)
-        response = error(INTERNAL_ERROR, "Internal error", running.id)
+        response = error(jsonrpc.INTERNAL_ERROR, "Internal error", running.id)
     finally:
         running.is_over = True
     return None if running.scope.cancel_called else response
@@ -381,7 +369,7 @@ async def _handle(deps: SessionDeps, call: Call) -> Outcome:
         return await deps.handler(call)
     except Exception:  # a listener's request: it fails alone
         log.exception("call failed: %s", call.method)
-        return Failure(INTERNAL_ERROR, "Internal error")
+        return Failure(jsonrpc.INTERNAL_ERROR, "Internal error")
 
 
 def _described(client: Client, declared: modern_client.Parsed | legacy_client.Handshake) -> Client:

@@ -19,19 +19,8 @@ from sluicegate.listen.http_request import BodyTooLarge
 from sluicegate.listen.large_requests import LARGE, LargeRequests
 from sluicegate.listen.legacy_session import SessionDeps
 from sluicegate.listen.settings import ListenSettings
-from sluicegate.protocol import modern_client, reserved_keys
-from sluicegate.protocol.jsonrpc import (
-    INTERNAL_ERROR,
-    Json,
-    Malformed,
-    Notification,
-    Request,
-    RequestId,
-    Response,
-    decode,
-    encode,
-    encode_result,
-)
+from sluicegate.protocol import jsonrpc, modern_client, reserved_keys
+from sluicegate.protocol.jsonrpc import Json, Malformed, Notification, Request, RequestId, Response
 from sluicegate.protocol.model import MODERN, Call, Client, Outcome, Result
 
 _JSON_RANGES: Final = frozenset({"application/json", "application/*", "*/*"})
@@ -164,7 +153,7 @@ def read_json(exchange: HttpExchange, principal: Principal, context: "EndpointCo
     limits, since = context.settings.limits, perf_counter()
     body = exchange.peer.body_at_hand(limits.max_request)
     try:
-        return reserved_keys.from_client(decode(body, limits.max_depth, limits.nodes), body)
+        return reserved_keys.from_client(jsonrpc.decode(body, limits.max_depth, limits.nodes), body)
     except Malformed:
         context.large.refused(principal.name, perf_counter() - since)
         raise
@@ -221,10 +210,10 @@ def to_bytes(response: Response, outcome: Outcome | None = None) -> bytes:
     # Step 15 of docs/explanation/performance.md
     try:
         if isinstance(outcome, Result) and response.result is outcome.value:
-            return encode_result(response.id, outcome.text)
-        return encode(response)
+            return jsonrpc.encode_result(response.id, outcome.text)
+        return jsonrpc.encode(response)
     except Malformed as bad:
-        return encode(Response(response.id, error={"code": INTERNAL_ERROR, "message": bad.text}))
+        return jsonrpc.encode(Response(response.id, error={"code": jsonrpc.INTERNAL_ERROR, "message": bad.text}))
 
 
 def serve_modern(
@@ -252,7 +241,7 @@ async def _emit(exchange: HttpExchange, method: str, id: RequestId, note: Notifi
     shown = modern_client.notification(note, method, id)
     if shown is not None:
         await exchange.open()
-        await exchange.write(event(encode(shown)))
+        await exchange.write(event(jsonrpc.encode(shown)))
 
 
 async def _answer(
@@ -304,7 +293,7 @@ def _render(id: RequestId, method: str, outcome: Outcome, server_info: Json) -> 
         added = modern_client.added(id, method, outcome.value, server_info)
         if added.keys().isdisjoint(outcome.value):
             try:
-                return 200, encode_result(id, outcome.text, added)
+                return 200, jsonrpc.encode_result(id, outcome.text, added)
             except Malformed:
                 pass  # below, too, and there it becomes an answer
     status, response = modern_client.respond(id, method, outcome, server_info)

@@ -9,20 +9,10 @@ carry. Pure: it knows no connection, and not how long anybody waits.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sluicegate.protocol import input_forms, tasks, union_members
+from sluicegate.protocol import input_forms, jsonrpc, tasks, union_members
 from sluicegate.protocol.elicitation_urls import OwnUrls
 from sluicegate.protocol.input_forms import ELICIT, ROOTS, SAMPLE, InputRefusal
-from sluicegate.protocol.jsonrpc import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    Json,
-    Request,
-    RequestId,
-    Response,
-    inside,
-    without,
-)
+from sluicegate.protocol.jsonrpc import Json, Request, RequestId, Response
 from sluicegate.protocol.model import MISSING_CAPABILITY, Client, Failure
 from sluicegate.protocol.revisions import META, NEWEST_LEGACY, REVISIONS, Revision
 
@@ -52,7 +42,7 @@ def for_modern_server(client: Client) -> Json:
     declared = client.capabilities
     if client.era == "legacy":
         return _without_changes(declared)
-    defined: Json = without(declared, _UNKNOWN)
+    defined: Json = jsonrpc.without(declared, _UNKNOWN)
     return declared if defined is declared else defined | carried_extensions(declared)
 
 
@@ -119,7 +109,7 @@ def listing(declared: Json) -> Json:
     made: Json = {"elicitation": modes} if modes else {}
     made |= {name: {} for name in ("sampling", "roots") if name in words}
     extensions: Json = {tasks.EXTENSION: {}} if "tasks" in words else {}
-    types = inside(declared, "extensions", APPS, "mimeTypes")
+    types = jsonrpc.inside(declared, "extensions", APPS, "mimeTypes")
     if isinstance(types, list) and APP in types:
         extensions[APPS] = {"mimeTypes": [APP]}
     return made | ({"extensions": extensions} if extensions else {})
@@ -131,7 +121,7 @@ def may_ask(capabilities: Json) -> bool:
 
 
 def opens_pages(client: Client) -> bool:
-    return isinstance(inside(client.capabilities, "elicitation", "url"), dict)
+    return isinstance(jsonrpc.inside(client.capabilities, "elicitation", "url"), dict)
 
 
 def objection(request: Request, declared: Json, own: OwnUrls = NO_PAGES) -> Json | None:
@@ -140,37 +130,37 @@ def objection(request: Request, declared: Json, own: OwnUrls = NO_PAGES) -> Json
     method, params = request.method, request.params
     capability = declared.get(_CAPABILITY.get(method, ""))
     if not isinstance(capability, dict):
-        return _error(METHOD_NOT_FOUND, f"{method} is not supported")
+        return _error(jsonrpc.METHOD_NOT_FOUND, f"{method} is not supported")
     if input_forms.problem(method, params):
-        return _error(INVALID_PARAMS, f"malformed {method}")
+        return _error(jsonrpc.INVALID_PARAMS, f"malformed {method}")
     if method == ELICIT and not _has_mode(capability, params.get("mode", "form")):
         # 2025-11-25 client/elicitation#error-handling
-        return _error(INVALID_PARAMS, "elicitation in that mode was not declared")
+        return _error(jsonrpc.INVALID_PARAMS, "elicitation in that mode was not declared")
     if method == ELICIT and params.get("url") in own:
-        return _error(INVALID_PARAMS, "the page to open is one of Sluice's own")
+        return _error(jsonrpc.INVALID_PARAMS, "the page to open is one of Sluice's own")
     if method == SAMPLE and "tools" not in capability and input_forms.wants_tools(params):
         # 2025-11-25 client/sampling#capabilities
-        return _error(INVALID_PARAMS, "sampling with tools was not declared")
+        return _error(jsonrpc.INVALID_PARAMS, "sampling with tools was not declared")
     return None
 
 
 def judged(requests: Json, client: Client, own: OwnUrls) -> Json | Failure:
     """The `inputRequests` of a server as this client may be asked them, or why it may not."""
     if len(requests) > MAX_REQUESTS:
-        return Failure(INVALID_PARAMS, f"The server asked more than {MAX_REQUESTS} questions at once")
+        return Failure(jsonrpc.INVALID_PARAMS, f"The server asked more than {MAX_REQUESTS} questions at once")
     declared = for_modern_server(client)
     made: Json = {}
     for key, ask in requests.items():
         method, params = (ask.get("method"), ask.get("params", {})) if isinstance(ask, dict) else (None, None)
         if not isinstance(method, str) or not isinstance(params, dict):
-            return Failure(INVALID_PARAMS, "The server asked for input in a form that is not known")
+            return Failure(jsonrpc.INVALID_PARAMS, "The server asked for input in a form that is not known")
         request = Request(0, method, params)
         if (error := objection(request, declared, own)) is not None:
             text = f"The server asked for input that this client cannot be asked for: {error['message']}"
             needed = missing(request, client) if client.era == "modern" else None
             return Failure(error["code"], text) if needed is None else lacking(text, needed)
         foreign = _FOREIGN.get((method, params.get("mode", "form")), frozenset())
-        if (own_params := without(params, foreign)) is not params:
+        if (own_params := jsonrpc.without(params, foreign)) is not params:
             ask = {**ask, "params": own_params}
         if method == SAMPLE:
             ask = {**ask, "params": {**ask["params"], "messages": list(map(union_members.message, params["messages"]))}}
@@ -230,7 +220,7 @@ def _is_page(item: Json) -> bool:
 def pages(error: Json) -> Json | None:
     """The pages that a user must visit first, as `inputRequests` (2025-11-25 client/elicitation#url-mode-errors);
     None where the error names none."""
-    listed = inside(error, "data", "elicitations")
+    listed = jsonrpc.inside(error, "data", "elicitations")
     found = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
     if not 0 < len(found) <= MAX_REQUESTS or not all(map(_is_page, found)):
         return None
@@ -245,7 +235,7 @@ def read_answers(params: Json) -> Json | Failure:
     answers = params.get("inputResponses")
     if answers is None:
         return {}
-    return answers if isinstance(answers, dict) else Failure(INVALID_PARAMS, "inputResponses must be an object")
+    return answers if isinstance(answers, dict) else Failure(jsonrpc.INVALID_PARAMS, "inputResponses must be an object")
 
 
 def are_answers(responses: Any) -> bool:
@@ -263,7 +253,7 @@ def unfit(asked: Mapping[str, str], answers: Json) -> Failure | None:
     """The error for an answer that is none to its question; None where all fit. `asked` has the method of each key."""
     for key, method in asked.items():
         if key in answers and not input_forms.is_answer(method, answers[key]):
-            return Failure(INVALID_PARAMS, f"inputResponses[{key!r}] is no answer to {method}")
+            return Failure(jsonrpc.INVALID_PARAMS, f"inputResponses[{key!r}] is no answer to {method}")
     return None
 
 
@@ -275,7 +265,7 @@ def answer(request: Request, key: str, value: Any, revision: str) -> Response | 
         return failure
     if request.method == SAMPLE and isinstance(value["content"], list) and revision < NEWEST_LEGACY:
         if len(value["content"]) != 1:
-            return Failure(INVALID_PARAMS, f"inputResponses[{key!r}]: the server takes one block of content")
+            return Failure(jsonrpc.INVALID_PARAMS, f"inputResponses[{key!r}]: the server takes one block of content")
         value = {**value, "content": value["content"][0]}
     made = {name: part for name, part in value.items() if part is not None}
     task = tasks.relation(request.params)  # the answer belongs to the task to which the question belongs
@@ -286,7 +276,7 @@ def refusal(method: str, id: RequestId, why: str) -> Response:
     """The answer where none will come. Only an elicitation has a form for it that is no error."""
     if method == ELICIT:
         return Response(id, {"action": "cancel"})
-    return Response(id, error=_error(INTERNAL_ERROR, why))
+    return Response(id, error=_error(jsonrpc.INTERNAL_ERROR, why))
 
 
 def _error(code: int, text: str) -> Json:

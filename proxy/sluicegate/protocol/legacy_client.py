@@ -9,13 +9,9 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Final
 
-from sluicegate.protocol import downgrade, input_requests_server, tasks
+from sluicegate.protocol import downgrade, input_requests_server, jsonrpc, tasks
 from sluicegate.protocol.canonical_json import canonical, is_longer
 from sluicegate.protocol.jsonrpc import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
     Json,
     ListResponse,
     Malformed,
@@ -24,8 +20,6 @@ from sluicegate.protocol.jsonrpc import (
     Request,
     RequestId,
     Response,
-    read,
-    without,
 )
 from sluicegate.protocol.methods import CALL_RESULTS, LISTS, ROUTED, TASK_METHODS
 from sluicegate.protocol.model import (
@@ -71,10 +65,10 @@ def initialize(params: Json) -> Handshake | Failure:
     version, capabilities = params.get("protocolVersion"), params.get("capabilities", {})
     info = params.get("clientInfo", {})
     if not isinstance(version, str) or not isinstance(capabilities, dict) or not isinstance(info, dict):
-        return Failure(INVALID_PARAMS, "initialize needs protocolVersion, capabilities and clientInfo")
+        return Failure(jsonrpc.INVALID_PARAMS, "initialize needs protocolVersion, capabilities and clientInfo")
     key = capability_key(capabilities)
     if not key or is_longer(info, MAX_DESCRIPTION) or len(canonical(info)) > MAX_DESCRIPTION:
-        return Failure(INVALID_PARAMS, f"{'clientInfo' if key else 'capabilities'} {TOO_LARGE}")
+        return Failure(jsonrpc.INVALID_PARAMS, f"{'clientInfo' if key else 'capabilities'} {TOO_LARGE}")
     revision = version if version in LEGACY else NEWEST_LEGACY
     return Handshake(revision, info, input_requests_server.as_legacy(capabilities, REVISIONS[revision]), key)
 
@@ -103,19 +97,19 @@ def parse(request: Request, revision: str, level: str | None) -> Parsed | Outcom
     if request.method == "ping":
         return Result({})
     if request.method not in ROUTED[revision]:
-        return Failure(METHOD_NOT_FOUND, "Method not found")
+        return Failure(jsonrpc.METHOD_NOT_FOUND, "Method not found")
     params = request.params.copy()
     meta = params.pop("_meta", {})
     if (problem := check(request.method, params)) is not None:
-        return Failure(INVALID_PARAMS, f"Invalid params: {problem}")
+        return Failure(jsonrpc.INVALID_PARAMS, f"Invalid params: {problem}")
     if not isinstance(meta, dict):
-        return Failure(INVALID_PARAMS, "_meta must be an object")
+        return Failure(jsonrpc.INVALID_PARAMS, "_meta must be an object")
     if "progressToken" in meta and not is_token(meta["progressToken"]):
-        return Failure(INVALID_PARAMS, "progressToken must be a string or an integer")
+        return Failure(jsonrpc.INVALID_PARAMS, "progressToken must be a string or an integer")
     own_meta = {key: value for key, value in meta.items() if not key.startswith(META)} if meta else {}
     own_meta[LOG_LEVEL] = level or DEFAULT_LEVEL
     if not _ROUND.isdisjoint(params):
-        params = without(params, _ROUND)
+        params = jsonrpc.without(params, _ROUND)
     if "task" in params and not (REVISIONS[revision].tasks and request.method == "tools/call"):
         del params["task"]
     return Parsed(
@@ -136,14 +130,15 @@ def respond(id: RequestId, method: str, outcome: Outcome, revision: str) -> Resp
 
 def _cannot_ask() -> Failure:
     """`input_required` must never reach a legacy client, and a state of it must not be lost in silence."""
-    return Failure(INTERNAL_ERROR, "the server asks for input, which cannot be relayed to a client of this revision")
+    why = "the server asks for input, which cannot be relayed to a client of this revision"
+    return Failure(jsonrpc.INTERNAL_ERROR, why)
 
 
 def _error(method: str, failure: Failure, revision: str) -> Json:
     code, message = failure.code, failure.message
     if code in _MODERN_ONLY_CODES:
-        code, message = INTERNAL_ERROR, f"the server refused the relayed request: {message}"
-    elif method == "resources/read" and code == INVALID_PARAMS and _names_uri(failure.data):
+        code, message = jsonrpc.INTERNAL_ERROR, f"the server refused the relayed request: {message}"
+    elif method == "resources/read" and code == jsonrpc.INVALID_PARAMS and _names_uri(failure.data):
         code = RESOURCE_NOT_FOUND  # <= 2025-11-25 server/resources#error-handling
     error: Json = {"code": code, "message": message}
     if failure.data is not None:
@@ -160,7 +155,7 @@ def _result(method: str, value: Json, revision: Revision) -> Json:
     if method in TASK_METHODS and method != "tasks/result":
         return tasks.answer_legacy(method, value)
     if not _CACHING.isdisjoint(value):
-        value = without(value, _CACHING)
+        value = jsonrpc.without(value, _CACHING)
     if method in LISTS:
         listed = value.get(key := LISTS[method].key)
         return {**value, key: downgrade.items(method, listed, revision)} if isinstance(listed, list) else value
@@ -218,17 +213,17 @@ def read_batch(values: list[Any], limit: int) -> list[Message]:
     """The messages of a batch, all of them or none, on every transport (2025-03-26 basic/index#batching). Raises
     `Malformed`, without an id: it is about the whole."""
     if not 0 < len(values) <= limit:
-        raise Malformed(INVALID_REQUEST, f"a batch has 1 to {limit} messages")
+        raise Malformed(jsonrpc.INVALID_REQUEST, f"a batch has 1 to {limit} messages")
     try:
-        messages = [read(value) for value in values]
+        messages = [jsonrpc.read(value) for value in values]
     except Malformed as bad:
         raise Malformed(bad.code, bad.text) from None
     requests = [message for message in messages if isinstance(message, Request)]
     if any(request.method == "initialize" for request in requests):  # 2025-03-26 basic/lifecycle#initialization
-        raise Malformed(INVALID_REQUEST, "initialize must not be part of a batch")
+        raise Malformed(jsonrpc.INVALID_REQUEST, "initialize must not be part of a batch")
     if any(is_modern(request) for request in requests):
-        raise Malformed(INVALID_REQUEST, "a request of a later revision must not be part of a batch")
+        raise Malformed(jsonrpc.INVALID_REQUEST, "a request of a later revision must not be part of a batch")
     # 2025-03-26 basic/index#requests: an id is used once in a session. Two answers with one id cannot be told apart.
     if len({request.id for request in requests}) != len(requests):
-        raise Malformed(INVALID_REQUEST, "an id is used twice in a batch")
+        raise Malformed(jsonrpc.INVALID_REQUEST, "an id is used twice in a batch")
     return messages

@@ -11,20 +11,9 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-from sluicegate.protocol import downgrade, input_requests_server
+from sluicegate.protocol import downgrade, input_requests_server, jsonrpc
 from sluicegate.protocol.canonical_json import canonical, is_longer
-from sluicegate.protocol.jsonrpc import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    Json,
-    ListResponse,
-    Notification,
-    Request,
-    RequestId,
-    Response,
-    light,
-)
+from sluicegate.protocol.jsonrpc import Json, ListResponse, Notification, Request, RequestId, Response
 from sluicegate.protocol.methods import CACHEABLE, LISTS, MIRRORED, MULTI_ROUND, OF_A_CALL, ROUTED
 from sluicegate.protocol.mirrored_headers import decode_value
 from sluicegate.protocol.model import (
@@ -59,10 +48,12 @@ _SHORT_KEY: Final = 256
 _ROUTING: Final = frozenset({b"mcp-protocol-version", b"mcp-method", b"mcp-name"})
 _PARAM: Final = b"mcp-param-"
 _METHODS: Final = ROUTED[MODERN]
-_STATUS: Final = {HEADER_MISMATCH: 400, MISSING_CAPABILITY: 400, UNSUPPORTED_VERSION: 400, METHOD_NOT_FOUND: 404}
+_STATUS: Final = {
+    HEADER_MISMATCH: 400, MISSING_CAPABILITY: 400, UNSUPPORTED_VERSION: 400, jsonrpc.METHOD_NOT_FOUND: 404,
+}  # fmt: skip
 
 
-@light
+@jsonrpc.light
 @dataclass(frozen=True, slots=True)
 class Parsed:
     """A request in the middle's words: what `Client` and `Call` are made of. `mirrored` has the `Mcp-Param-*`
@@ -110,13 +101,13 @@ def parse(request: Request, routing: Routing | None, is_large: bool = True) -> P
     params = request.params.copy()
     envelope = params.pop("_meta", None)
     if not isinstance(envelope, dict):
-        return _reject(request, INVALID_PARAMS, "Invalid params: _meta is required")
+        return _reject(request, jsonrpc.INVALID_PARAMS, "Invalid params: _meta is required")
     meta = envelope.copy()
     version, info = meta.pop(PROTOCOL_VERSION, None), meta.pop(CLIENT_INFO, {})
     capabilities = meta.pop(CLIENT_CAPABILITIES, None)
     problem = _check_meta(meta, version, info, capabilities)
     if problem is not None:
-        return _reject(request, INVALID_PARAMS, f"Invalid params: {problem}")
+        return _reject(request, jsonrpc.INVALID_PARAMS, f"Invalid params: {problem}")
     if routing is not None:
         problem = _check_headers(request, version, routing)
         if problem is not None:
@@ -125,16 +116,16 @@ def parse(request: Request, routing: Routing | None, is_large: bool = True) -> P
         data = {"supported": list(SUPPORTED), "requested": version}
         return _reject(request, UNSUPPORTED_VERSION, "Unsupported protocol version", data)
     if request.method not in _METHODS:
-        return _reject(request, METHOD_NOT_FOUND, "Method not found")
+        return _reject(request, jsonrpc.METHOD_NOT_FOUND, "Method not found")
     key = capability_key(capabilities)
     if not key:
-        return _reject(request, INVALID_PARAMS, f"Invalid params: {CLIENT_CAPABILITIES} {TOO_LARGE}")
+        return _reject(request, jsonrpc.INVALID_PARAMS, f"Invalid params: {CLIENT_CAPABILITIES} {TOO_LARGE}")
     if is_large and is_longer(info, MAX_DESCRIPTION):
-        return _reject(request, INVALID_PARAMS, f"Invalid params: {CLIENT_INFO} {TOO_LARGE}")
+        return _reject(request, jsonrpc.INVALID_PARAMS, f"Invalid params: {CLIENT_INFO} {TOO_LARGE}")
     if (problem := check(request.method, params)) is not None:
-        return _reject(request, INVALID_PARAMS, f"Invalid params: {problem}")
+        return _reject(request, jsonrpc.INVALID_PARAMS, f"Invalid params: {problem}")
     if "inputResponses" in params and not input_requests_server.are_answers(params["inputResponses"]):
-        return _reject(request, INVALID_PARAMS, "Invalid params: inputResponses")
+        return _reject(request, jsonrpc.INVALID_PARAMS, "Invalid params: inputResponses")
     params.pop("task", None)  # SEP-2663, Backward Compatibility: a wish of 2025-11-25, to be ignored
     return Parsed(
         method=request.method, params=params, meta=meta, revision=version, info=info, capabilities=capabilities,
@@ -222,11 +213,11 @@ def respond(id: RequestId, method: str, outcome: Outcome, server_info: Json) -> 
         return 200, _complete(id, method, outcome.value, server_info)
     if isinstance(outcome, Failure):
         if outcome.code == RESOURCE_NOT_FOUND:  # server/resources#error-handling: never emitted in this revision
-            outcome = replace(outcome, code=INVALID_PARAMS)
+            outcome = replace(outcome, code=jsonrpc.INVALID_PARAMS)
         return _STATUS.get(outcome.code, 200), _error(id, outcome)
     if isinstance(outcome, InputRequired):
         if method not in MULTI_ROUND:
-            return 200, _error(id, Failure(INTERNAL_ERROR, f"the server asked for input during {method}"))
+            return 200, _error(id, Failure(jsonrpc.INTERNAL_ERROR, f"the server asked for input during {method}"))
         return 200, Response(id, _input_required(outcome, server_info))
     meta = {**_meta_of(outcome.task), SERVER_INFO: server_info}
     return 200, Response(id, {**outcome.task, "resultType": "task", "_meta": meta})

@@ -21,27 +21,8 @@ from sluicegate.downstream.failures import AnswerOutOfRange, AnswerTooLarge, Los
 from sluicegate.downstream.server_output import ServerOutput
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.settings import ServerSettings
-from sluicegate.protocol import reserved_keys
-from sluicegate.protocol.jsonrpc import (
-    METHOD_NOT_FOUND,
-    Json,
-    Malformed,
-    Message,
-    Notification,
-    OutOfRange,
-    Request,
-    Response,
-    TooMany,
-    check_in_pieces,
-    check_nodes,
-    decode_fast,
-    digest_but_id,
-    dump,
-    encode,
-    id_unread,
-    is_id,
-    read,
-)
+from sluicegate.protocol import jsonrpc, reserved_keys
+from sluicegate.protocol.jsonrpc import Json, Malformed, Message, Notification, OutOfRange, Request, Response, TooMany
 from sluicegate.protocol.long_lists import decode_in_pieces
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Era, Failure, Outcome, Updated
@@ -67,7 +48,7 @@ Heard = Callable[[str | None, Notification], None]
 
 CHANGES: Final = frozenset(entry.changed for entry in LISTS.values())
 UPDATED: Final = "notifications/resources/updated"
-NO_SUBSCRIPTIONS: Final = Failure(METHOD_NOT_FOUND, "The server of this resource has no subscriptions")
+NO_SUBSCRIPTIONS: Final = Failure(jsonrpc.METHOD_NOT_FOUND, "The server of this resource has no subscriptions")
 # Servers print banners, and a few do more. A peer that says nothing else for this many messages is no MCP server.
 MAX_GARBAGE: Final = 1000
 _LOGGED_GARBAGE: Final = 5
@@ -236,7 +217,7 @@ class ServerConnection:
         """One request and its answer. When the caller's task is cancelled or time is up, the server is told."""
         if self.is_over:
             raise await self.ending()
-        body = dump({"jsonrpc": "2.0", "id": exchange.id, "method": method, "params": params})
+        body = jsonrpc.dump({"jsonrpc": "2.0", "id": exchange.id, "method": method, "params": params})
         self.pending[exchange.id] = exchange
         exchange.once = method == "tools/call"
         try:
@@ -289,8 +270,8 @@ class ServerConnection:
 
     def _receive(self, data: bytes, exchange: PendingRequest | None) -> PendingRequest | None:
         try:
-            check_nodes(data, self.settings.nodes)
-            value = decode_fast(data)
+            jsonrpc.check_nodes(data, self.settings.nodes)
+            value = jsonrpc.decode_fast(data)
         except Malformed as bad:
             return self._unreadable(bad, data, exchange)
         if not self.settings.is_sluice:
@@ -303,16 +284,16 @@ class ServerConnection:
         """The same of a large message, of which each part takes milliseconds."""
         if isinstance(data, Spool):
             return self._kept(data, exchange)
-        owner, mark = exchange or self._owner(id_unread(data), None), b""
+        owner, mark = exchange or self._owner(jsonrpc.id_unread(data), None), b""
         method = "" if owner is None or owner.call is None else owner.call.method
         if owner is not None and method in KINDS:
-            mark = yield from digest_but_id(data, owner.id)
+            mark = yield from jsonrpc.digest_but_id(data, owner.id)
             if mark and (known := self.settings.known.find(method, mark)) is not None:
                 self._garbage = 0
                 owner.settle(Response(owner.id, known))
                 return owner
         try:
-            yield from check_in_pieces(data, self.settings.nodes)
+            yield from jsonrpc.check_in_pieces(data, self.settings.nodes)
             yield
             clean = None if self.settings.is_sluice else reserved_keys.from_server
             value = yield from decode_in_pieces(data, clean, reserved_keys.from_part)
@@ -336,7 +317,7 @@ class ServerConnection:
         number that no client can read."""
         if isinstance(bad, OutOfRange):
             return self._out_of_range(bad, data, exchange)
-        owner = (exchange or self._owner(id_unread(data), None)) if isinstance(bad, TooMany) else None
+        owner = (exchange or self._owner(jsonrpc.id_unread(data), None)) if isinstance(bad, TooMany) else None
         if owner is None:
             self._refuse_garbage(data)
         else:
@@ -345,7 +326,7 @@ class ServerConnection:
 
     def _kept(self, spool: Spool, exchange: PendingRequest | None) -> PendingRequest | None:
         """Whoever waits for the answer has it cut into parts."""
-        owner = exchange or self._owner(id_unread(spool.edges), None)
+        owner = exchange or self._owner(jsonrpc.id_unread(spool.edges), None)
         if owner is None:
             self._refuse_garbage(spool.head)
         else:
@@ -358,8 +339,8 @@ class ServerConnection:
             owner.settle(error=AnswerOutOfRange())
             return owner
         self._refuse_garbage(data)
-        if bad.method is not None and is_id(bad.id):  # a server that is left waiting would never finish its call
-            self.transport.send_soon(encode(Response(bad.id, error={"code": bad.code, "message": bad.text})))
+        if bad.method is not None and jsonrpc.is_id(bad.id):  # a server left waiting would never finish its call
+            self.transport.send_soon(jsonrpc.encode(Response(bad.id, error={"code": bad.code, "message": bad.text})))
         return None
 
     def _take(self, value: Any, exchange: PendingRequest | None) -> PendingRequest | None:
@@ -368,7 +349,7 @@ class ServerConnection:
             exchange.settle(Response(exchange.id, result))
             return exchange
         try:
-            message = read(value)
+            message = jsonrpc.read(value)
         except Malformed as bad:
             if isinstance(value, dict) and "method" not in value and (owner := self._owner(bad.id, exchange)):
                 owner.settle(error=Lost("the server's answer is no JSON-RPC response", sent=True))
@@ -438,8 +419,8 @@ class ServerConnection:
 
     def refuse(self, request: Request) -> None:
         """Says at once that nobody answers that here. A server left waiting would never finish its call."""
-        error = {"code": METHOD_NOT_FOUND, "message": f"{request.method} is not supported"}
-        self.transport.send_soon(encode(Response(request.id, error=error)))
+        error = {"code": jsonrpc.METHOD_NOT_FOUND, "message": f"{request.method} is not supported"}
+        self.transport.send_soon(jsonrpc.encode(Response(request.id, error=error)))
 
 
 def _usual_result(value: Any, id: int) -> Json | None:
