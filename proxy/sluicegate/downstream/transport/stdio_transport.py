@@ -8,6 +8,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import anyio
@@ -174,8 +175,9 @@ class StdioTransport:
         except (OSError, ValueError) as error:
             raise not_started(command, env, cwd, error) from None
         self.pid = process.pid
-        self._stdin = await process.write_to(self._closed_input)
-        self._stdout = await process.read_from(1, self._heard, self._closed_output)
+        ended = partial(self._retire_soon, "the server closed its output")
+        self._stdin = await process.write_to(partial(self._retire_soon, "the server closed its input"))
+        self._stdout = await process.read_from(1, self._heard, ended)
         await process.read_from(2, self._wrote, _nothing)
 
     async def send(self, exchange: PendingRequest, body: bytes, headers: Headers) -> None:
@@ -292,12 +294,6 @@ class StdioTransport:
         self._lines.drop()
         if self._stdout is not None:
             self._stdout.close()
-
-    def _closed_output(self) -> None:
-        self._retire_soon("the server closed its output")
-
-    def _closed_input(self) -> None:
-        self._retire_soon("the server closed its input")
 
     def _exited(self, status: int) -> None:
         """Its last words may still be in the pipe; but no answer is worth more than the reason of its end."""
