@@ -19,24 +19,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from sluicegate.app import public_pages
 from sluicegate.app.login_sign_in import Provider, SignIn
-from sluicegate.app.public_pages import (
-    CLOSE,
-    HEADERS,
-    BrowserCookie,
-    Places,
-    Refused,
-    TooManyAtOnce,
-    address_of,
-    bounded,
-    come_again,
-    counted,
-    digest,
-    form_page,
-    is_same,
-    page,
-    text,
-)
+from sluicegate.app.public_pages import CLOSE, HEADERS, Refused, TooManyAtOnce, page, text
 from sluicegate.config import Config
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.issuer.clients import ClientDirectory
@@ -75,8 +60,8 @@ class IssuerPages:
         self._issuer, self._origin = issuer, f"{parts.scheme}://{parts.netloc}"
         self._config, self._directory, self._grants, self._sign_in = config, directory, grants, sign_in
         self._sealer, self._store, self._forwarded, self._note, self._refused = sealer, store, forwarded, note, refused
-        self._cookie = BrowserCookie(COOKIE, lambda: self._config().login.within)
-        self._fetched, self._places = Windows(FETCHED_A_MINUTE, 60), Places()
+        self._cookie = public_pages.BrowserCookie(COOKIE, lambda: self._config().login.within)
+        self._fetched, self._places = Windows(FETCHED_A_MINUTE, 60), public_pages.Places()
         self._failures = Windows(FAILURES_A_MINUTE, 60)
         self._documents = {_WELL_KNOWN, f"{_WELL_KNOWN}{parts.path}", f"{parts.path}{_WELL_KNOWN}"}
         self._roots = f"{forwarded.beside}/oauth/", "/oauth/"  # the longer one first, as it may begin with the other
@@ -90,9 +75,9 @@ class IssuerPages:
                 Route("/token", self._token, methods=["POST"]),
                 Route("/revoke", self._revoke, methods=["POST"]),
             ],
-            exception_handlers={StoreFailed: _not_now, TooManyAtOnce: come_again},
+            exception_handlers={StoreFailed: _not_now, TooManyAtOnce: public_pages.come_again},
         )
-        served = bounded(app, self._roots, forwarded, "/metadata", _refuse, self._shown)
+        served = public_pages.bounded(app, self._roots, forwarded, "/metadata", _refuse, self._shown)
         self.serve: Callable[[HttpRequest], Awaitable[None]] = asgi(served)
 
     @property
@@ -135,7 +120,7 @@ class IssuerPages:
             asked = issuing.read_parameters(request.url.query)
             id = asked.get("client_id", "")
             is_at_hand = self._directory.is_at_hand(id)
-            if not is_at_hand and self._fetched.hit(counted(request.scope, self._forwarded)) > 0:
+            if not is_at_hand and self._fetched.hit(public_pages.counted(request.scope, self._forwarded)) > 0:
                 return page(429, "Log in", text("Too many clients were looked up. Try again in a minute."))
             with nullcontext() if is_at_hand else self._places.take():
                 client = await self._directory.find(id)
@@ -168,7 +153,7 @@ class IssuerPages:
         except (LoginFailed, LoginUnavailable) as error:
             return page(400, "Nobody was signed in", text(str(error)), CLOSE)
         question = {"asked": asked, "principal": person.name, "roles": list(person.roles), "source": provider.mark,
-                    "browser": digest(browser), "id": secrets.token_hex(16),
+                    "browser": public_pages.digest(browser), "id": secrets.token_hex(16),
                     "until": self._sign_in.now() + self._config().login.within}  # fmt: skip
         ticket = self._sealer.seal(_CONSENT, question, self._issuer)
         name, to = asked["name"] or "A client without a name", _shown_target(asked["redirect_uri"])
@@ -178,7 +163,8 @@ class IssuerPages:
         buttons = "".join(f'<p><button name="answer" value="{word.lower()}">{word}</button></p>' for word in _ANSWERS)
         hidden = f'<input type="hidden" name="ticket" value="{escape(ticket)}">'
         form = f'<form method="post" action="{escape(self._issuer)}/oauth/consent">{hidden}{buttons}</form>'
-        answer = form_page("Allow this client?", text(sentence), text(warning), text(f"It calls itself: {name}"), form)
+        words = text(sentence), text(warning), text(f"It calls itself: {name}")
+        answer = public_pages.form_page("Allow this client?", *words, form)
         # A browser takes the policy of the page for the redirect that its form leads to, too.
         policy = HEADERS["content-security-policy"].replace("form-action 'self'", f"form-action 'self' {_source(to)}")
         answer.headers["content-security-policy"] = policy
@@ -190,7 +176,8 @@ class IssuerPages:
         form = await _form(request)
         question = self._sealer.unseal(_CONSENT, form.get("ticket", ""), self._issuer)
         browser = self._cookie.read(request)
-        if question is None or question["until"] <= self._sign_in.now() or not is_same(browser, question["browser"]):
+        is_over = question is None or question["until"] <= self._sign_in.now()
+        if question is None or is_over or not public_pages.is_same(browser, question["browser"]):
             return page(400, "Log in", text("This question has expired. Log in again from your client."))
         if not await self._store.spend(f"issuer-consent/{question['id']}", self._config().login.within):
             return page(400, "Log in", text("This question was answered already."))
@@ -229,7 +216,7 @@ class IssuerPages:
             self._refused(self._address(request), "client_login")
             return _error(400, "invalid_grant", str(refused))
         except GrantEnded as refused:
-            if self._failures.hit(counted(request.scope, self._forwarded)) > 0:
+            if self._failures.hit(public_pages.counted(request.scope, self._forwarded)) > 0:
                 self._refused(self._address(request), "client_login")
             else:
                 self._tell("client_login_failed", "", "", why=str(refused))
@@ -245,7 +232,7 @@ class IssuerPages:
         return Response(status_code=200, headers=_NO_STORE)
 
     def _address(self, request: Request) -> str:
-        return address_of(request.scope, self._forwarded)
+        return public_pages.address_of(request.scope, self._forwarded)
 
     def _tell(self, what: str, principal: str, client: str, **more: str) -> None:
         about = {"principal": principal, "client": client, **more}

@@ -15,25 +15,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from sluicegate.app import public_pages
 from sluicegate.app.login_sign_in import Provider, SignIn
 from sluicegate.app.logins import GATEWAY, LoginIndex
-from sluicegate.app.public_pages import (
-    CLOSE,
-    HEADERS,
-    BrowserCookie,
-    Refused,
-    TooManyAtOnce,
-    address_of,
-    bounded,
-    come_again,
-    form_page,
-    key_form,
-    link,
-    may,
-    only_field,
-    page,
-    text,
-)
+from sluicegate.app.public_pages import CLOSE, HEADERS, Refused, TooManyAtOnce, link, page, text
 from sluicegate.config import Config
 from sluicegate.config.login import LoginSection
 from sluicegate.http.addresses import counted_as
@@ -73,7 +58,7 @@ class LoginPages:
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._config, self._index, self._identity, self._judge = config, index, identity, judge
         self._sealer, self._forwarded, self._sign_in, self._refused = sealer, forwarded, sign_in, refused
-        self._cookie = BrowserCookie(COOKIE, lambda: self._within)
+        self._cookie = public_pages.BrowserCookie(COOKIE, lambda: self._within)
         self._attempts, self._begun = Windows(KEYS_A_MINUTE, 60), Windows(BEGUN_A_MINUTE, 60)
         self._wrong = Windows(WRONG_A_MINUTE, 60)
         self._roots = f"{forwarded.beside}/login/", "/login/"  # the longer one first, as it may begin with the other
@@ -87,9 +72,9 @@ class LoginPages:
                 Route("/api/{server}/code", self._finish_elsewhere, methods=["POST"]),
                 Route("/{server}", self._log_in, methods=["GET", "POST"]),
             ],
-            exception_handlers={TooManyAtOnce: come_again},
+            exception_handlers={TooManyAtOnce: public_pages.come_again},
         )
-        served = bounded(app, self._roots, forwarded, "/client.json", _refuse, self._shown)
+        served = public_pages.bounded(app, self._roots, forwarded, "/client.json", _refuse, self._shown)
         self.serve: Callable[[HttpRequest], Awaitable[None]] = asgi(served)
 
     def is_at(self, path: str) -> bool:
@@ -103,7 +88,8 @@ class LoginPages:
         if path == "/idp/callback":
             return self._sign_in.shown(request.url.query)
         try:
-            fields = await _fields(request) if request.method == "POST" else {"t": [only_field(request, "t")]}
+            is_form = request.method == "POST"
+            fields = await _fields(request) if is_form else {"t": [public_pages.only_field(request, "t")]}
         except ValueError:
             return ""
         made = self._opened(path.removeprefix("/"), fields.get("t", [""])[-1])
@@ -138,7 +124,7 @@ class LoginPages:
 
     async def _ask(self, request: Request) -> Response:
         """Names no server before the person has proved who they are; a link names its own."""
-        server, ticket = request.path_params["server"], only_field(request, "t")
+        server, ticket = request.path_params["server"], public_pages.only_field(request, "t")
         made = self._opened(server, ticket)
         if ticket and made is None:
             return page(400, "Log in", text(_OVER))
@@ -155,7 +141,7 @@ class LoginPages:
             return self._cookie.give(page(200, "Log in", *blocks, link(url, f"Sign in at {host}")), secret)
         if not config.login.key_page or (principal and not _is_key(config.login, principal)):
             return page(404, "No such page", CLOSE)
-        return form_page("Log in", *blocks, key_form(f"{self.base}{quote(server)}", ticket))
+        return public_pages.form_page("Log in", *blocks, public_pages.key_form(f"{self.base}{quote(server)}", ticket))
 
     async def _take_key(self, request: Request) -> Response:
         """The key is compared as a hash, counted, and not kept."""
@@ -171,7 +157,7 @@ class LoginPages:
             return page(400, "Log in", text(_OVER))
         if not self._config().login.key_page:
             return page(404, "No such page", CLOSE)
-        address = address_of(request.scope, self._forwarded)
+        address = public_pages.address_of(request.scope, self._forwarded)
         # A link is of its principal alone: others at the same address use nothing up of it.
         if self._attempts.hit(made["principal"] if made else counted_as(address)) > 0:
             return page(429, "Log in", text("Too many keys were typed. Try again in a minute."))
@@ -212,7 +198,7 @@ class LoginPages:
             flow = await self._index.logins().begin(server, whose, self._callback(server), browser=secret, by=client)
         except (LoginFailed, LoginUnavailable) as error:
             return page(502, "Log in", text(str(error)), CLOSE)
-        asks = f"{server} is reached with an account at {flow.issuer}.{may(flow.scopes)}"
+        asks = f"{server} is reached with an account at {flow.issuer}.{public_pages.may(flow.scopes)}"
         go_on = link(flow.url, f"Go on at {urls.host(flow.issuer)}")
         return self._cookie.give(page(200, f"Log in to {server}", text(asks), go_on), secret)
 
@@ -230,10 +216,10 @@ class LoginPages:
 
     async def _done(self, request: Request) -> Response:
         server = request.path_params["server"]
-        result = self._sealer.unseal(_DONE, only_field(request, "t"), server)
+        result = self._sealer.unseal(_DONE, public_pages.only_field(request, "t"), server)
         if result is None:
             return page(404, "No such page", CLOSE)
-        sentence = f"You are logged in to {server} by {result['issuer']}.{may(tuple(result['scopes']))}"
+        sentence = f"You are logged in to {server} by {result['issuer']}.{public_pages.may(tuple(result['scopes']))}"
         return page(200, "Logged in", text(sentence), CLOSE)
 
     async def _document(self, request: Request) -> Response:
@@ -285,7 +271,8 @@ class LoginPages:
 
     async def _caller(self, request: Request, server: str) -> tuple[str, Client, Json] | Response:
         """Whose login it is about, who asks, and the body; or the refusal. Browsers have no business here."""
-        authorization, address = request.headers.get("authorization"), address_of(request.scope, self._forwarded)
+        authorization = request.headers.get("authorization")
+        address = public_pages.address_of(request.scope, self._forwarded)
         found: Principal | CredentialRefused | None = self._seen(request)
         if found is None and self._wrong.until_free(counted_as(address)) > 0:
             return _error(429, "too many credentials were wrong; try again in a minute")

@@ -24,26 +24,11 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ModelSchema
 
-from sluicegate.config.audit import Audit
-from sluicegate.config.clients import AnonymousClient, Clients, Issuer, Jwt, Key, LocalClient
+from sluicegate.config.clients import Key
 from sluicegate.config.finding import ConfigError, ConfigFinding, Problem
 from sluicegate.config.finding import Path as TreePath
-from sluicegate.config.models import (
-    AnyServer,
-    Config,
-    HttpServer,
-    ImageServer,
-    Limits,
-    Listen,
-    Log,
-    Names,
-    Server,
-    StdioServer,
-    Telemetry,
-    Tools,
-)
+from sluicegate.config.models import AnyServer, Config, HttpServer, ImageServer, Limits, Server, StdioServer, Tools
 from sluicegate.config.names import RESERVED, is_key_name, is_server_key
-from sluicegate.config.policy import Approvals, Policy, Profile, Webhook
 from sluicegate.config.rules import broken_rules, named_files, nobody_gets_in
 from sluicegate.config.sandbox import SYSTEM, SandboxSection
 from sluicegate.config.section import Section
@@ -112,13 +97,11 @@ def _common_keys(section: dict[str, Any]) -> dict[str, Any]:
 
 
 __all__ = [
-    "NO_VALUE", "RESERVED", "SYSTEM", "Address", "AnonymousClient", "AnyServer", "Approvals", "Audit", "Checked",
-    "Clients", "Config", "ConfigError", "ConfigFinding", "HttpServer", "ImageServer", "Issuer", "Jwt", "Key", "Limits",
-    "Listen", "LocalClient", "Log", "Names", "Policy", "Problem", "Profile", "Rate", "SandboxSection", "Server",
-    "Source", "State", "StdioServer", "Telemetry", "Tools", "Webhook", "check", "check_text", "draft", "find_config",
-    "finding_at", "is_key_name", "is_server_key",
-    "load", "locate", "make", "nobody_gets_in", "places", "schema", "sound_part",
-    "state_dir_of", "state_of", "without_servers",
+    "NO_VALUE", "RESERVED", "SYSTEM", "Address", "AnyServer", "Checked", "Config", "ConfigError", "ConfigFinding",
+    "HttpServer", "ImageServer", "Key", "Limits", "Problem", "Rate", "SandboxSection", "Server", "Source",
+    "StdioServer", "Tools", "check", "check_text", "draft", "find_config", "finding_at", "is_key_name", "is_server_key",
+    "load", "locate", "make", "nobody_gets_in", "places", "schema", "sound_part", "state_dir_of", "state_of",
+    "without_servers",
 ]  # fmt: skip
 
 NAME = "sluice.yaml"

@@ -25,30 +25,11 @@ from pydantic import (
     field_validator,
 )
 
+from sluicegate.config import names as naming
 from sluicegate.config.audit import Audit
 from sluicegate.config.clients import Clients
 from sluicegate.config.fleet import Fleet, ListenTls
 from sluicegate.config.login import LoginSection, ServerLogin
-from sluicegate.config.names import (
-    Argument,
-    ConsoleUrl,
-    Glob,
-    HeaderName,
-    HeaderValue,
-    HookName,
-    Host,
-    Image,
-    Origin,
-    OwnName,
-    Prefix,
-    PublicUrl,
-    ServerKey,
-    ToolsetName,
-    Url,
-    VariableName,
-    VariableValue,
-    is_server_key,
-)
 from sluicegate.config.policy import Approvals, Class, HookSection, Policy
 from sluicegate.config.sandbox import SandboxSection
 from sluicegate.config.section import Section, written
@@ -138,14 +119,14 @@ class Listen(Section):
     """Where clients reach Sluice over HTTP: at /mcp, and at /sse those that speak HTTP+SSE (2024-11-05) only."""
     admin: Listener = written("127.0.0.1:7411")
     """Where /livez, /readyz, /metrics and /api/v1/ are."""
-    public_url: PublicUrl | None = None
+    public_url: naming.PublicUrl | None = None
     """The MCP endpoint as clients reach it through a reverse proxy; also the resource that OAuth clients ask tokens
     for. Its host is served."""
     trusted_proxies: tuple[NetworkText, ...] = ()
     """Addresses and networks of reverse proxies: what they say in X-Forwarded-For, -Proto, -Host and -Prefix counts."""
-    allowed_hosts: tuple[Host, ...] = ()
+    allowed_hosts: tuple[naming.Host, ...] = ()
     """Host headers that are served besides the listener's own; loopback names always are on a loopback address."""
-    allowed_origins: tuple[Origin, ...] = ()
+    allowed_origins: tuple[naming.Origin, ...] = ()
     """Web origins that may call; they get CORS headers."""
     tls: ListenTls | None = None
     """Certificates of `mcp`. Without it `mcp` speaks plain HTTP, for loopback or a proxy."""
@@ -166,7 +147,7 @@ class Listen(Section):
 
 
 class ShapeSection(Section):
-    name: OwnName = ""
+    name: naming.OwnName = ""
     """Another name, before the prefix."""
     title: str | None = Field(default=None, json_schema_extra=_no_default)
     """Another title."""
@@ -188,11 +169,11 @@ class Prompts(Section):
 
 
 class Tools(Section):
-    allow: tuple[Glob, ...] = ("*",)
+    allow: tuple[naming.Glob, ...] = ("*",)
     """Globs over the server's own tool names: only these exist for clients."""
-    deny: tuple[Glob, ...] = ()
+    deny: tuple[naming.Glob, ...] = ()
     """Globs over the server's own tool names: these do not exist for clients, whatever `allow` says."""
-    classes: dict[Glob, Class] = written({})
+    classes: dict[naming.Glob, Class] = written({})
     """Own tool name, or glob, to `read`, `write` or `destroy`: what the policy's rows go by. A whole name counts before
     globs, of these the strictest; a tool without a class is a write, unless a person accepted what it says itself."""
     shape: dict[str, ShapeSection] = written({})
@@ -204,7 +185,7 @@ class Server(Section):
 
     enabled: Flag = True
     """false keeps the section and leaves the server out."""
-    prefix: Prefix = Field(default="", json_schema_extra=_no_default)
+    prefix: naming.Prefix = Field(default="", json_schema_extra=_no_default)
     """First part of the names that clients see (gh in gh__create_issue); the server's key unless set. An empty
     prefix is transparent mode: for the only enabled server, nothing is renamed."""
     uris: Literal["prefix", "plain"] = "prefix"
@@ -273,9 +254,9 @@ class StdioServer(Server):
 
     command: Command
     """The program: a name on PATH, or a path."""
-    args: tuple[Argument, ...] = Field(default=(), repr=False)
+    args: tuple[naming.Argument, ...] = Field(default=(), repr=False)
     """Its arguments, one by one; no shell reads them."""
-    env: dict[VariableName, VariableValue] = written({})
+    env: dict[naming.VariableName, naming.VariableValue] = written({})
     """Its environment, beside a few harmless variables: PATH, HOME, files of certificate authorities, a proxy without
     a password."""
     processes: Annotated[int, Strict(), Field(ge=1, le=512), WHOLE] = 512
@@ -297,9 +278,9 @@ class StdioServer(Server):
 class ImageServer(StdioServer):
     """A server that Sluice starts in a container. `sandbox` says what that has of this machine: nothing unless set."""
 
-    image: Image
+    image: naming.Image
     """An image of a container, which docker or podman starts in place of a program. `command` and `args` follow it."""
-    command: Argument = ""
+    command: naming.Argument = ""
     """The image's own unless set."""
 
     @property
@@ -310,11 +291,11 @@ class ImageServer(StdioServer):
 class HttpServer(Server):
     """A server that runs elsewhere, spoken to over HTTP."""
 
-    url: Url = Field(repr=False)
+    url: naming.Url = Field(repr=False)
     """Its MCP endpoint."""
     transport: Literal["auto", "http", "sse"] = "auto"
     """http is Streamable HTTP, sse is HTTP+SSE as of 2024-11-05; auto finds out."""
-    headers: dict[HeaderName, HeaderValue] = written({})
+    headers: dict[naming.HeaderName, naming.HeaderValue] = written({})
     """Headers that are sent with every request, such as Authorization."""
     ca: FilePath | None = None
     """A PEM file of certificate authorities to trust instead of the system's."""
@@ -412,7 +393,7 @@ class Telemetry(Section):
 class ConsoleSection(Section):
     enabled: Flag = True
     """Whether the admin port also serves the console, a page for a browser: on loopback, or behind https."""
-    public_url: ConsoleUrl | None = None
+    public_url: naming.ConsoleUrl | None = None
     """Where people reach it through a reverse proxy, https://host/console. Links in chat messages begin with it."""
 
 
@@ -430,20 +411,20 @@ class Config(Section):
     """Of this format."""
     listen: Listen = written({})
     """Where Sluice listens."""
-    servers: dict[ServerKey, AnyServer] = written({})
+    servers: dict[naming.ServerKey, AnyServer] = written({})
     """The servers behind Sluice, in the order of their lists."""
     clients: Clients = written({})
     """Who gets in, and with which roles."""
     policy: Policy
     """Who may do what. Required."""
-    toolsets: dict[ToolsetName, ToolsetSection] = written({})
+    toolsets: dict[naming.ToolsetName, ToolsetSection] = written({})
     """Endpoints that show a part of what policy allows: `/mcp/NAME`, and `sluice stdio --toolset NAME`."""
     search: Searching = "off"
     """on: who has no toolset finds tools by `find_tools` and calls them by `call_tool`; auto: whose list has more than
     about 20000 tokens."""
     approvals: Approvals = written({})
     """Who agrees to calls that the policy asks a human for."""
-    hooks: dict[HookName, HookSection] = written({})
+    hooks: dict[naming.HookName, HookSection] = written({})
     """Services of yours that are asked about calls and results, by their names."""
     audit: Audit = written({})
     """What is recorded of every call, and where."""
@@ -530,6 +511,6 @@ class Config(Section):
 
 
 def _with_prefix(key: Any, server: Any) -> Any:
-    if isinstance(server, dict) and "prefix" not in server and isinstance(key, str) and is_server_key(key):
+    if isinstance(server, dict) and "prefix" not in server and isinstance(key, str) and naming.is_server_key(key):
         return {**server, "prefix": key}
     return server

@@ -13,20 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ruamel.yaml import YAML
+from ruamel.yaml import events as yaml_events
 from ruamel.yaml.error import MarkedYAMLError, StreamMark, YAMLError
-from ruamel.yaml.events import (
-    AliasEvent,
-    DocumentEndEvent,
-    DocumentStartEvent,
-    Event,
-    MappingEndEvent,
-    MappingStartEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-    SequenceStartEvent,
-    StreamEndEvent,
-    StreamStartEvent,
-)
 from ruamel.yaml.reader import ReaderError
 
 from sluicegate.config import os_keyring
@@ -42,6 +30,7 @@ _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
 _FLAGS: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_AROUND: Final = (yaml_events.StreamStartEvent, yaml_events.StreamEndEvent, yaml_events.DocumentEndEvent)
 # part of what ruamel says -> what is wrong, and what to do
 _NO_COLON: Final = "could not find expected ':'"
 _BAD_YAML: Final = {
@@ -151,40 +140,40 @@ def _at(mark: StreamMark | None) -> tuple[int, int]:
     return (mark.line + 1, mark.column + 1) if mark else (1, 1)
 
 
-def _document(events: Iterator[Event], source: Source) -> Any:
+def _document(events: Iterator[yaml_events.Event], source: Source) -> Any:
     value: Any = None
     documents = 0
     for event in events:
-        if isinstance(event, DocumentStartEvent):
+        if isinstance(event, yaml_events.DocumentStartEvent):
             documents += 1
             if documents > 1:
                 source.report(_at(event.start_mark), "bad-yaml", "a second document; the file holds one")
                 break
-        elif not isinstance(event, StreamStartEvent | StreamEndEvent | DocumentEndEvent):
+        elif not isinstance(event, _AROUND):
             value = _value(event, events, source, ())
     return value
 
 
-def _value(event: Event, events: Iterator[Event], source: Source, path: TreePath) -> Any:
+def _value(event: yaml_events.Event, events: Iterator[yaml_events.Event], source: Source, path: TreePath) -> Any:
     mark = _at(event.start_mark)
-    if isinstance(event, AliasEvent) or getattr(event, "anchor", None):
+    if isinstance(event, yaml_events.AliasEvent) or getattr(event, "anchor", None):
         source.report(mark, "anchor", "anchors and aliases are not part of this format", "write the value out")
     elif getattr(event, "ctag", None):
         source.report(mark, "tag", "YAML tags are not part of this format", "write the plain value")
     if len(path) > MAX_DEPTH:
         source.report(mark, "too-deep", "nested too deep")
         raise ConfigError(source.findings)
-    if isinstance(event, MappingStartEvent):
+    if isinstance(event, yaml_events.MappingStartEvent):
         return _mapping(events, source, path)
-    if isinstance(event, SequenceStartEvent):
+    if isinstance(event, yaml_events.SequenceStartEvent):
         return _sequence(events, source, path)
-    return _scalar(event, source, mark) if isinstance(event, ScalarEvent) else None
+    return _scalar(event, source, mark) if isinstance(event, yaml_events.ScalarEvent) else None
 
 
-def _mapping(events: Iterator[Event], source: Source, path: TreePath) -> dict[str, Any]:
+def _mapping(events: Iterator[yaml_events.Event], source: Source, path: TreePath) -> dict[str, Any]:
     mapping: dict[str, Any] = {}
     for event in events:
-        if isinstance(event, MappingEndEvent):
+        if isinstance(event, yaml_events.MappingEndEvent):
             break
         key, mark = _key(event, events, source, path), _at(event.start_mark)
         content = next(events)
@@ -199,10 +188,10 @@ def _mapping(events: Iterator[Event], source: Source, path: TreePath) -> dict[st
     return mapping
 
 
-def _key(event: Event, events: Iterator[Event], source: Source, path: TreePath) -> str | None:
+def _key(event: yaml_events.Event, events: Iterator[yaml_events.Event], source: Source, path: TreePath) -> str | None:
     """The key's text; None for what is no text, which is reported and skipped."""
     mark = _at(event.start_mark)
-    if not isinstance(event, ScalarEvent):
+    if not isinstance(event, yaml_events.ScalarEvent):
         _value(event, events, Source(source.file, source.base, source.environ), path)
         source.report(mark, "bad-key", "a key is text")
         return None
@@ -214,10 +203,10 @@ def _key(event: Event, events: Iterator[Event], source: Source, path: TreePath) 
     return key
 
 
-def _sequence(events: Iterator[Event], source: Source, path: TreePath) -> list[Any]:
+def _sequence(events: Iterator[yaml_events.Event], source: Source, path: TreePath) -> list[Any]:
     values: list[Any] = []
     for event in events:
-        if isinstance(event, SequenceEndEvent):
+        if isinstance(event, yaml_events.SequenceEndEvent):
             break
         here = (*path, len(values))
         mark = _at(event.start_mark)
@@ -226,7 +215,7 @@ def _sequence(events: Iterator[Event], source: Source, path: TreePath) -> list[A
     return values
 
 
-def _scalar(event: ScalarEvent, source: Source, mark: tuple[int, int]) -> Any:
+def _scalar(event: yaml_events.ScalarEvent, source: Source, mark: tuple[int, int]) -> Any:
     text: str = event.value
     if "${" in text:
         return _expand(text, source, mark)

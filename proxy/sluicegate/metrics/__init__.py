@@ -114,7 +114,7 @@ class Histogram:
         yield family
 
 
-__all__ = ["Metrics", "PolicyState", "Sample", "Source", "Tally", "client_label"]
+__all__ = ["Metrics", "PolicyState", "Sample", "Tally", "client_label"]
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # one more line a series, that nothing reads
 
