@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.config.toolsets import ToolsetSection
+from sluicegate.config.policy import ToolsetSection
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.judge import PolicyEngine, PolicyInForce
 from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist

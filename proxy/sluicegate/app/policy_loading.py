@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sluicegate.config import AnyServer, Config
 from sluicegate.config.models import ShapeSection
-from sluicegate.config.toolsets import BUDGET
+from sluicegate.config.policy import BUDGET
 from sluicegate.policy import files
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.files import LoadedPolicy, PolicySources

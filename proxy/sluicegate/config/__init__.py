@@ -24,6 +24,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ModelSchema
 
+from sluicegate.config.audit import State
 from sluicegate.config.clients import Key
 from sluicegate.config.finding import ConfigError, ConfigFinding, Problem
 from sluicegate.config.finding import Path as TreePath
@@ -33,7 +34,6 @@ from sluicegate.config.rules import broken_rules, named_files, nobody_gets_in
 from sluicegate.config.sandbox import SYSTEM, SandboxSection
 from sluicegate.config.section import Section
 from sluicegate.config.source import Source, parse, read
-from sluicegate.config.state import State
 from sluicegate.config.units import Address, Rate
 
 NO_VALUE: Final = frozenset({"unset-variable", "unset-secret", "unreadable-file"})

@@ -26,15 +26,13 @@ from pydantic import (
 )
 
 from sluicegate.config import names as naming
-from sluicegate.config.audit import Audit
+from sluicegate.config.audit import Audit, State
 from sluicegate.config.clients import Clients
 from sluicegate.config.fleet import Fleet, ListenTls
 from sluicegate.config.login import LoginSection, ServerLogin
-from sluicegate.config.policy import Approvals, Class, HookSection, Policy
+from sluicegate.config.policy import Approvals, Class, HookSection, Policy, Searching, ToolsetSection
 from sluicegate.config.sandbox import SandboxSection
 from sluicegate.config.section import Section, written
-from sluicegate.config.state import State
-from sluicegate.config.toolsets import Searching, ToolsetSection
 from sluicegate.config.units import (
     WHOLE,
     Address,

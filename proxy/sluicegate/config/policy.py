@@ -1,11 +1,12 @@
-"""The sections about rights: which policy there is, who agrees to what it asks a human for, and which services of the
-operator are asked about calls and results."""
+"""The sections about rights: which policy there is, endpoints that show a part of what it allows, who agrees to what it
+asks a human for, and which services of the operator are asked about calls and results."""
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, Strict
 
-from sluicegate.config.names import KeyName, ProfileName, Roles, SecretUrl, webhook_secret
+from sluicegate.config.names import KeyName, ProfileName, Roles, SecretUrl, ServerGlob, webhook_secret
 from sluicegate.config.section import Section, written
 from sluicegate.config.units import WHOLE, Duration, FilePath, Flag, Moment, Timeout
 
@@ -108,3 +109,43 @@ class Approvals(Section):
     """What `p2` rows of the policy may ask for, besides confirm, one-of-leads and two-person."""
     notify: tuple[Webhook, ...] = ()
     """Who is told of approvals that wait."""
+
+
+Searching = Literal["off", "on", "auto"]
+BUDGET: Final = 20_000
+_OfServers = tuple[ServerGlob, ...]
+
+
+class ToolsetSection(Section):
+    tools: _OfServers = ()
+    """Own tool names as SERVER/GLOB, `!SERVER/GLOB` for what is left out. With globs of this kind alone: all but these.
+    """
+    prompts: Annotated[_OfServers | None, Field(json_schema_extra=lambda schema: schema.pop("default", None))] = None
+    """The same for prompts; unless set, the prompts of the servers that `tools` names."""
+    resources: Annotated[_OfServers | None, Field(json_schema_extra=lambda schema: schema.pop("default", None))] = None
+    """The same for URIs of resources, as their server has them; unless set, those of the servers that `tools` names."""
+    roles: Roles = Field(default=(), alias="for")
+    """Roles that may use the toolset; everybody if there are none."""
+    default_for: Roles = ()
+    """Roles that have this toolset at `/mcp` and with `sluice stdio`, too, and may use it."""
+
+    search: Searching = "off"
+    """on: tools are found by `find_tools` and called by `call_tool`, and only those of `pinned` are listed; auto: where
+    a client's list is over `budget`."""
+    pinned: _OfServers = ()
+    """Tools that are listed all the same, as SERVER/GLOB."""
+    budget: Annotated[int, Strict(), Field(ge=100, le=10_000_000), WHOLE] = BUDGET
+    """About how many tokens of definitions are too many for a list: bytes as sent, divided by 4."""
+
+    def globs(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Its lists of globs as they are written, by key."""
+        yield from (("tools", self.tools), ("prompts", self.prompts or ()), ("resources", self.resources or ()))
+        yield "pinned", self.pinned
+
+    def of_servers(self, globs: tuple[str, ...] | None) -> tuple[str, ...]:
+        """These globs, or all of the servers that `tools` names."""
+        if globs is not None:
+            return globs
+        named = dict.fromkeys(glob.partition("/")[0] for glob in self.tools if not glob.startswith("!"))
+        without = (glob for glob in self.tools if glob.startswith("!") and glob.endswith("/*"))
+        return (*(f"{server}/*" for server in named or (("*",) if self.tools else ())), *without)
