@@ -49,6 +49,12 @@ def test_a_session_keeps_no_long_description_of_its_client() -> None:
         assert refused == Failure(-32602, f"{part} has more than 16384 characters")
 
 
+def test_a_session_keeps_the_name_of_its_client_and_nothing_else_that_it_says_of_itself() -> None:
+    about = {"name": "n" * 1_000, "version": 7, "icons": [[] for _ in range(5_000)]}
+    handshake = initialize({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": about})
+    assert isinstance(handshake, Handshake) and handshake.info == {"name": "n" * 128}
+
+
 def test_the_initialize_result_is_made_of_what_discover_says() -> None:
     found = Result({"capabilities": {"tools": {}, "completions": {}, "extensions": {"x": {}}}, "instructions": "hi"})
     new, old = Handshake("2025-11-25", {}, {}, "{}"), Handshake("2024-11-05", {}, {}, "{}")
