@@ -1,4 +1,4 @@
-"""The hub never waits, coalesces per (server, method, uri) and is bounded."""
+"""The hub never waits, coalesces per (server, method, uri) and is bounded, whoever publishes however much."""
 
 from collections import Counter
 from contextlib import ExitStack
@@ -130,13 +130,73 @@ async def test_where_very_many_listen_others_have_their_turn() -> None:
     steps.stop()
 
 
-async def test_events_that_wait_for_very_many_are_bounded_and_keep_their_order() -> None:
-    hub = Hub(max_pending=10_000)
+async def test_what_changes_again_and_again_is_told_to_very_many_in_short_steps_and_at_last_once_more() -> None:
+    hub, heard = Hub(), Counter[int]()
+    steps = Steps()
+    most, at = 0, (0, 0)
+
+    def accept(event: Event) -> bool:
+        nonlocal most, at
+        at = (steps.now, at[1] + 1 if at[0] == steps.now else 1)
+        most = max(most, at[1])
+        return True
+
+    async def listen(number: int) -> None:
+        with hub.subscribe(accept) as events:
+            async for _ in events:
+                heard[number] += 1
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            for number in range(1_000):
+                group.start_soon(listen, number)
+            await until(lambda: len(hub._subscriptions) == 1_000)
+            for _ in range(500):
+                hub.publish(event())
+            assert len(hub._waiting) <= 1
+            await until(lambda: not hub._waiting and hub._telling is None)
+            told = dict(heard)
+            hub.publish(event())
+            await until(lambda: all(heard[number] > told[number] for number in range(1_000)))
+            group.cancel_scope.cancel()
+    assert most <= 64, "in one step"
+    assert max(told.values()) <= 2
+    steps.stop()
+
+
+async def test_who_begins_to_listen_meanwhile_hears_what_is_published_from_then_on() -> None:
+    hub = Hub()
     with ExitStack() as stack:
-        some = [stack.enter_context(hub.subscribe(everything)) for _ in range(100)]
+        before = [stack.enter_context(hub.subscribe(everything)) for _ in range(100)]
+        hub.publish(event())
+        hub.publish(event(method="other"))
+        late = stack.enter_context(hub.subscribe(everything))
+        hub.publish(event(method="third"))
+        with anyio.fail_after(20):
+            assert await anext(late) == event(method="third")
+            told = [await anext(before[-1]) for _ in range(3)]
+            assert told == [event(), event(method="other"), event(method="third")]
+        hub.publish(event(method="other"))
+        with anyio.fail_after(20):
+            assert await anext(late) == event(method="other")
+
+
+async def test_what_is_said_to_one_session_looks_at_nobody_else_and_keeps_its_order() -> None:
+    hub, looked = Hub(max_pending=10_000), 0
+
+    def accept(event: Event) -> bool:
+        nonlocal looked
+        looked += 1
+        return True
+
+    with ExitStack() as stack:
+        stack.enter_context(hub.subscribe(accept))
+        others = [stack.enter_context(hub.subscribe(accept, f"s{number}")) for number in range(100)]
         for number in range(300):
-            hub.publish(event(uri=str(number), scope=session_scope("s")))
-        assert len(hub._waiting) <= 65
-        for events in (some[0], some[-1]):
-            got = [(await anext(events)).notification.params["uri"] for _ in range(300)]
-            assert got == [str(number) for number in range(300)]
+            hub.publish(event(uri=str(number), scope=session_scope("s7")))
+        assert looked == 300
+        with anyio.fail_after(20):
+            got = [(await anext(others[7])).notification.params["uri"] for _ in range(300)]
+        assert got == [str(number) for number in range(300)]
+    hub.publish(event(scope=session_scope("s7")))
+    assert looked == 300

@@ -8,7 +8,6 @@ because a listener may be slow for ever.
 
 import asyncio
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from sluicegate.protocol.model import session_scope
 MAX_PENDING: Final = 1000
 _STEP: Final = 16  # events in one step of the event loop
 _AT_ONCE: Final = 32  # subscriptions that hear of one event in a step: each of them wakes a task
-_MAX_WAITING: Final = 64  # events
 _ONE_SESSION: Final = session_scope("")
 
 
@@ -108,52 +106,78 @@ class Subscription:
 
 
 class Hub:
+    """What is said to one session looks at no other one's subscriptions: a server's flood would take the loop."""
+
     def __init__(self, max_pending: int = MAX_PENDING) -> None:
         self._max_pending = max_pending
-        self._subscriptions: set[Subscription] = set()
-        self._waiting: deque[tuple[Event, Iterator[Subscription]]] = deque()  # with those that have not heard of it yet
+        self._subscriptions: dict[Subscription, int] = {}  # in the order in which they began
+        self._of_session: dict[str, dict[Subscription, None]] = {}
+        self._numbers = count()
+        # Of what changed, with the number of the first subscription that is too late to hear of it.
+        self._waiting: dict[tuple[str, str | None, str, str], tuple[Event, int]] = {}
+        self._telling: tuple[Event, int, Iterator[Subscription]] | None = None
         self._closed = False
 
     def __repr__(self) -> str:
         return f"Hub({len(self._subscriptions)} subscriptions{', closed' if self._closed else ''})"
 
     def publish(self, event: Event) -> None:
-        """Where very many listen, others have their turn between them: ten thousand looks would be one long step."""
-        self._waiting.append((event, iter(tuple(self._subscriptions))))
-        if len(self._waiting) > _MAX_WAITING:  # whoever publishes so much waits for it
-            self._offer(sys.maxsize)
-        elif len(self._waiting) == 1:
+        """Where very many listen, others have their turn between them: ten thousand looks would be one long step. What
+        changed once more before anybody was told is told once."""
+        if event.is_said:
+            for subscription in tuple(self._of_session.get(event.scope or "", ())):
+                subscription.offer(event)
+            return
+        note = event.notification
+        key = event.server, event.scope, note.method, str(note.params.get("uri"))
+        is_idle = self._telling is None and not self._waiting
+        self._waiting[key] = event, next(self._numbers)
+        if is_idle:
             self._go_on()
 
     def _go_on(self) -> None:
         try:
             self._offer(_AT_ONCE)
         finally:
-            if self._waiting:
+            if self._telling is not None or self._waiting:
                 asyncio.get_running_loop().call_soon(self._go_on)
 
     def _offer(self, most: int) -> None:
         """Events in their order, to so many subscriptions in all."""
-        while self._waiting and most > 0:
-            event, those = self._waiting[0]
+        while most > 0 and (telling := self._telling or self._next()) is not None:
+            self._telling = event, number, those = telling
             for subscription in islice(those, most):
                 most -= 1
-                if subscription in self._subscriptions:
+                if self._subscriptions.get(subscription, number) < number:
                     subscription.offer(event)
             if most > 0:
-                self._waiting.popleft()
+                self._telling = None
+
+    def _next(self) -> tuple[Event, int, Iterator[Subscription]] | None:
+        if not self._waiting:
+            return None
+        event, number = self._waiting.pop(next(iter(self._waiting)))
+        return event, number, iter(tuple(self._subscriptions))
 
     @contextmanager
-    def subscribe(self, accept: Accept) -> Iterator[Subscription]:
-        """Events published from now on for which `accept` is true. `accept` is called by whoever publishes: cheap."""
+    def subscribe(self, accept: Accept, session: str | None = None) -> Iterator[Subscription]:
+        """Events published from now on for which `accept` is true, and of what is said to one session only what is said
+        to this one. `accept` is called by whoever publishes: cheap."""
         subscription = Subscription(accept, self._max_pending)
-        self._subscriptions.add(subscription)
+        self._subscriptions[subscription] = next(self._numbers)
+        scope = None if session is None else session_scope(session)
+        if scope is not None:
+            self._of_session.setdefault(scope, {})[subscription] = None
         if self._closed:
             subscription.close()
         try:
             yield subscription
         finally:
-            self._subscriptions.discard(subscription)
+            del self._subscriptions[subscription]
+            if scope is not None:
+                del self._of_session[scope][subscription]
+                if not self._of_session[scope]:
+                    del self._of_session[scope]
 
     def close(self) -> None:
         """Ends every subscription, now and to come: how listeners learn of a shutdown."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -9,12 +10,13 @@ import anyio
 import pytest
 from loop_steps import Steps
 from scripted_server import ALL, CLIENT, OTHER, Front, Scripted, resources
+from waiting import until
 
 from sluicegate.catalog.list_bounds import ITEM, PIECE, Bounds, Intake
 from sluicegate.catalog_cache import cache, list_walk, server_catalog, snapshot_store
 from sluicegate.hub import Event
 from sluicegate.protocol.jsonrpc import Json, Notification
-from sluicegate.protocol.model import Call, Failure, Outcome, Result, Target
+from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result, Target
 from sluicegate.protocol.pieces import in_one_step
 from sluicegate.runtime.loop_budget import budget_of
 from sluicegate.store.memory import MemoryStore
@@ -29,6 +31,10 @@ def always(outcome: Outcome) -> Callable[[Call], Awaitable[Outcome]]:
         return outcome
 
     return answer
+
+
+def anything(event: Event) -> bool:
+    return True
 
 
 async def hang(call: Call) -> Outcome:
@@ -308,6 +314,29 @@ async def test_scopes_are_bounded_and_those_in_use_stay(monkeypatch: pytest.Monk
             front.lists.find("a", clients[0], "tool", "a__x")
         known = [front.lists.current("a", client) is not None for client in clients]
         assert sum(known) == 3 and known[0] and known[-1]
+
+
+async def test_a_server_that_lists_something_else_to_each_client_fills_no_memory() -> None:
+    server = Scripted("a")
+    server.ttl_ms = 60_000
+
+    async def listed(call: Call) -> Outcome:
+        own = [{"name": f"{call.client.principal[4:]}_{number}", "description": "x" * 1_000} for number in range(20)]
+        return Result({"tools": own})
+
+    server.answers["tools/list"] = listed
+    async with Front(server, bounds=Bounds(bytes=50_000)) as front:
+        clients = [Client(f"key:{number}") for number in range(60)]
+        for client in clients:
+            assert await front.lists.snapshot("a", client) is not None
+        known = [client for client in clients if front.lists.current("a", client) is not None]
+        assert 8 <= len(known) <= 8 * 50_000 // 20_000 and clients[-1] in known
+        assert len(await front.names("tools/list", clients[0])) == 20, "it lists once more"
+        server.answers["tools/list"] = always(Result(page(*(f"t{number}" for number in range(20)), x="y" * 1_000)))
+        front.lists.changed("a", None, "tool")
+        for client in clients:
+            assert await front.lists.snapshot("a", client) is not None
+        assert all(front.lists.current("a", client) is not None for client in clients), "what is the same is there once"
 
 
 async def test_a_scope_that_changes_once_the_server_is_up_takes_its_lists_along() -> None:
@@ -656,12 +685,33 @@ async def test_a_change_is_walked_once_for_a_burst_and_then_told() -> None:
     async with Front(server, list_timeout=5) as front:
         await front.lists.snapshot("a", CLIENT)
         server.items["tools/list"] = [{"name": "y"}]
-        with anyio.fail_after(20), front.lists.watch(CLIENT), front.hub.subscribe(lambda event: True) as events:
+        with anyio.fail_after(20), front.lists.watchers.watch(CLIENT), front.hub.subscribe(anything) as events:
             for _ in range(50):
                 front.lists.publish("a", None, TOOLS_CHANGED)
             assert await anext(events) == Event("a", CLIENT.principal, TOOLS_CHANGED)
             assert front.lists.find("a", CLIENT, "tool", "a__y")
         assert (server.count("tools/list"), server.count("prompts/list")) == (2, 1)
+
+
+async def test_where_very_many_listen_a_change_is_looked_at_in_short_steps_and_others_have_most_of_the_loop() -> None:
+    server, steps, looked = Scripted("a", tools=["x"]), Steps(), Counter[int]()
+
+    def scope(client: Client) -> str:
+        looked[steps.now] += 1
+        return ""
+
+    server.scopes = scope
+    async with Front(server, list_timeout=5) as front:
+        await front.lists.snapshot("a", CLIENT)
+        with anyio.fail_after(60), ExitStack() as stack:
+            for number in range(5_000):
+                stack.enter_context(front.lists.watchers.watch(Client(f"key:{number}")))
+            looked.clear()
+            front.lists.publish("a", None, TOOLS_CHANGED)
+            await until(lambda: looked.total() >= 5_000)
+            assert max(looked.values()) <= 64, "in one step"
+            assert front.lists.watchers.pause("a") > 1.0
+    steps.stop()
 
 
 async def test_a_change_that_cannot_be_looked_at_is_told_when_it_could(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -675,7 +725,7 @@ async def test_a_change_that_cannot_be_looked_at_is_told_when_it_could(monkeypat
             return answers.pop(0)
 
         server.answers["tools/list"] = answer
-        with anyio.fail_after(20), front.lists.watch(CLIENT), front.hub.subscribe(lambda event: True) as events:
+        with anyio.fail_after(20), front.lists.watchers.watch(CLIENT), front.hub.subscribe(anything) as events:
             front.lists.publish("a", None, TOOLS_CHANGED)
             assert await anext(events) == Event("a", CLIENT.principal, TOOLS_CHANGED)
             assert front.lists.find("a", CLIENT, "tool", "a__y")
@@ -697,7 +747,7 @@ async def test_a_change_during_the_walk_calls_for_another() -> None:
             return Result(page("new"))
 
         server.answers["tools/list"] = slow
-        with anyio.fail_after(20), front.lists.watch(CLIENT), front.hub.subscribe(lambda event: True) as events:
+        with anyio.fail_after(20), front.lists.watchers.watch(CLIENT), front.hub.subscribe(anything) as events:
             front.lists.changed("a", CLIENT.principal, "tool")
             await entered.wait()
             front.lists.changed("a", CLIENT.principal, "tool")

@@ -88,6 +88,19 @@ async def test_of_many_listeners_few_are_told_in_a_step_and_each_of_what_changed
     assert ears("x:5") == [] and ears.board.uris, "told at once, by another ear"
 
 
+async def test_of_many_updates_that_are_read_in_a_step_few_are_told_in_one() -> None:
+    many = {f"c{number}": [f"x:{number}"] for number in range(AT_ONCE_TOLD)}
+    ears, steps, told = Ears(**many), Steps(), Counter[int]()
+    for want in ears.wants.values():
+        want.tell = lambda params: told.update([steps.now])
+    for number in range(70):
+        ears.board.heard({"uri": f"other:{number}"})
+    with anyio.fail_after(60):
+        await until(lambda: told.total() == 70 * AT_ONCE_TOLD)
+    assert max(told.values()) <= 2 * AT_ONCE_TOLD
+    steps.stop()
+
+
 async def test_that_all_may_have_changed_is_told_to_few_in_a_step() -> None:
     ears = Ears(**{f"c{number}": ["x:1", "x:2"] for number in range(3 * AT_ONCE_TOLD)})
     steps, told = Steps(), Counter[int]()

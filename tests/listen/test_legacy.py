@@ -27,6 +27,7 @@ from listen_harness import (
 )
 from loop_steps import Steps
 
+from sluicegate.listen import listener
 from sluicegate.listen.auth import IdentitySettings
 from sluicegate.listen.http_exchange import HttpExchange
 from sluicegate.listen.settings import ListenSettings
@@ -180,6 +181,22 @@ async def test_an_idle_session_expires_and_a_used_one_does_not() -> None:
         now[0] = 20.0
         here.listener.sweep()
         assert here.ended == [idle, used]
+
+
+async def test_the_many_sessions_of_a_revoked_key_end_in_short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "_SWEEP_EVERY", 0.01)
+    async with site() as here, here.client() as client:
+        for _ in range(200):
+            await open_session(client)
+        steps, ended = Steps(), Counter[int]()
+        monkeypatch.setattr(here.listener.sessions, "_on_end", lambda id: ended.update([steps.now]))
+        async with anyio.create_task_group() as group:
+            group.start_soon(here.listener.run)
+            here.identity.replace(IdentitySettings())
+            await until(lambda: here.listener.open_sessions == 0)
+            group.cancel_scope.cancel()
+        steps.stop()
+        assert ended.total() == 200 and max(ended.values()) <= 2
 
 
 async def test_sessions_are_bounded_and_the_oldest_idle_of_the_same_principal_goes() -> None:

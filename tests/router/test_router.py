@@ -243,7 +243,7 @@ async def test_servers_are_held_before_the_acknowledgement_and_released_at_the_e
             await acknowledged(stream)
             assert (a.held, b.held) == (1, 0)
         assert a.held == 0
-        assert front.lists._watchers == {} and repr(front.hub) == "Hub(0 subscriptions)"
+        assert len(front.lists.watchers) == 0 and repr(front.hub) == "Hub(0 subscriptions)"
 
 
 async def test_a_change_of_this_clients_list_is_told_and_another_kind_is_not() -> None:

@@ -89,13 +89,14 @@ class Indexed(tuple[Entry, ...]):
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class ListSection:
     """One list of one server. `left_out` says in words what is not served and why; `cut` is that part of it which says
-    where the list was cut."""
+    where the list was cut. `size` is about how many bytes its definitions have."""
 
     method: str
     entries: tuple[Entry, ...] = ()
     ttl_ms: int = 0
     left_out: tuple[str, ...] = ()
     cut: tuple[str, ...] = ()
+    size: int = 0
 
     @property
     def digest(self) -> bytes:
@@ -168,15 +169,16 @@ def listing_in_pieces(
     public = yield from _public(naming, method, sound)
     out += [f"{method}: {own[:80]!r}: its public name is taken by another" for own in sound if own not in public]
     yield
-    entries = list[Entry]()
+    entries, size = list[Entry](), 0
     for own, (item, data) in sound.items():
         if own in public:
+            size += len(data)
             entries.append(_entry(naming, method, own, public[own], item, data))
             if (done := done + len(data) + ITEM) >= PIECE:
                 done = 0
                 yield
     indexed = yield from Indexed.made(entries)
-    return ListSection(method, indexed, ttl_ms, tuple(out), cut)
+    return ListSection(method, indexed, ttl_ms, tuple(out), cut, size)
 
 
 def _encoded(item: Any, key: str) -> bytes | str:

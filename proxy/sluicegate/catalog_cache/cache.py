@@ -11,8 +11,7 @@ list timeout, and for a server of which a stored list has its name, as long as t
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
@@ -25,7 +24,8 @@ from sluicegate.catalog.snapshot import KINDS, Entry, ListSection, ServerNaming,
 from sluicegate.catalog_cache import list_walk, pin_store
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, instructions_of
 from sluicegate.catalog_cache.list_walk import HangingStarts, ServerInfos, walk
-from sluicegate.catalog_cache.server_catalog import ServerCatalog, digests, evict
+from sluicegate.catalog_cache.list_watchers import ListWatchers
+from sluicegate.catalog_cache.server_catalog import ServerCatalog, digests, evict, make_room
 from sluicegate.catalog_cache.snapshot_store import LentLists, SnapshotStore, Source
 from sluicegate.hub import Event, Hub
 from sluicegate.policy.pins import Found, fingerprint
@@ -38,6 +38,8 @@ from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
 
 MAX_SCOPES: Final = 1000  # snapshots kept per server; clients that share a scope share one
+ALL_LISTS: Final = 8
+"""So many times the bytes of one list all lists of a server may have, whoever is shown them."""
 DEBOUNCE: Final = 0.05
 RETRY: Final = 1.0
 TOLD: Final = 20  # definitions that are not served, each with a line in the log
@@ -105,7 +107,7 @@ class CatalogCache:
         self._catalogs: dict[str, dict[str, ServerCatalog]] = {key: {} for key in servers}
         self._shared: WeakValueDictionary[bytes, Snapshot] = WeakValueDictionary()
         self._sections: dict[str, Sections] = {}
-        self._watchers: dict[object, Client] = {}
+        self.watchers = ListWatchers()
         self._news: dict[str, dict[str | None, set[str]]] = {key: {} for key in servers}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._patience: dict[str, asyncio.TimerHandle] = {}  # with servers that took another's place
@@ -144,6 +146,7 @@ class CatalogCache:
                 timer.cancel()
         self._catalogs[server_key], self._news[server_key] = {}, {}
         self._abouts.forget(server_key)
+        self.watchers.forget(server_key)
         self._sections.pop(server_key, None)  # the names in them were given by other settings
         self._lent.forget(server_key)
         self.starts.forget(server_key)
@@ -416,6 +419,9 @@ class CatalogCache:
         """Snapshots of equal content are one object, however many scopes hold it."""
         catalog.whole = self._shared.setdefault(whole.digest, whole)
         catalog.snapshot = self._served(catalog, catalog.whole)
+        most = ALL_LISTS * self.settings.bounds.bytes
+        if sum(one.size for one in whole.listings.values()) > most // MAX_SCOPES:  # else there is room for all
+            make_room(self._catalogs[catalog.server.key], most)
         return catalog.whole
 
     def _served(self, catalog: ServerCatalog, whole: Snapshot) -> Snapshot:
@@ -538,19 +544,11 @@ class CatalogCache:
             for method in changed:
                 self._tell(server_key, catalog.scope, method)
 
-    @contextmanager
-    def watch(self, client: Client) -> Iterator[None]:
-        """While somebody listens, this client's lists are walked again as soon as a change is announced."""
-        token = object()
-        self._watchers[token] = client
-        try:
-            yield
-        finally:
-            del self._watchers[token]
-
     def _soon(self, server_key: str, delay: float = DEBOUNCE) -> None:
-        """One timer a server: a server that announces changes all the time is walked DEBOUNCE after the first."""
+        """One timer a server: a server that announces changes all the time is walked DEBOUNCE after the first, and
+        later where very many listen."""
         if server_key not in self._timers:
+            delay = max(delay, self.watchers.pause(server_key))
             timer = asyncio.get_running_loop().call_later(delay, self._settle, server_key)
             self._timers[server_key] = timer
 
@@ -559,12 +557,16 @@ class CatalogCache:
         asked anew, for they change when a server's era becomes known."""
         del self._timers[server_key]
         news, self._news[server_key] = self._news[server_key], {}
-        for client in self._watchers.values():
-            catalog = self.catalog(server_key, client)
-            if catalog.snapshot is None:
-                catalog.changed |= news.get(None, set()) | news.get(catalog.scope, set())
-            if catalog.walk is None and catalog.changed and self._may_see(client, server_key):
-                self._start(catalog, client, catalog.stale or catalog.changed)
+        self.watchers.each(server_key, partial(self._begin_walk, self.servers[server_key], news))
+
+    def _begin_walk(self, server: McpServer, news: Mapping[str | None, set[str]], client: Client) -> None:
+        if self.servers.get(server.key) is not server:
+            return
+        catalog = self.catalog(server.key, client)
+        if catalog.snapshot is None:
+            catalog.changed |= news.get(None, set()) | news.get(catalog.scope, set())
+        if catalog.walk is None and catalog.changed and self._may_see(client, server.key):
+            self._start(catalog, client, catalog.stale or catalog.changed)
 
     def _tell(self, server_key: str, scope: str | None, method: str) -> None:
         self._hub.publish(Event(server_key, scope, Notification(LISTS[method].changed, {})))

@@ -5,9 +5,11 @@ Keeps and tells; when to walk and whom to tell is said elsewhere.
 
 import asyncio
 from collections import Counter
+from collections.abc import Collection
+from itertools import chain
 from typing import Final
 
-from sluicegate.catalog.snapshot import KINDS, Snapshot
+from sluicegate.catalog.snapshot import KINDS, ListSection, Snapshot
 from sluicegate.protocol.model import Era, Kind, McpServer
 
 MAX_LEARNED: Final = 10_000
@@ -67,12 +69,28 @@ def digests(snapshot: Snapshot | None) -> dict[str, bytes]:
     return {one.method: one.digest for one in held if one.entries}
 
 
-def evict(catalogs: dict[str, ServerCatalog]) -> None:
-    """Forgets one scope that nobody used since the last round (second chance, oldest first)."""
+def evict(catalogs: dict[str, ServerCatalog]) -> ServerCatalog | None:
+    """Forgets one scope that nobody used since the last round (second chance, oldest first); None where all walk."""
     for _ in range(2 * len(catalogs)):
         scope = next(iter(catalogs))
         catalog = catalogs.pop(scope)
         if not (catalog.used or catalog.walk):
-            return
+            return catalog
         catalog.used = False
         catalogs[scope] = catalog
+    return None
+
+
+def make_room(catalogs: dict[str, ServerCatalog], most: int) -> None:
+    """Forgets scopes until the lists of all have so many bytes together: a server may list something else in each."""
+    sections = Counter(map(id, chain.from_iterable(map(_sections, catalogs.values()))))
+    sizes = {id(one): one.size for catalog in catalogs.values() for one in _sections(catalog)}
+    total = sum(sizes.values())
+    while total > most and (gone := evict(catalogs)) is not None:
+        for one in _sections(gone):
+            sections[id(one)] -= 1
+            total -= 0 if sections[id(one)] else one.size
+
+
+def _sections(catalog: ServerCatalog) -> Collection[ListSection]:
+    return () if catalog.whole is None else catalog.whole.listings.values()

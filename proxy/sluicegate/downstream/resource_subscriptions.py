@@ -30,6 +30,8 @@ from sluicegate.telemetry import DEFAULT_BACKOFF
 AT_ONCE: Final = 8
 AT_ONCE_TOLD: Final = 100
 """Resources of which is told, or listeners that are told, in one step of the event loop."""
+FEW: Final = 8
+"""Listeners that are told at once. A server may write seventy updates in what is read of it in one step."""
 MAX_COUNTED: Final = 10_000
 _NOBODY: Final = Client("")
 _NOTHING: Final[Counter[str]] = Counter()
@@ -269,7 +271,7 @@ class WatchBoard:
         if not isinstance(uri, str) or len(uri) > MAX_URI:
             return
         concerned = self._concerned(uri)
-        if not self._news and len(concerned) <= AT_ONCE_TOLD:
+        if not self._news and len(concerned) <= FEW:
             for want in concerned:
                 want.tell(params)
             return

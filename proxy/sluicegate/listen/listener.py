@@ -6,7 +6,7 @@ given one Handler and knows nothing of what is behind it.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from math import ceil
@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any, Final, Protocol
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from sluicegate.http.forwarded_headers import ForwardedHeaders, is_forwarded
 from sluicegate.http.hosts import MCP_PORT, HostOriginPolicy
@@ -132,12 +133,17 @@ class Listener:
     async def run(self) -> None:
         while True:
             await anyio.sleep(_SWEEP_EVERY)
-            self.sweep()
+            for _ in self._sweep():
+                await checkpoint()
 
     def sweep(self) -> None:
         """Ends what is too old, and what belongs to a credential that was revoked or has expired."""
-        self.sessions.sweep(self._identity.is_known)
+        for _ in self._sweep():
+            pass
+
+    def _sweep(self) -> Iterator[None]:
         self._context.streams.sweep(self._identity)
+        yield from self.sessions.sweep(self._identity.is_known)
         self._context.large.unread.sweep()
         self._on_sweep(self._identity.holders())
 

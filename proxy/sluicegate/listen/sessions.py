@@ -7,7 +7,7 @@ import asyncio
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from heapq import nlargest
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from sluicegate.protocol import legacy_client
 from sluicegate.protocol.jsonrpc import Json, Response
 from sluicegate.protocol.model import SLUICE, Asker
 
+_LOOKED_AT: Final = 64  # sessions in one piece
 _TRIED: Final = 10  # principals, of whom one may have no session that is idle
 
 log = logging.getLogger(__name__)
@@ -111,15 +112,18 @@ class Sessions:
         if session is not None and answer.log is not None:
             session.answers.pop(answer.log.stream, None)
 
-    def sweep(self, is_known: Callable[[Principal], bool]) -> None:
-        """Ends what is idle too long or belongs to nobody any more; forgets what is too old to be resumed."""
+    def sweep(self, is_known: Callable[[Principal], bool]) -> Iterator[None]:
+        """Ends what is idle too long or belongs to nobody any more; forgets what is too old to be resumed. In pieces:
+        one client may have ten thousand sessions, which end at once."""
         now = self._clock()
-        for session in list(self._all.values()):
+        for number, session in enumerate(list(self._all.values()), 1):
             if not session.is_idle:
                 session.touched = now
-            expired = now - session.touched > self._limits.idle
-            if expired or not is_known(session.principal):
+            is_over = now - session.touched > self._limits.idle or not is_known(session.principal)
+            if is_over:
                 self.end(session)
+            if is_over or number % _LOOKED_AT == 0:
+                yield
         while self._retained:
             answer, (since, _, _) = next(iter(self._retained.items()))
             if now - since <= self._limits.kept_for:

@@ -303,7 +303,8 @@ class SubscriptionStreams:
         methods = frozenset(_FILTERS[key][0] for key in kinds)
         subscriptions = await self._subscribing.begin(call, uris)
         followed = await self._task_subscriptions.begin(call, ids)
-        with self._hub.subscribe(partial(self._concerns, call, methods)) as events, self._lists.watch(call.client):
+        accept, session = partial(self._concerns, call, methods), call.client.session
+        with self._hub.subscribe(accept, session) as events, self._lists.watchers.watch(call.client):
             group = anyio.create_task_group()
             stream = _Stream(call, methods, subscriptions, followed, events, group)
             name = f"{next(self._numbers)}"
