@@ -1,12 +1,14 @@
 """What a server says during one call, while nobody takes it: so many bytes of it wait, and no more."""
 
+from asyncio import get_running_loop
+
 import pytest
 
 from sluicegate.downstream.failures import Lost
 from sluicegate.downstream.session.pending_request import MAX_WAITING_BYTES, PendingRequest
-from sluicegate.downstream.session.suspended import InteractiveExchange
-from sluicegate.protocol.jsonrpc import Notification, Request
-from sluicegate.protocol.model import Call, Client, Trail
+from sluicegate.downstream.session.suspended import MAX_PARKED_BYTES, InteractiveExchange, SuspendedCalls
+from sluicegate.protocol.jsonrpc import Notification, Request, size_of, weight_of
+from sluicegate.protocol.model import Call, Client, Outcome, Trail
 
 LARGE = "x" * (MAX_WAITING_BYTES // 3)
 
@@ -45,6 +47,35 @@ async def test_the_open_questions_of_a_call_are_weighed_together() -> None:
     assert exchange.withdraw(0) and exchange.asked(Request(10, "elicitation/create", {"message": LARGE}))
     assert not exchange.asked(Request(11, "elicitation/create", {"message": "\ud800"})), "which JSON cannot say"
     exchange.settle()
+
+
+def test_many_small_values_weigh_more_than_their_text() -> None:
+    assert weight_of([[]] * 1_000) > 64 * 1_000 > 20 * size_of([[]] * 1_000)
+    assert weight_of("x" * 1_000) < 1_100 and weight_of("\ud800") > MAX_PARKED_BYTES
+
+
+async def test_the_questions_of_all_calls_that_wait_at_a_server_are_weighed_together() -> None:
+    suspended, ended = SuspendedCalls(), list[str]()
+
+    def park(holder: str, number: int) -> None:
+        exchange = InteractiveExchange(number, call([]), get_running_loop().time() + 60.0, lambda exchange: None)
+        assert exchange.asked(Request(1, "elicitation/create", {"message": "x" * (MAX_WAITING_BYTES - 1_000)}))
+        exchange.park()
+        suspended.park(exchange, holder, resume, lambda why: ended.append(f"{holder} {number}"))
+        exchange.settle()
+
+    async def resume(call: Call) -> Outcome:
+        raise AssertionError
+
+    most = MAX_PARKED_BYTES // MAX_WAITING_BYTES
+    park("b", 0)
+    for number in range(most + 1):
+        park("a", number)
+    assert ended == ["a 0", "a 1"] and len(suspended) == most
+    suspended.close()
+    park("b", 1)
+    assert len(suspended) == 1 and len(ended) == 2 + most
+    suspended.close()
 
 
 async def test_a_question_is_weighed_once_however_many_come_after_it() -> None:

@@ -20,15 +20,16 @@ from sluicegate.downstream.failures import Lost, asked_too_often, code_of, too_l
 from sluicegate.downstream.resource_subscriptions import OneByOne
 from sluicegate.downstream.session import url_elicitation
 from sluicegate.downstream.session.connection import UPDATED, Heard, ServerConnection, Transport
-from sluicegate.downstream.session.pending_request import PendingRequest
+from sluicegate.downstream.session.pending_request import MAX_WAITING_BYTES, PendingRequest
 from sluicegate.downstream.session.suspended import MAX_QUESTIONS, InteractiveExchange, SuspendedCalls
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.downstream.tasks import polling, task_ids
 from sluicegate.downstream.tasks.polling import LegacyTask
 from sluicegate.protocol import input_forms, input_requests_server, tasks
 from sluicegate.protocol import legacy_server as dialect
+from sluicegate.protocol.canonical_json import is_longer
 from sluicegate.protocol.input_forms import ROOTS
-from sluicegate.protocol.jsonrpc import Json, Notification, Request, RequestId, Response, dump, encode
+from sluicegate.protocol.jsonrpc import Json, Notification, Request, RequestId, Response, dump, encode, weight_of
 from sluicegate.protocol.methods import ABOUT_A_TASK, ASKING, ROOTS_CHANGED
 from sluicegate.protocol.model import (
     Ask,
@@ -56,6 +57,8 @@ MAX_ASIDE: Final = 16  # questions outside of any call that may be open at once
 REVISION: Final = re.compile(r"\d{4}-\d\d-\d\d")
 LAST_CHANCE: Final = 0.5  # seconds that a server has to end a call by itself once its questions were refused
 _PAGE_VISITED: Final = "notifications/elicitation/complete"
+MAX_ROOTS: Final = 16 * 1024
+"""Characters of a client's roots that are kept."""
 MAX_BEGUN: Final = 1_000
 """Tasks of one connection whose progress is still told; of more, the oldest is silent."""
 
@@ -115,6 +118,7 @@ class LegacyConnection(ServerConnection):
         self._may_be_asked = input_requests_server.may_ask(declared)
         self._calls: dict[int, InteractiveExchange] = {}
         self._aside: dict[tuple[type, RequestId], anyio.CancelScope] = {}
+        self._aside_weight = 0
         self._roots: Json | None = None
         self._missed_roots = False
         self._begun = Begun(heard)
@@ -295,7 +299,7 @@ class LegacyConnection(ServerConnection):
                     return answer
                 made[key] = answer
                 if request.method == ROOTS:
-                    self._roots = answer.result
+                    self._keep_roots(answer.result)
         return made
 
     async def _answer(self, asking: InteractiveExchange, answers: dict[str, Response]) -> None:
@@ -393,30 +397,38 @@ class LegacyConnection(ServerConnection):
         return min(calls, key=lambda call: (call.is_parked, len(call.asks)), default=None)
 
     def _ask_session(self, request: Request) -> None:
-        key = (type(request.id), request.id)
-        if self.session is None or self._suspended.ask is None or len(self._aside) >= MAX_ASIDE or key in self._aside:
+        key, weight = (type(request.id), request.id), weight_of(request.params)
+        is_too_much = len(self._aside) >= MAX_ASIDE or self._aside_weight + weight > MAX_WAITING_BYTES
+        if self.session is None or self._suspended.ask is None or is_too_much or key in self._aside:
             self._answer_alone(request)
             return
         scope = self._aside[key] = anyio.CancelScope()
+        self._aside_weight += weight
         self._group.start_soon(
-            self.chore, partial(self._ask_aside, request, self.session, self._suspended.ask, key, scope)
+            self.chore, partial(self._ask_aside, request, self.session, self._suspended.ask, key, scope, weight)
         )
 
     async def _ask_aside(
-        self, request: Request, session: str, ask: Ask, key: tuple[type, RequestId], scope: anyio.CancelScope
-    ) -> None:
+        self, request: Request, session: str, ask: Ask, key: tuple[type, RequestId], scope: anyio.CancelScope,
+        weight: int,
+    ) -> None:  # fmt: skip
         try:
             with scope:
                 answer = await ask(session, request.method, task_ids.marked(request.params, self.mark))
                 if answer is None:
                     return self._answer_alone(request)
                 if request.method == ROOTS:
-                    self._roots = answer.result
+                    self._keep_roots(answer.result)
                 self.transport.send_soon(
                     encode(task_ids.belonging(Response(request.id, answer.result, answer.error), request))
                 )
         finally:
             del self._aside[key]
+            self._aside_weight -= weight
+
+    def _keep_roots(self, roots: Json | None) -> None:
+        """For when nobody can be asked. Long ones are not kept: a client has a connection for each of its sessions."""
+        self._roots = None if is_longer(roots, MAX_ROOTS) else roots
 
     def _answer_alone(self, request: Request) -> None:
         """There is nobody to ask: the roots may be known from earlier, the rest is refused."""

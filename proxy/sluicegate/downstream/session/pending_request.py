@@ -12,7 +12,7 @@ from math import inf
 from typing import Any
 
 from sluicegate.downstream.failures import Lost
-from sluicegate.protocol.jsonrpc import Notification, Request, Response, size_of
+from sluicegate.protocol.jsonrpc import Notification, Request, Response, weight_of
 from sluicegate.protocol.model import LOG_LEVEL, Call, Emit, no_emit
 from sluicegate.protocol.reserved_keys import without_hop
 from sluicegate.protocol.revisions import LOG_LEVELS
@@ -21,7 +21,7 @@ from sluicegate.runtime.deadline import AnswerDeadline
 # A server may report faster than a client reads. Of what waits longer than this many, the newest is dropped.
 MAX_WAITING = 256
 MAX_WAITING_BYTES = 4 * 1024 * 1024
-"""Of one call, for its notifications and for its questions: a client takes as much as it may send."""
+"""Of memory for one call, for its notifications and for its questions: a client takes as much as it may send."""
 _RANKS = {level: rank for rank, level in enumerate(LOG_LEVELS)}
 
 
@@ -74,7 +74,7 @@ class PendingRequest:
             self._inbox = deque()
         if (params := without_hop(notification.params)) is not notification.params:
             notification = replace(notification, params=params)
-        self._waiting_bytes += (size := size_of(notification.params))
+        self._waiting_bytes += (size := weight_of(notification.params))
         if not self._inbox or (len(self._inbox) < MAX_WAITING and self._waiting_bytes <= MAX_WAITING_BYTES):
             self._inbox.append((notification, size))
         else:

@@ -8,6 +8,7 @@ that is parked no more, nobody knows: its server had begun.
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +17,7 @@ import anyio
 
 from sluicegate.downstream.failures import Lost
 from sluicegate.downstream.session.pending_request import MAX_WAITING_BYTES, PendingRequest, severity
-from sluicegate.protocol.jsonrpc import Request, RequestId, Response, size_of
+from sluicegate.protocol.jsonrpc import Request, RequestId, Response, weight_of
 from sluicegate.protocol.model import LOG_LEVEL, ROUND_SECONDS, Ask, Call, Outcome, OwnState, no_emit
 
 DEBOUNCE: Final = 0.03
@@ -25,6 +26,8 @@ MAX_ASKS: Final = 32  # open on one call
 MAX_QUESTIONS: Final = 10 * MAX_ASKS
 """Questions of one call in total: ten rounds of `MAX_ASKS`, as a stateless server has."""
 MAX_PARKED: Final = 100  # calls of one principal at one server
+MAX_PARKED_BYTES: Final = 64 * 1024 * 1024
+"""Of memory for the questions of all calls that wait at one server."""
 
 _STATE: Final = "parked "
 
@@ -57,15 +60,20 @@ class InteractiveExchange(PendingRequest):
         if self.is_over or len(self.asks) >= MAX_ASKS:
             return False
         # Each is weighed once: a server may ask something small again and again beside megabytes.
-        sizes = {key: self._sizes[key] for key in self.asks}
-        size = size_of(request.params)
-        if sum(sizes.values()) + size > MAX_WAITING_BYTES:
+        size = weight_of(request.params)
+        if self.weight + size > MAX_WAITING_BYTES:
             return False
         self._count += 1
         key = f"ask{self._count}"
-        self.asks[key], self._sizes = request, sizes | {key: size}
+        self._sizes = {known: self._sizes[known] for known in self.asks} | {key: size}
+        self.asks[key] = request
         self._ripen_soon()
         return True
+
+    @property
+    def weight(self) -> int:
+        """Of the open questions."""
+        return sum(self._sizes[key] for key in self.asks)
 
     @property
     def asks_too_often(self) -> bool:
@@ -154,6 +162,7 @@ def is_state(state: Any) -> bool:
 class SuspendedCall:
     holder: str
     call_id: str
+    weight: int
     resume: Callable[[Call], Awaitable[Outcome]]
     give_up: Callable[[str], None]
     timer: asyncio.TimerHandle
@@ -171,6 +180,7 @@ class SuspendedCalls:
         self._freed = anyio.Event()
         self._here = secrets.token_hex(8)
         self._parked: dict[str, SuspendedCall] = {}
+        self._weight = 0
 
     def park(
         self, asking: InteractiveExchange, holder: str, resume: Callable[[Call], Awaitable[Outcome]],
@@ -180,11 +190,15 @@ class SuspendedCalls:
         mine = [key for key, parked in self._parked.items() if parked.holder == holder]
         if len(mine) >= MAX_PARKED:
             self._end(mine[0], "too many calls wait for this client")
+        weight = asking.weight
+        while self._parked and self._weight + weight > MAX_PARKED_BYTES:
+            self._end(self._heaviest(), "too much is asked in calls that wait")
         loop = asyncio.get_running_loop()
         key = secrets.token_hex(16)
         wait = min(self.life, max(0.0, asking.ends - loop.time()))
         timer = loop.call_later(wait, self._end, key, "the client did not answer in time")
-        self._parked[key] = SuspendedCall(holder, asking.call_id, resume, give_up, timer)
+        self._parked[key] = SuspendedCall(holder, asking.call_id, weight, resume, give_up, timer)
+        self._weight += weight
         return OwnState(f"{_STATE}{self._here} {key}")
 
     def take(self, state: str, holder: str) -> SuspendedCall | None:
@@ -193,9 +207,21 @@ class SuspendedCalls:
         parked = self._parked.get(key) if here == self._here else None
         if parked is None or parked.holder != holder:
             return None
-        del self._parked[key]
+        return self._remove(key)
+
+    def _remove(self, key: str) -> SuspendedCall:
+        parked = self._parked.pop(key)
+        self._weight -= parked.weight
         parked.timer.cancel()
         return parked
+
+    def _heaviest(self) -> str:
+        """The oldest call of whoever has most."""
+        weights = Counter[str]()
+        for parked in self._parked.values():
+            weights[parked.holder] += parked.weight
+        most = max(weights, key=weights.__getitem__)
+        return next(key for key, parked in self._parked.items() if parked.holder == most)
 
     def abandon(self, call_id: str) -> None:
         """Gives up the suspended calls of that id: no client will resume them."""
@@ -220,9 +246,7 @@ class SuspendedCalls:
             self._end(key, "the server is being stopped")
 
     def _end(self, key: str, why: str) -> None:
-        parked = self._parked.pop(key)
-        parked.timer.cancel()
-        parked.give_up(why)
+        self._remove(key).give_up(why)
 
     def __len__(self) -> int:
         return len(self._parked)
