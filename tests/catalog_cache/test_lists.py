@@ -339,6 +339,18 @@ async def test_a_server_that_lists_something_else_to_each_client_fills_no_memory
         assert all(front.lists.current("a", client) is not None for client in clients), "what is the same is there once"
 
 
+async def test_what_is_kept_of_a_servers_lists_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_store, "MAX_KEPT", 10_000)
+    server, store = Scripted("a", tools=[{"name": "x", "description": "x" * 3_000}]), MemoryStore()
+    async with Front(server, store=store) as front:
+        for number in (*range(9), 0):
+            await front.lists.snapshot("a", Client(f"key:{number}"))
+            await until(lambda: not front.lists._tasks)
+        left = await store.scan(snapshot_store.places("a", "a"))
+        assert sum(map(len, left.values())) <= 10_000 and len(left) == 3
+        assert snapshot_store.store_key(server, "key:8") in left
+
+
 async def test_a_scope_that_changes_once_the_server_is_up_takes_its_lists_along() -> None:
     server = Scripted("a", tools=["x"])
     server.is_ready = anyio.Event()

@@ -9,6 +9,7 @@ import pytest
 from loop_steps import Steps
 from scripted_servers import LEGACY, MODERN, Asked, Rig, endpoint, event, legacy_start, modern_start, running, until
 
+from sluicegate.downstream import resource_subscriptions
 from sluicegate.downstream.pool import SHARED
 from sluicegate.downstream.resource_subscriptions import (
     AT_ONCE_TOLD,
@@ -126,6 +127,21 @@ def test_a_board_is_bounded() -> None:
     again = ResourceWatch(set(many), lambda params: None, "a")
     ears.board.join(again)
     assert len(again.uris) == MAX_WATCHED // 2
+
+
+def test_what_one_client_wants_is_bounded_over_all_its_listeners(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource_subscriptions, "MAX_WANTED", 10)
+    board = WatchBoard(SHARED)
+    wants = [ResourceWatch({"x:1", "x:2", "x:3"}, lambda params: None, "a") for _ in range(5)]
+    other = ResourceWatch({"x:1"}, lambda params: None, "b")
+    for want in (*wants, other):
+        board.join(want)
+    assert sum(len(want.uris) for want in wants) == 10 and len(wants[4].refused) == 3 and other.uris
+    for want in wants:
+        board.leave(want)
+    assert board.uris == {"x:1"} and board._wanted == {"b": 1}
+    board.leave(other)
+    assert not board._wanted
 
 
 def test_of_a_resource_that_others_still_want_its_first_client_bears_the_cost() -> None:

@@ -32,6 +32,8 @@ from sluicegate.store import Store
 
 Source = tuple[str, int, bytes, str]  # of a list: its method, its time to live, a digest of the items, where it was cut
 Made = Callable[[Source, Iterable[Any]], Generator[None, None, ListSection]]
+MAX_KEPT: Final = 256 * 1024 * 1024
+"""Bytes of one server's lists that are kept, of those that were written in this run."""
 KEEP: Final = 30 * 86400.0  # a server that was away for longer has no names left
 
 
@@ -48,6 +50,7 @@ class SnapshotStore:
     def __init__(self, store: Store | None) -> None:
         self._store = store
         self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
+        self._kept = defaultdict[str, dict[str, int]](dict)  # by place, the oldest first
         self._encodings: WeakValueDictionary[tuple[str, bytes, Era], _Encoding] = WeakValueDictionary()
 
     async def recall(
@@ -93,7 +96,19 @@ class SnapshotStore:
         async with shared.turn:
             shared.data = shared.data or await budget_of(server.key).in_pieces(_encoded(snapshot, era))
         await self._store.put(there, shared.data, KEEP)
+        await self._forget_oldest(self._store, self._kept[server.key], there, len(shared.data))
         await self._store.put(alias(server, client), there.encode(), KEEP)
+
+
+    async def _forget_oldest(self, store: Store, kept: dict[str, int], newest: str, size: int) -> None:
+        """Keeps what a server listed within its bound: it may list something else to each client, and all of it is read
+        at once by whoever looks for what was shown to others."""
+        kept.pop(newest, None)
+        kept[newest] = size
+        while len(kept) > 1 and sum(kept.values()) > MAX_KEPT:
+            oldest = next(iter(kept))
+            del kept[oldest]
+            await store.delete(oldest)
 
 
 def places(key: str, identity: str) -> str:

@@ -31,6 +31,7 @@ NAMED: Final[dict[str, Kind]] = {
 _NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 WEB: Final = ("http:", "https:")
 SEARCH_AGAIN: Final = 60.0
+_LEARNED_AT_ONCE: Final = 256
 _STEPS: Final = 2_000  # of matching templates, without a turn for others
 
 ServerSnapshots = list[tuple[str, Snapshot | None]]
@@ -207,7 +208,9 @@ class Resolver:
         catalog = self._lists.catalog(server_key, call.client)
         settings = self._lists.settings
         walked = await walk(catalog.server, call.client, "resources/list", settings.list_timeout, settings.bounds)
-        for item in walked.items if walked else ():
+        for number, item in enumerate(walked.items if walked else (), 1):
+            if number % _LEARNED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             uri = item.get("uri") if isinstance(item, dict) else None
             if isinstance(uri, str) and self._lists.namings[server_key].uris.public(uri) == uri:
                 catalog.learn(uri)

@@ -166,6 +166,8 @@ MAX_WATCHED: Final = 10_000
 """Resources on one connection, whoever wants them."""
 MAX_WATCHED_CHARS: Final = 4 * 1024 * 1024
 """Of their URIs: a stateless server gets all of them in one request, and says them again."""
+MAX_WANTED: Final = 50_000
+"""Resources that one principal wants on one connection, counted for each of its listeners."""
 MAX_UNWATCHED: Final = 1_000
 MAX_NEWS: Final = 1_000  # updates that wait for their turn
 MAX_URI: Final = 4096
@@ -201,6 +203,7 @@ class WatchBoard:
         self._chars = 0
         self._first: dict[str, str] = {}  # URI -> the principal that wanted it first
         self._number, self._length = Counter[str](), Counter[str]()  # of what each principal wanted first
+        self._wanted = Counter[str]()
         self._members: dict[ResourceWatch, None] = {}
         self._news: dict[str, tuple[Json, Iterator[ResourceWatch]]] = {}  # updates, with who has not heard of them yet
 
@@ -212,6 +215,9 @@ class WatchBoard:
         self._members[want] = None
         whose = want.whose
         for uri in tuple(want.uris):
+            if self._wanted[whose] >= MAX_WANTED:
+                self._turn_down(want, uri, _TOO_MANY)
+                continue
             if uri not in self._wants:
                 # As much as is left for others: half of all, half of the rest, and so on.
                 if self._number[whose] >= MAX_WATCHED - len(self._wants):
@@ -223,6 +229,7 @@ class WatchBoard:
                 self._count(uri, whose, 1)
                 self._first[uri] = whose
             self._wants.setdefault(uri, {})[want] = None
+            self._wanted[whose] += 1
             self._unwatched.pop(uri, None)
 
     def _count(self, uri: str, whose: str, times: int) -> None:
@@ -256,7 +263,11 @@ class WatchBoard:
 
     def _forget(self, uri: str, want: ResourceWatch) -> None:
         wants = self._wants.get(uri, {})
-        wants.pop(want, None)
+        if want in wants:
+            del wants[want]
+            self._wanted[want.whose] -= 1
+            if not self._wanted[want.whose]:
+                del self._wanted[want.whose]
         if not wants and self._wants.pop(uri, None) is not None:
             self._count(uri, self._first.pop(uri), -1)
             unwatched = self._unwatched
