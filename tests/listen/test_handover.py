@@ -183,6 +183,22 @@ async def test_requests_that_came_together_are_passed_on_where_the_first_was_ref
         assert here.peers[0].results == {"answered": 1}
 
 
+async def test_equal_heads_that_are_passed_on_have_each_its_own_body_and_answer(tmp_path: Path) -> None:
+    async with place(tmp_path) as here, httpx.AsyncClient(timeout=30) as client:
+        assert (await here.echo(client, 0, 0)).status_code == 200
+        head, body = here._echo(0, 1)
+        head["Content-Type"] = "application/json"
+        other = {"jsonrpc": "2.0", "id": 1, "method": "prompts/get", "params": {"name": "p", "_meta": META}}
+        for number in (3, 4, 4, 5):
+            sent = body.replace('{"at": 0}', f'{{"at": {number}}}')
+            answer = await client.post(here.url(0), content=sent, headers=head)
+            assert json.loads(answer.json()["result"]["content"][0]["text"]) == {"at": number}
+            another = {**head, "Mcp-Method": "prompts/get", "Mcp-Name": "p"}  # its owner compares it with the body
+            assert (await client.post(here.url(0), json=other, headers=another)).status_code == 200
+        assert here.peers[0].results == {"answered": 8} and here.servers[0].connections == 1
+        assert {call.client.principal for call in here.handlers[1].calls} == {f"key:{here.names[1]}"}
+
+
 async def test_a_client_cannot_say_that_its_request_was_passed_on(tmp_path: Path) -> None:
     async with place(tmp_path) as here, httpx.AsyncClient(timeout=30) as client:
         for whose in (1, 0, 1):

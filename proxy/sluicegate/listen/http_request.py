@@ -35,6 +35,9 @@ class RememberedHead:
     """The toolset that the path names at the MCP endpoint, "" for none: a pure function of the path."""
     routing: Routing | None = None
     """What the headers of the modern revision say: a pure function of the lines."""
+    passed_on: "tuple[tuple[bytes, bytes], ...] | None" = None
+    """The lines with which another process of this Sluice gets the request: a function of the lines and of the
+    connection's two addresses."""
 
 
 Headers = list[tuple[bytes, bytes]]

@@ -229,13 +229,12 @@ class Listener:
     async def _pass_on(self, exchange: HttpExchange, principal: Principal, peers: PeerForwarding, owner: Owner) -> None:
         if exchange.peer.connection.is_from_peer:  # the other worker still has an older principal for it
             return await exchange.error(503, "the credential has just changed", [(b"retry-after", b"1")])
-        if await peers.hand_over(exchange, owner):
-            return
+        if exchange.peer.connection.unclaimed is not None:
+            return await peers.hand_over(exchange, owner)
         peer, limits, head = exchange.peer, self._settings.limits, exchange.head
-        is_post = head.remembered.toolset is not None and head.method == "POST"  # to an endpoint of MCP
-        is_plain = is_post and head.remembered.passed is None and b"origin" not in head
-        if is_plain and streamable_http.check_form(exchange) is None:
-            head.remembered.passed = self._policy
+        if head.remembered.passed is None and head.remembered.toolset is not None and head.method == "POST":
+            if b"origin" not in head and streamable_http.check_form(exchange) is None:  # to an endpoint of MCP
+                head.remembered.passed = self._policy
         if peer.is_whole and peer.size <= LARGE:  # as most are: a context takes as long as all else here
             is_answered = await peers.forward(exchange, owner, peer.take_body(limits.max_request), limits)
         else:

@@ -70,13 +70,11 @@ class PeerForwarding:
                 one.why = why
                 task.cancel()
 
-    async def hand_over(self, exchange: HttpExchange, owner: Owner) -> bool:
-        """Whether that was tried: the owner has the connection now, or the client knows that it is not up."""
-        if self.handoff is None or exchange.peer.connection.unclaimed is None:
-            return False
+    async def hand_over(self, exchange: HttpExchange, owner: Owner) -> None:
+        """Gives its connection, which nobody has claimed, to the owner; or the client learns that it is not up."""
+        assert self.handoff is not None, "workers alone leave a connection unclaimed"
         if not await exchange.peer.connection.hand_over(partial(self.handoff.give, owner[0])):
             await exchange.error(503, _DOWN, _RETRY)
-        return True
 
     async def forward(self, exchange: HttpExchange, owner: Owner, body: bytes, limits: RequestLimits) -> bool:
         """Whether it was answered; False where the owner has ended, and nothing was sent."""
@@ -103,8 +101,10 @@ class PeerForwarding:
 
     async def _passed_on(self, exchange: HttpExchange, url: str, body: bytes) -> bool:
         head = exchange.head
-        sent = [(name, value) for name, value in head.headers if name not in _OF_A_HOP]
-        sent += self.owners.hop(exchange)
+        sent = head.remembered.passed_on
+        if sent is None:
+            kept = [header for header in head.headers if header[0] not in _OF_A_HOP]
+            sent = head.remembered.passed_on = (*kept, *self.owners.hop(exchange))
         try:
             target = _target(url, head.path)
             if head.query:
@@ -159,17 +159,23 @@ def _lost(body: bytes, limits: RequestLimits) -> tuple[int, bytes]:
     return 502, error_body(_GONE)
 
 
+@lru_cache(maxsize=64)  # replicas say the same of most answers, but for their date
+def _lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    return render([header for header in headers if header[0] not in _OF_A_HOP])
+
+
 async def _relay(exchange: HttpExchange, reply: Reply) -> None:
     """Raises `httpx.RemoteProtocolError` for what is no answer of a Sluice."""
-    peer = exchange.peer
     if reply.status not in STATUS_LINE:
         raise httpx.RemoteProtocolError(f"an answer with the status {reply.status}")
-    lines = render([header for header in reply.raw if header[0] not in _OF_A_HOP])
+    peer, lines, content = exchange.peer, _lines(tuple(reply.raw)), reply.content
     exchange.started = True
-    if reply.content is not None:
-        length = b"" if reply.status == 204 else b"content-length: %d\r\n" % len(reply.content)
+    if content is not None:
+        length = b"" if reply.status == 204 else b"content-length: %d\r\n" % len(content)
         exchange.finished = True
-        await peer.respond(reply.status, lines + length, reply.content)
+        if peer.congested:
+            await peer.drained()
+        peer.respond_at_once(reply.status, lines + length, content)
         return
     await peer.start(reply.status, lines)
     async for chunk in reply:
