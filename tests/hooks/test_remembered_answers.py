@@ -4,9 +4,11 @@ import sys
 
 from hook_service import hook_service
 
+from sluicegate.audit.redact import Redactor
 from sluicegate.hooks import asker
-from sluicegate.hooks.asker import Hook
+from sluicegate.hooks.asker import Hook, Hooks
 from sluicegate.hooks.settings import HookSettings
+from sluicegate.protocol.model import Client, Target
 
 
 async def test_long_answers_of_a_hook_fill_no_memory() -> None:
@@ -30,3 +32,16 @@ async def test_long_answers_of_a_hook_fill_no_memory() -> None:
             assert not await ask(199)
         assert await ask(198) and await ask(0), "what is remembered anew counts once"
         await hook.aclose()
+
+
+def test_which_hooks_are_due_is_not_remembered_for_each_uri() -> None:
+    """A client that read 10,000 of 4,096 characters filled 40 MiB."""
+    about = HookSettings("h", "http://127.0.0.1:1/", frozenset({"call"}))
+    named = HookSettings("t", "http://127.0.0.1:1/", frozenset({"call"}), tools=("a*",))
+    hooks = Hooks([about, named], Redactor(b"k" * 32), lambda target: "read", dict)
+    client = Client("key:a")
+    for number in range(100):
+        assert hooks.due("call", client, Target("s", "res", f"m://{number}", f"m://{number}")) == (about,)
+    assert len(hooks._due) == 1
+    assert hooks.due("call", client, Target("s", "tool", "ab", "s__ab")) == (about, named)
+    assert hooks.due("call", client, Target("s", "tool", "b", "s__b")) == (about,)

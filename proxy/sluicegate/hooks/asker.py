@@ -176,7 +176,8 @@ class Hooks:
         """Those that are asked, in the order of the config."""
         if on not in self._ons:
             return _NONE
-        key = on, client.principal, client.roles, target.server, target.kind, target.own, self._revision()
+        own = target.own if target.kind == "tool" else ""  # hooks go by names of tools alone
+        key = on, client.principal, client.roles, target.server, target.kind, own, self._revision()
         found = self._due.get(key)
         if found is None:
             if len(self._due) >= _MAX_DUE:
