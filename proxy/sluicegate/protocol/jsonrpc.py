@@ -338,7 +338,7 @@ def decode_fast(data: bytes | bytearray, is_in_range: bool | None = None) -> Any
 
 def check_range(value: Any, data: bytes | bytearray) -> Generator[None, None, None]:
     """Raises `OutOfRange` for an infinity in the value that a large message was read as."""
-    is_finite = _is_finite(value, len(data) // BYTES_A_VALUE)
+    is_finite = _is_finite(value, min(len(data) // BYTES_A_VALUE, MAX_NODES))
     if not is_finite and (is_finite is False or not (yield from in_range(data))):
         _check_range(value)
 

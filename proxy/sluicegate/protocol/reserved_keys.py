@@ -18,7 +18,8 @@ PREFIX: Final = "dev.sluice/"
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _LONG_S: Final = "\u017f".encode()  # the only character beside ASCII that `casefold` makes a letter of the prefix of
 _LONG: Final = 4 * 1024  # bytes
-_MOST: Final = 2_000  # values that are looked at in one step
+_VERY_LONG, _FEW = 256 * 1024, 1_000
+_MOST: Final = 2_000  # values that are looked at for this
 REASONS: Final = frozenset(get_args(Reason))
 
 
@@ -99,6 +100,8 @@ def _may_hold(value: Any, data: bytes | bytearray) -> bool:
     spelling in the bytes takes longer. Of a long text with few values it is quicker to look at these."""
     if len(data) > _LONG and (found := _holds(value, min(len(data) // BYTES_A_VALUE, _MOST))) is not None:
         return found
+    if len(data) > _VERY_LONG and data.count(b":") < _FEW:  # a list of long texts
+        return True
     return PREFIX.encode() in data.lower() or _LONG_S in data or (
         b"\\" in data and (b"u00" in data or b"u017" in data or b"\\/" in data)
     )
