@@ -155,7 +155,7 @@ class Admin:
     def exchange(
         self, what: str, params: Mapping[str, str] | None = None, body: Any = None, method: str = "",
         within: float = TIMEOUT,
-    ) -> httpx.Response:  # fmt: skip
+    ) -> "httpx.Response":  # fmt: skip
         """One request to `/api/v1/`, a POST where there is a body. Raises `Unreachable`; exits if it is refused."""
         method = method or ("GET" if body is None else "POST")
         with self.client() as client:
@@ -167,7 +167,7 @@ class Admin:
         self.check(response)
         return response
 
-    def client(self) -> httpx.Client:
+    def client(self) -> "httpx.Client":
         """Shows the credential with every request to `/api/v1/`. Raises `Unreachable` where there is nobody to ask, and
         `ConfigError` if that is so and the file has errors."""
         try:
@@ -177,7 +177,7 @@ class Admin:
                 raise self._broken from None
             raise
 
-    def _client(self) -> httpx.Client:
+    def _client(self) -> "httpx.Client":
         key, socket = self._key, self._instance_lock.admin()
         transport = httpx.HTTPTransport(uds=socket, verify=False)
         if not (socket or self._has_port):
@@ -195,7 +195,7 @@ class Admin:
             base_url=f"http://{address}/api/v1/", headers=headers, transport=transport, trust_env=False, timeout=TIMEOUT
         )
 
-    def unanswered(self, client: httpx.Client, error: httpx.HTTPError) -> Exception:
+    def unanswered(self, client: "httpx.Client", error: "httpx.HTTPError") -> Exception:
         """What to raise."""
         if self._broken is not None:
             return self._broken
@@ -203,7 +203,7 @@ class Admin:
         where = f"{address} ({self._why(address)})" if ":" in address else f"the socket in {self.state_dir}"
         return Unreachable(f"no Sluice answers at {where}: {type(error).__name__}", *START)
 
-    def check(self, response: httpx.Response) -> None:
+    def check(self, response: "httpx.Response") -> None:
         """Exits if it is refused: says which credential was, and what is missing."""
         self._tell_broken()
         if response.status_code in (401, 403):
@@ -263,14 +263,14 @@ START: Final = ("start it: your desktop client does, or `sluice serve`",) + (
 )  # fmt: skip
 
 
-def reasons(response: httpx.Response) -> list[str]:
+def reasons(response: "httpx.Response") -> list[str]:
     try:
         return [printable(str(response.json()["error"]))]
     except (ValueError, KeyError, TypeError):
         return []
 
 
-def answer(response: httpx.Response) -> Any:
+def answer(response: "httpx.Response") -> Any:
     """What stands in it, or the exit code that says why there is nothing."""
     if response.status_code == 404:
         stop(Code.NEGATIVE, *(reasons(response) or ["not found"]))
