@@ -182,7 +182,6 @@ class ConnectionSelector:
                     await self._suspended.until_free()
 
 
-
 def _carried(client: Client, era: Era) -> Json:
     """The client capabilities that are declared to a server of that era."""
     return (
