@@ -112,13 +112,14 @@ def scaling(
     for at_once in AT_ONCE:
         one, *rest = turns(ways, at_once, rounds, folder).values()
         together, beside = rest[: len(fleets)], rest[len(fleets) :]
-        ratios = [over(*both) for both in zip(together, beside, strict=True)]
+        ratios = [over(found, one) for found in together]
         is_held = all(abs(ratio - 1) <= SCALING_BAR for ratio in ratios)
         good &= is_held
-        print(f"2 and 3 replicas, {at_once} at once at each: CPU {shown(together)} us a call, of as many that share "
-              f"nothing {shown(beside)}: {', '.join(f'{ratio:.2f}' for ratio in ratios)} (within {SCALING_BAR:.0%})"
-              f"{'' if is_held else '   MISSED'}; of one alone {middle(one):.0f}: "
-              f"{', '.join(f'{over(found, one):.2f}' for found in together)}", flush=True)  # fmt: skip
+        print(f"2 and 3 replicas, {at_once} at once at each: CPU {shown(together)} us a call, of one alone "
+              f"{middle(one):.0f}: {', '.join(f'{ratio:.2f}' for ratio in ratios)} (within {SCALING_BAR:.0%})"
+              f"{'' if is_held else '   MISSED'}; of as many that share nothing {shown(beside)}: "
+              f"{', '.join(f'{over(*both):.2f}' for both in zip(together, beside, strict=True))}",
+              flush=True)  # fmt: skip
     return good
 
 
