@@ -84,7 +84,9 @@ async def test_an_event_of_the_2024_transport_ends_its_call_alone(decoded: list[
     assert max(decoded) < 2 * MOST
 
 
-PARTS = "check_in_pieces", "decode_in_pieces", "from_server"
+PARTS = {
+    "check_in_pieces": connection.jsonrpc, "decode_in_pieces": connection, "from_server": connection.reserved_keys
+}  # fmt: skip
 LARGE = {"content": [{"type": "text", "text": json.dumps("x" * 64 * 1024)}], "resultType": "complete"}
 
 
@@ -93,8 +95,7 @@ class Pieces:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps, self._done = Steps(), dict[str, int]()
-        for name in PARTS:
-            module = connection.reserved_keys if name == "from_server" else connection
+        for name, module in PARTS.items():
             monkeypatch.setattr(module, name, partial(self._note, name, getattr(module, name)))
 
     def _note(self, name: str, inner: Any, *args: Any) -> Any:
@@ -105,7 +106,7 @@ class Pieces:
     def check(self) -> None:
         """They are done one after the other, and others have their turn between."""
         self.steps.stop()
-        assert tuple(self._done) == PARTS
+        assert tuple(self._done) == tuple(PARTS)
         assert len(set(self._done.values())) == len(PARTS), self._done
 
 
