@@ -799,6 +799,11 @@ def test_a_secret_is_masked_wherever_a_text_that_names_it_has_it(text: str) -> N
     assert "Kq7zT-mond" not in PLAIN.written(text.replace("*", "Kq7zT-mond"))
 
 
+def test_long_secrets_of_a_text_do_not_keep_a_short_one_from_being_masked_wherever_it_stands() -> None:
+    long = "".join(f"password = \"{number:03}{'xY9-' * 80}\"\n" for number in range(20))
+    assert "Kq7zT-mond" not in PLAIN.written(f"{long}password = \"Kq7zT-mond\"\nand Kq7zT-mond once more")
+
+
 def test_a_random_word_is_harmless_under_the_name_of_an_identifier_and_in_a_public_block() -> None:
     harmless = {"id": A, "digests": [A], "etag": A, "image": A}
     assert PLAIN.arguments(harmless, "s/t") == harmless

@@ -99,6 +99,7 @@ _IDENTIFIER: Final = lazy(r"[A-Za-z_$][A-Za-z_.$!?]{0,4096}+$")
 _MAYBE: Final = lazy(r"(?i)(?:key|auth|session|api|sig)$")
 _KEY: Final = lazy(_SIGN.pattern + r"[\"'`]?([A-Za-z0-9+/_\-]{16,512}+={0,2})(?![\w.:/])")
 _REPEATED: Final = 16  # secrets of one text that are masked wherever they stand
+_REPEATED_LENGTH: Final = 256
 
 
 def may_name_secret(text: str, hints: tuple[str, ...] = ()) -> bool:
@@ -350,7 +351,7 @@ def by_code(text: str, is_secret: Callable[[str], bool]) -> Iterator[Span]:
 
 def _again(text: str, named: list[Span]) -> Iterator[Span]:
     """Where the secrets that a text names stand in it once more."""
-    secrets = {text[start:end].strip("\"'") for start, end in named if 8 <= end - start <= _SHORT}
+    secrets = {text[start:end].strip("\"'") for start, end in named if 8 <= end - start <= _REPEATED_LENGTH}
     mixed = sorted(secret for secret in secrets if values.is_mixed(secret))[:_REPEATED]
     for secret in mixed:
         at = text.find(secret)
