@@ -52,6 +52,8 @@ async def test_the_open_questions_of_a_call_are_weighed_together() -> None:
 def test_many_small_values_weigh_more_than_their_text() -> None:
     assert weight_of([[]] * 1_000) > 64 * 1_000 > 20 * size_of([[]] * 1_000)
     assert weight_of("x" * 1_000) < 1_100 and weight_of("\ud800") > MAX_PARKED_BYTES
+    table = {"text": "a,\"b:[{\\" * 50_000, "\\": [1, 2]}
+    assert 0 < weight_of(table) - size_of(table) < 1_000, "one text, whatever it says"
 
 
 async def test_the_questions_of_all_calls_that_wait_at_a_server_are_weighed_together() -> None:
