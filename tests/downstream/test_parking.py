@@ -616,6 +616,20 @@ async def test_over_http_each_question_belongs_to_the_call_on_whose_stream_it_ca
             assert await peer.said("x", {"n": number}, **retry) == answer
 
 
+async def test_what_is_asked_while_a_call_waits_is_weighed_with_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small question had its call wait, and megabytes behind it counted for nobody."""
+    monkeypatch.setattr(suspended, "MAX_PARKED_BYTES", 10_000)
+    server = HttpServer(is_stubborn=True)
+    async with endpoint(server) as (url, _), running(url=url, era="legacy") as rig:
+        for _ in range(2):
+            await Peer(rig.server).asked("x")
+        first, second = server.calls
+        long = {**FORM_ASK, "message": "x" * 8_400}  # all three questions are too much, and two are not
+        await server.calls[second].more(event({"id": 77, "method": "elicitation/create", "params": long}))
+        await until(lambda: rig.server.describe()["parked"] == 1 and server.told)
+        assert server.told[0]["id"] == first
+
+
 async def test_over_http_a_call_that_is_given_up_is_cancelled_and_its_stream_closed() -> None:
     server = HttpServer(is_stubborn=True)
     async with endpoint(server) as (url, _), running(url=url, era="legacy") as rig:

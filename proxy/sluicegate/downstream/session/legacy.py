@@ -377,6 +377,8 @@ class LegacyConnection(ServerConnection):
         if asking is None or not asking.asked(request):
             why = "it cannot be told which call asks" if asking is None else "too many or too large questions"
             self.transport.send_soon(encode(input_requests_server.refusal(request.method, request.id, why)))
+        elif asking.is_parked:
+            self._suspended.weigh(asking)
 
     def _call_of_task(self, request: Request) -> InteractiveExchange | None:
         """The call that waits for the task which asks (2025-11-25 basic/utilities/tasks#associating-task-related-

@@ -158,10 +158,10 @@ def is_state(state: Any) -> bool:
     return isinstance(state, OwnState) and state.startswith(_STATE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SuspendedCall:
     holder: str
-    call_id: str
+    asking: InteractiveExchange
     weight: int
     resume: Callable[[Call], Awaitable[Outcome]]
     give_up: Callable[[str], None]
@@ -191,13 +191,12 @@ class SuspendedCalls:
         if len(mine) >= MAX_PARKED:
             self._end(mine[0], "too many calls wait for this client")
         weight = asking.weight
-        while self._parked and self._weight + weight > MAX_PARKED_BYTES:
-            self._end(self._heaviest(), "too much is asked in calls that wait")
+        self._make_room(weight)
         loop = asyncio.get_running_loop()
         key = secrets.token_hex(16)
         wait = min(self.life, max(0.0, asking.ends - loop.time()))
         timer = loop.call_later(wait, self._end, key, "the client did not answer in time")
-        self._parked[key] = SuspendedCall(holder, asking.call_id, weight, resume, give_up, timer)
+        self._parked[key] = SuspendedCall(holder, asking, weight, resume, give_up, timer)
         self._weight += weight
         return OwnState(f"{_STATE}{self._here} {key}")
 
@@ -215,6 +214,18 @@ class SuspendedCalls:
         parked.timer.cancel()
         return parked
 
+    def weigh(self, asking: InteractiveExchange) -> None:
+        """Its server has asked more while it waits."""
+        for parked in self._parked.values():
+            if parked.asking is asking:
+                self._weight += asking.weight - parked.weight
+                parked.weight = asking.weight
+        self._make_room(0)
+
+    def _make_room(self, weight: int) -> None:
+        while self._parked and self._weight + weight > MAX_PARKED_BYTES:
+            self._end(self._heaviest(), "too much is asked in calls that wait")
+
     def _heaviest(self) -> str:
         """The oldest call of whoever has most."""
         weights = Counter[str]()
@@ -225,7 +236,7 @@ class SuspendedCalls:
 
     def abandon(self, call_id: str) -> None:
         """Gives up the suspended calls of that id: no client will resume them."""
-        for key in [key for key, parked in self._parked.items() if parked.call_id == call_id]:
+        for key in [key for key, parked in self._parked.items() if parked.asking.call_id == call_id]:
             self._end(key, "the call was cancelled")
 
     def retain(self, holders: Container[str]) -> None:
