@@ -8,7 +8,7 @@ from sluicegate.downstream.failures import LoginRequired, as_lost
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.protocol.jsonrpc import Notification
-from sluicegate.protocol.model import Client, Publish
+from sluicegate.protocol.model import Client, Publish, session_scope
 
 pytestmark = pytest.mark.anyio
 ANN, BOB, EVE = (Client(f"key:{name}") for name in ("ann", "bob", "eve"))
@@ -55,6 +55,8 @@ async def test_what_one_account_hears_of_is_told_to_nobody_else() -> None:
     assert site.heard == [("mail", mine)]
     site.says["lgn_a"]("mail", "one scope", CHANGED)
     assert site.heard[1:] == [("mail", "lgn_a one scope")]
+    site.says["lgn_a"]("mail", session_scope("s1"), Notification("notifications/message", {}))
+    assert site.heard[2:] == [("mail", session_scope("s1"))], "which hears it by that name"
 
 
 @pytest.mark.parametrize("logins", [{}, {"ann": "lgn_a"}])

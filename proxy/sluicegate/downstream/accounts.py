@@ -15,12 +15,13 @@ from sluicegate import telemetry
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.protocol.jsonrpc import Json, Notification
-from sluicegate.protocol.model import Call, Client, Era, Outcome, Publish, Subscribed, Updated
+from sluicegate.protocol.model import Call, Client, Era, Outcome, Publish, Subscribed, Updated, session_scope
 
 MAX_ACCOUNTS: Final = 1_000
 _CIRCUITS: Final = ("closed", "half-open", "open")
 _MAX_KNOWN: Final = 10_000
 _LOGGED_OUT: Final = "its login has ended"
+_ONE_SESSION: Final = session_scope("")
 
 LoginOf = Callable[[Client], str]
 """The id of the login that a client's calls use; empty while there is none. Cheap: it is on the hot path."""
@@ -141,7 +142,8 @@ class AccountServers:
         """What one account's server says is for who sees that account, and for nobody else. What a connection without
         a token hears is nobody's secret."""
         if scope is not None or not login:
-            self._publish(key, f"{login} {scope}" if login else scope, notification)
+            is_of_account = login and not (scope or "").startswith(_ONE_SESSION)  # a session is one client's
+            self._publish(key, f"{login} {scope}" if is_of_account else scope, notification)
             return
         served = self._accounts.get(login)
         for public in tuple(served.scopes.values()) if served is not None else ():
