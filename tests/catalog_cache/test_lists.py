@@ -349,6 +349,34 @@ async def test_what_is_kept_of_a_servers_lists_is_bounded(monkeypatch: pytest.Mo
         left = await store.scan(snapshot_store.places("a", "a"))
         assert sum(map(len, left.values())) <= 10_000 and len(left) == 3
         assert snapshot_store.store_key(server, "key:8") in left
+    monkeypatch.setattr(snapshot_store, "MAX_PLACES", 2)
+    store = MemoryStore()
+    async with Front(Scripted("a", tools=["x"]), store=store) as front:
+        for number in range(4):
+            await front.lists.snapshot("a", Client(f"key:{number}"))
+            await until(lambda: not front.lists._tasks)
+    left = await store.scan(snapshot_store.places("a", "a"))
+    assert left.keys() == {snapshot_store.store_key(server, f"key:{number}") for number in (2, 3)}
+
+
+async def test_what_was_just_found_in_the_store_is_there_though_all_others_are_in_use() -> None:
+    server, store = Scripted("a"), MemoryStore()
+
+    async def listed(call: Call) -> Outcome:
+        return Result({"tools": [{"name": f"of_{call.client.principal[4:]}", "description": "y" * 20_000}]})
+
+    server.answers["tools/list"] = listed
+    clients, bounds = [Client(f"key:{number}") for number in range(10)], Bounds(bytes=15_000)
+    async with Front(server, store=store, bounds=Bounds(bytes=10**6)) as front:
+        for client in clients:
+            await front.lists.snapshot("a", client)
+        await until(lambda: not front.lists._tasks)
+    server.answers["tools/list"] = always(Failure(-32603, "not now"))
+    async with Front(server, store=store, bounds=bounds) as front:
+        for client in clients:
+            assert await front.lists.snapshot("a", client) is not None
+            assert front.lists.current("a", client) is not None
+            await front.lists.snapshot("a", client)  # who comes again uses it
 
 
 async def test_a_scope_that_changes_once_the_server_is_up_takes_its_lists_along() -> None:

@@ -420,7 +420,9 @@ class CatalogCache:
         catalog.whole = self._shared.setdefault(whole.digest, whole)
         catalog.snapshot = self._served(catalog, catalog.whole)
         most = ALL_LISTS * self.settings.bounds.bytes
-        if sum(one.size for one in whole.listings.values()) > most // MAX_SCOPES:  # else there is room for all
+        is_large = sum(one.size for one in whole.listings.values()) > most // MAX_SCOPES  # else there is room for all
+        if is_large and catalog.whole is whole:
+            catalog.used = True  # or what was just found in the store would go first
             make_room(self._catalogs[catalog.server.key], most)
         return catalog.whole
 

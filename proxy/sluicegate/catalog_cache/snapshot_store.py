@@ -34,6 +34,7 @@ Source = tuple[str, int, bytes, str]  # of a list: its method, its time to live,
 Made = Callable[[Source, Iterable[Any]], Generator[None, None, ListSection]]
 MAX_KEPT: Final = 256 * 1024 * 1024
 """Bytes of one server's lists that are kept, of those that were written in this run."""
+MAX_PLACES: Final = 10_000  # in which they stand, a scope each
 KEEP: Final = 30 * 86400.0  # a server that was away for longer has no names left
 
 
@@ -99,13 +100,12 @@ class SnapshotStore:
         await self._forget_oldest(self._store, self._kept[server.key], there, len(shared.data))
         await self._store.put(alias(server, client), there.encode(), KEEP)
 
-
     async def _forget_oldest(self, store: Store, kept: dict[str, int], newest: str, size: int) -> None:
         """Keeps what a server listed within its bound: it may list something else to each client, and all of it is read
         at once by whoever looks for what was shown to others."""
         kept.pop(newest, None)
         kept[newest] = size
-        while len(kept) > 1 and sum(kept.values()) > MAX_KEPT:
+        while len(kept) > MAX_PLACES or (len(kept) > 1 and sum(kept.values()) > MAX_KEPT):
             oldest = next(iter(kept))
             del kept[oldest]
             await store.delete(oldest)
