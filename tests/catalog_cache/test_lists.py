@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from loop_steps import Steps
-from scripted_server import ALL, CLIENT, OTHER, Front, Scripted, resources
+from scripted_server import ALL, CLIENT, OTHER, Front, Scripted, resources, tools
 from waiting import until
 
 from sluicegate.catalog.list_bounds import ITEM, PIECE, Bounds, Intake
@@ -65,6 +65,38 @@ async def target(front: Front, method: str, client: Any = CLIENT, **params: Any)
 
 async def test_many_who_ask_at_once_cause_one_walk() -> None:
     server = Scripted("a", tools=["x"])
+async def test_a_change_that_is_announced_again_and_again_is_noted_once_in_each_scope() -> None:
+    """A server may announce one seventy times in what is read of it in one step, and have a thousand scopes."""
+    noted = list[str]()
+
+    class Noted(set[str]):
+        def __ior__(self, methods: Any) -> Any:
+            noted.extend(methods)
+            return super().__ior__(methods)
+
+    server = Scripted("a", tools=["x"])
+    clients = [Client(f"key:{number}") for number in range(10)]
+    async with Front(server) as front:
+        for client in clients:
+            await front.lists.snapshot("a", client)
+        for number in range(1, 4):
+            for catalog in front.lists.of("a"):
+                catalog.stale = Noted(catalog.stale)
+            noted.clear()
+            before = front.lists.announced("a", clients[0], "tools/list")
+            for _ in range(70):
+                front.lists.publish("a", None, TOOLS_CHANGED)
+            assert noted == ["tools/list"] * len(clients)
+            assert front.lists.announced("a", clients[0], "tools/list") == before + 70, "a cursor of before is too old"
+            server.items["tools/list"] = tools("x", *map(str, range(number)))
+            snapshot = await front.lists.snapshot("a", clients[0])  # from its walk on, a change is news again
+            assert snapshot is not None and len(snapshot.entries("tools/list")) == 1 + number
+        front.lists.changed("a", None, "tool")
+        assert front.lists.catalog("a", CLIENT).changed == set()
+        front.lists.changed("a", None, "tool")
+        assert front.lists.catalog("a", CLIENT).changed == {"tools/list"}, "a new scope is told, too"
+
+
     async with Front(server) as front:
         with anyio.fail_after(20):
             async with anyio.create_task_group() as group:

@@ -11,6 +11,7 @@ list timeout, and for a server of which a stored list has its name, as long as t
 
 import asyncio
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -109,6 +110,8 @@ class CatalogCache:
         self._sections: dict[str, Sections] = {}
         self.watchers = ListWatchers()
         self._news: dict[str, dict[str | None, set[str]]] = {key: {} for key in servers}
+        self._announced = Counter[tuple[str, str]]()  # changes that were announced to all scopes, by server and list
+        self._outdated = defaultdict[str, set[str]](set)  # lists that are `stale` and `changed` in each scope by now
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._patience: dict[str, asyncio.TimerHandle] = {}  # with servers that took another's place
         self._tasks: set[asyncio.Task[None]] = set()
@@ -186,10 +189,9 @@ class CatalogCache:
     def _naming(self, key: str) -> ServerNaming:
         settings = self.settings
         mark = fingerprint if self._pins.is_pinned(key) else None
-        others = settings.others(key)
         return ServerNaming(
-            key, settings.prefixes[key], settings.names_max, key in settings.plain, mark, others, settings.reserved,
-            settings.shapes.get(key, {}),
+            key, settings.prefixes[key], settings.names_max, key in settings.plain, mark, settings.others(key),
+            settings.reserved, settings.shapes.get(key, {}),
         )  # fmt: skip
 
     # ------------------------------------------------------------ reading
@@ -286,13 +288,12 @@ class CatalogCache:
         if len(catalogs) >= MAX_SCOPES:
             evict(catalogs)
         catalog = catalogs[scope] = ServerCatalog(server, scope)
+        self._outdated[server_key].clear()
         return catalog
 
     # ------------------------------------------------------------ walking
 
-    def _due(
-        self, catalog: ServerCatalog, client: Client, for_operator: bool = False
-    ) -> asyncio.Task[None] | None:
+    def _due(self, catalog: ServerCatalog, client: Client, for_operator: bool = False) -> asyncio.Task[None] | None:
         """What to wait for if something is stale: the walk under way, or a new one if the last failure is long ago."""
         if not catalog.stale or self.servers.get(catalog.server.key) is not catalog.server:
             return None
@@ -310,6 +311,7 @@ class CatalogCache:
 
     def _start(self, catalog: ServerCatalog, client: Client, methods: Iterable[str]) -> None:
         announce, catalog.changed = catalog.changed, set()
+        self._outdated[catalog.server.key].clear()
         catalog.walk = asyncio.create_task(self._walk(catalog, client, tuple(methods), announce))
         self._tasks.add(catalog.walk)
         catalog.walk.add_done_callback(self._ended)
@@ -330,6 +332,7 @@ class CatalogCache:
             self._rehome(catalog, client)
             announce |= catalog.changed  # whatever was announced before the first page is asked for is covered
             catalog.changed = set()
+            self._outdated[catalog.server.key].clear()
             complete = await self._walk_lists(catalog, client, methods)
             if not complete:  # what could not be looked at is news once it could
                 missed = announce & catalog.stale
@@ -339,6 +342,7 @@ class CatalogCache:
             catalog.walk, catalog.walked_at = None, asyncio.get_running_loop().time()
             catalog.late = not complete and (catalog.late or catalog.walked_at - began > list_walk.PATIENCE)
             catalog.retry_at = catalog.walked_at + (0 if complete else RETRY)
+            self._outdated[catalog.server.key].clear()
         if complete:
             catalog.is_awaited = False
         after = digests(catalog.snapshot)
@@ -469,18 +473,24 @@ class CatalogCache:
 
     def changed(self, server_key: str, scope: str | None, kind: Kind) -> None:
         """The server announced that its list of that kind has changed."""
-        for catalog in self.of(server_key, scope):
-            catalog.announced[LIST_OF[kind]] += 1
-        self.outdate(server_key, scope, (LIST_OF[kind],))
+        method = LIST_OF[kind]
+        if scope is None:
+            self._announced[server_key, method] += 1
+        elif (catalog := self._catalogs[server_key].get(scope)) is not None:
+            catalog.announced[method] += 1
+        self.outdate(server_key, scope, (method,))
 
     def outdate(self, server_key: str, scope: str | None = None, methods: Iterable[str] = KINDS) -> None:
         """These lists may be other than they were. Snapshots that somebody watches are walked again soon, others when
         they are next asked for, by then for a client that is still there."""
         methods = set(methods)
-        for catalog in self.of(server_key, scope):
+        is_known = scope is None and methods <= self._outdated[server_key]  # a server may repeat it without end
+        for catalog in () if is_known else self.of(server_key, scope):
             catalog.stale |= methods
             catalog.changed |= methods
             catalog.retry_at = float("-inf")
+        if scope is None:
+            self._outdated[server_key] |= methods
         self._news[server_key].setdefault(scope, set()).update(methods)
         if self.servers[server_key].status != "down":
             self._soon(server_key)
@@ -496,7 +506,7 @@ class CatalogCache:
     def announced(self, server_key: str, client: Client, method: str) -> int:
         """How often the server said that this list has changed, or the policy changed, which may change each list."""
         catalog = self._catalogs[server_key].get(self.servers[server_key].scope(client))
-        return catalog.announced[method] if catalog else 0
+        return self._announced[server_key, method] + (catalog.announced[method] if catalog else 0)
 
     def moved(self, server_key: str) -> None:
         """The server came up or went down: all its lists come or go. Who listens is told that it went at once, and that
