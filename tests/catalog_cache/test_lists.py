@@ -13,7 +13,9 @@ from scripted_server import ALL, CLIENT, OTHER, Front, Scripted, resources, tool
 from waiting import until
 
 from sluicegate.catalog.list_bounds import ITEM, PIECE, Bounds, Intake
+from sluicegate.catalog.snapshot import Indexed, ServerNaming, assemble, listing, without
 from sluicegate.catalog_cache import cache, list_walk, server_catalog, snapshot_store
+from sluicegate.catalog_cache.target_resolver import unlisted_target
 from sluicegate.hub import Event
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result, Target
@@ -63,8 +65,6 @@ async def target(front: Front, method: str, client: Any = CLIENT, **params: Any)
 # ---------------------------------------------------------------- walking
 
 
-async def test_many_who_ask_at_once_cause_one_walk() -> None:
-    server = Scripted("a", tools=["x"])
 async def test_a_change_that_is_announced_again_and_again_is_noted_once_in_each_scope() -> None:
     """A server may announce one seventy times in what is read of it in one step, and have a thousand scopes."""
     noted = list[str]()
@@ -97,6 +97,8 @@ async def test_a_change_that_is_announced_again_and_again_is_noted_once_in_each_
         assert front.lists.catalog("a", CLIENT).changed == {"tools/list"}, "a new scope is told, too"
 
 
+async def test_many_who_ask_at_once_cause_one_walk() -> None:
+    server = Scripted("a", tools=["x"])
     async with Front(server) as front:
         with anyio.fail_after(20):
             async with anyio.create_task_group() as group:
@@ -941,6 +943,36 @@ async def test_transparent_mode_renames_nothing_and_forwards_unlisted_names_only
     async with Front(Scripted("a", tools=["x"]), forward_unlisted=True, **settings) as front:
         assert await target(front, "tools/call", name="z") == Target("a", "tool", "z", "z", is_unlisted=True)
         assert (await target(front, "tools/call", name="x")).item is not None  # type: ignore
+
+
+async def test_a_name_that_is_not_listed_is_looked_up_and_walks_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each such call walked all names, and there may be ten thousand."""
+    walked = list[int]()
+
+    class Walked(dict[Any, Any]):
+        def items(self) -> Any:
+            walked.append(1)
+            return super().items()
+
+    def walk(entries: Indexed) -> Any:
+        walked.append(1)
+        return tuple.__iter__(entries)
+
+    items = [{"name": name} for name in ("Read", "Copy", "copy", *map(str, range(500)))]
+    section = listing(ServerNaming("a", "", 50), "tools/list", items, 0)
+    listed = assemble("a", {"capabilities": {}}, {"tools/list": section})
+    listed = replace(listed, find=Walked(listed.find))
+    monkeypatch.setattr(Indexed, "__iter__", walk, raising=False)
+    for _ in range(50):
+        alike = unlisted_target("a", "tool", "rEAD", listed)
+        assert alike is not None and (alike.own, alike.is_unlisted) == ("Read", False)
+        assert unlisted_target("a", "tool", "COPY", listed) is None, "the server may mean either"
+        other = unlisted_target("a", "prompt", "read", listed), unlisted_target("a", "tool", "write", listed)
+        assert all(one is not None and one.is_unlisted for one in other)
+    assert len(walked) == 1
+    withheld = without(listed, {("tool", "Read")})
+    assert (found := unlisted_target("a", "tool", "read", withheld)) is not None and found.is_unlisted
+    assert (found := unlisted_target("a", "tool", "X", None)) is not None and found.is_unlisted
 
 
 # ---------------------------------------------------------------- URIs

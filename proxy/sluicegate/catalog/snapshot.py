@@ -5,8 +5,10 @@ says why. Knows nothing of clients, policy or time. Snapshots of equal content h
 keeps them can keep one.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -69,6 +71,15 @@ class Indexed(tuple[Entry, ...]):
     tools: Mapping[str, Entry]
     has_app: bool
 
+    @cached_property
+    def by_lower_name(self) -> Mapping[str, Sequence[Target]]:
+        """Made at first use: few servers are called by names that they do not list."""
+        found = defaultdict[str, list[Target]](list)
+        for entry in self:
+            for name in {entry.target.public.lower(), entry.target.own.lower()}:
+                found[name].append(entry.target)
+        return dict(found)
+
     @classmethod
     def made(cls, entries: Iterable[Entry]) -> Generator[None, None, "Indexed"]:
         """In pieces of `_ENTRIES`."""
@@ -120,6 +131,11 @@ class Snapshot:
     def entries(self, method: str) -> tuple[Entry, ...]:
         listing = self.listings.get(method)
         return listing.entries if listing else ()
+
+    def alike(self, method: str, name: str) -> Sequence[Target]:
+        """Targets of that list whose public or own name is this one, in upper or lower case."""
+        entries = self.entries(method)
+        return _indexed(entries).by_lower_name.get(name.lower(), ()) if entries else ()
 
     def declares(self, capability: str) -> bool:
         return capability in self.about["capabilities"]
@@ -276,7 +292,7 @@ def without(whole: Snapshot, withheld: Collection[tuple[str, str]], instructions
 
 def _thinned(held: ListSection, withheld: Collection[tuple[str, str]]) -> ListSection:
     entries = (entry for entry in held.entries if (entry.target.kind, entry.target.own) not in withheld)
-    return replace(held, entries=tuple(entries))
+    return replace(held, entries=_indexed(tuple(entries)))
 
 
 def _is_app(item: Json | None) -> bool:

@@ -16,7 +16,7 @@ import anyio
 from sluicegate.catalog.names import SEPARATOR, prefix_of
 from sluicegate.catalog.snapshot import Snapshot
 from sluicegate.catalog.uris import TemplateMatcher, is_clean, own_uri
-from sluicegate.catalog_cache.cache import CatalogCache
+from sluicegate.catalog_cache.cache import LIST_OF, CatalogCache
 from sluicegate.catalog_cache.list_walk import walk
 from sluicegate.protocol.methods import JUDGED_BY_NAME, TARGET_KINDS
 from sluicegate.protocol.model import Call, Kind, Outcome, Target
@@ -226,8 +226,7 @@ def unlisted_target(server: str, kind: Kind, name: str, snapshot: Snapshot | Non
     take it for. A tool that the operator gave another name is meant by its own one, too."""
     if _NAME.fullmatch(name) is None:
         return None
-    listed = [one.target for (of, _), one in snapshot.find.items() if of == kind] if snapshot else []
-    alike = [one for one in listed if name.lower() in (one.public.lower(), one.own.lower())]
+    alike = snapshot.alike(LIST_OF[kind], name) if snapshot else ()
     if not alike:
         return Target(server, kind, name, name, is_unlisted=True)
     return alike[0] if len(alike) == 1 else None
