@@ -392,6 +392,23 @@ async def test_what_a_server_takes_back_is_not_asked() -> None:
         assert await Peer(rig.server).said("takes_back") == "done"
 
 
+async def test_what_a_server_takes_back_is_looked_for_in_no_call_but_that_which_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked, withdraw = list[Any](), suspended.InteractiveExchange.withdraw
+
+    def watched(exchange: suspended.InteractiveExchange, id: Any) -> bool:
+        looked.append(id)
+        return withdraw(exchange, id)
+
+    monkeypatch.setattr(suspended.InteractiveExchange, "withdraw", watched)
+    async with running(**child()) as rig:
+        peer = Peer(rig.server, LEGACY)
+        await asyncio.gather(*(peer.asked("greet", {"who": str(number)}) for number in range(8)))
+        assert await peer.said("takes_back") == "done"
+    assert looked == ["back"]
+
+
 async def test_a_shared_server_can_ask_nobody() -> None:
     async with running(**child(), sharing="shared") as rig:
         peer = Peer(rig.server)

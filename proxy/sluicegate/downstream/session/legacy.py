@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from math import inf
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import anyio
 from anyio.abc import TaskGroup
@@ -117,6 +118,7 @@ class LegacyConnection(ServerConnection):
         self._suspended = suspended
         self._may_be_asked = input_requests_server.may_ask(declared)
         self._calls: dict[int, InteractiveExchange] = {}
+        self._askers = WeakValueDictionary[tuple[type, RequestId], InteractiveExchange]()  # by the id of a question
         self._aside: dict[tuple[type, RequestId], anyio.CancelScope] = {}
         self._aside_weight = 0
         self._roots: Json | None = None
@@ -374,11 +376,13 @@ class LegacyConnection(ServerConnection):
             self._ask_session(request)
 
     def _ask_call(self, asking: InteractiveExchange | None, request: Request) -> None:
-        if asking is None or not asking.asked(request):
-            why = "it cannot be told which call asks" if asking is None else "too many or too large questions"
-            self.transport.send_soon(encode(input_requests_server.refusal(request.method, request.id, why)))
-        elif asking.is_parked:
-            self._suspended.weigh(asking)
+        if asking is not None and asking.asked(request):
+            self._askers[type(request.id), request.id] = asking
+            if asking.is_parked:
+                self._suspended.weigh(asking)
+            return
+        why = "it cannot be told which call asks" if asking is None else "too many or too large questions"
+        self.transport.send_soon(encode(input_requests_server.refusal(request.method, request.id, why)))
 
     def _call_of_task(self, request: Request) -> InteractiveExchange | None:
         """The call that waits for the task which asks (2025-11-25 basic/utilities/tasks#associating-task-related-
@@ -470,7 +474,10 @@ class LegacyConnection(ServerConnection):
         return None
 
     def _withdraw(self, id: RequestId | None) -> None:
-        if isinstance(id, str | int) and not any(asking.withdraw(id) for asking in self._calls.values()):
+        if not isinstance(id, str | int):
+            return
+        asking = self._askers.pop((type(id), id), None)
+        if asking is None or not asking.withdraw(id):
             if (scope := self._aside.get((type(id), id))) is not None:
                 scope.cancel()
 
