@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from policy_bed import Bed, bearer, bed, client_keys, recorder
 from sluicegate.guards import approval_tasks
 from sluicegate.guards.approval_tasks import ApprovalTaskDeps, ApprovalTasks
 from sluicegate.protocol.model import Call, Outcome, TaskStarted
+from sluicegate.protocol.tasks import owner
 
 Json = dict[str, Any]
 __all__ = ["peers"]
@@ -226,13 +228,16 @@ def test_a_legacy_client_has_its_task_while_a_person_decides(town: Bed) -> None:
 # ---------------------------------------------------------------- what is kept when they have ended
 
 
-async def test_an_ended_task_keeps_no_arguments_and_a_client_has_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_ended_task_keeps_no_arguments_or_capabilities_and_a_client_has_so_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(approval_tasks, "MAX_ENDED", 3)
     town, started, forgotten = Town(), list[Any](), list[str]()
     held = ApprovalTasks(town.desk, _deps(started, forgotten))
     async with anyio.create_task_group() as group:
         for number in range(5):
-            call = town.call(amount=number, text="x" * 1_000_000)
+            who = replace(ANN, capabilities={"experimental": {"x": [[]] * 5_000}}, capability_key="x" * 16_000)
+            call = town.call(who, amount=number, text="x" * 1_000_000)
             await town.run(call)
             (approval,) = town.desk.open_ones()
             task = await held.hold(call, TOOL, approval)
@@ -245,6 +250,8 @@ async def test_an_ended_task_keeps_no_arguments_and_a_client_has_so_many(monkeyp
                 await one.answer(cancel)
                 await anyio.wait_all_tasks_blocked()
             assert one._call.params == {} and one._detailed()["status"] == "cancelled"
+            assert (one._call.client, one.owner) == (replace(who, capabilities={}, capability_key="{}"), owner(who))
+            assert one._trail.target is None
         assert forgotten == ["task-0", "task-1"]
         group.cancel_scope.cancel()
     assert held._ended == {} and held._waiting == {}

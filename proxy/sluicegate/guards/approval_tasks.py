@@ -168,8 +168,10 @@ class _Held:
         finally:
             if not self._is_over:
                 self._end(Failure(INTERNAL_ERROR, "Internal error: nobody knows whether it was executed"))
-            # It may be megabytes, and the task is kept for an hour.
-            self._call = replace(self._call, params={}, meta={})
+            # The task is kept for an hour: arguments may be megabytes, and capabilities hundreds of KiB.
+            client = replace(self._call.client, capabilities={}, capability_key="{}")
+            self._call = replace(self._call, client=client, params={}, meta={})
+            self._was_sent, self._trail = self._has_begun, Trail()
 
     def dismiss(self) -> None:
         """Ends `stay`: the task is not kept any longer."""
