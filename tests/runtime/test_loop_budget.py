@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Generator
 
+import anyio
 import pytest
 from loop_steps import Steps
 
@@ -199,6 +200,44 @@ async def test_peers_that_have_used_up_theirs_have_one_part_together() -> None:
             group.create_task(talk(number))
     assert clock.time - began > 50 * 4 * STEP / PART
     assert max(done) <= 2 * min(done)
+
+
+class Watched(LoopBudget):
+    """Counts how often its place among those who wait is read."""
+
+    reads = 0
+
+    @property
+    def _start(self) -> float:  # type: ignore[override]
+        Watched.reads += 1
+        return self._place
+
+    @_start.setter
+    def _start(self, place: float) -> None:
+        self._place = place
+
+
+async def test_of_many_who_wait_each_looks_at_few_others() -> None:
+    """A thousand looked at a thousand each after every nap: most of the loop's time went into that."""
+    clock, naps = Clock(), 0.0
+
+    def used() -> float:
+        nonlocal naps
+        naps += 0.5
+        return naps  # others have need of the loop
+
+    everybody = LoopBudget(clock, part=PART)
+    peers = [Watched(clock, used=used, everybody=everybody) for _ in range(60)]
+    for number, peer in enumerate(peers):
+        peer.charge(MOST)
+        peer.charge(STEP * (len(peers) - number) / len(peers))  # the last one has had the least
+    waiting = [asyncio.create_task(peer.rest()) for peer in peers]
+    await asyncio.sleep(0)
+    clock.time += 1_000
+    Watched.reads = 0
+    with anyio.fail_after(20):
+        await asyncio.gather(*waiting)
+    assert naps > 20 * len(peers) and Watched.reads < 3 * naps
 
 
 async def test_who_has_some_of_its_own_left_waits_for_nobody() -> None:
