@@ -3,7 +3,10 @@
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 from audit.audit_kit import DIGEST_KEY, SEED, lines, settings
 
@@ -12,6 +15,7 @@ from sluicegate.app.settings import MAX_STEM, replica_log
 from sluicegate.audit.checkpoint import read_publics
 from sluicegate.audit.log import PUBLIC_KEYS, AuditLog
 from sluicegate.audit.verify import verify
+from sluicegate.store import StoreFailed
 from sluicegate.store.memory import MemoryStore
 
 
@@ -43,6 +47,24 @@ async def test_the_head_of_a_log_that_goes_on_replaces_the_one_before(tmp_path: 
         assert len(await heads(store)) == 1 and not await verified(folder, store)
     audit_lines = sum(1 for _ in lines(folder))
     assert audit_lines - (await heads(store))[0][1] <= 1  # its own record is behind it
+
+
+async def test_a_head_that_others_always_overtake_is_tried_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = MemoryStore(), MemoryStore()
+    await run(tmp_path, store, 3)
+    (head,) = audit_heads.read((await store.scan(audit_heads.HEADS)).values())
+
+    async def overtaken(*change: Any) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(other, "swap", overtaken)
+        with anyio.fail_after(20), pytest.raises(StoreFailed, match="other processes write all the time"):
+            await audit_heads.keep(other, head, tmp_path / "audit")
+    assert await audit_heads.keep(other, head, tmp_path / "audit")
 
 
 @pytest.mark.parametrize("records", [1, 3, 4, 5, 30])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from sluicegate.admin.blocks import BlocksApi
@@ -15,7 +16,7 @@ from sluicegate.app.blocks_api import blocks_api
 from sluicegate.app.services import open_policy_service
 from sluicegate.config import Config
 from sluicegate.policy.facts import Facts
-from sluicegate.store import StoreFailed
+from sluicegate.store import TRIES, StoreFailed
 from sluicegate.store.memory import MemoryStore
 
 CONFIG = Config.model_validate({"version": 1, "policy": {"use": "open"}, "servers": {"bank": {"command": "true"}}})
@@ -67,6 +68,23 @@ async def test_a_block_that_another_one_replaced_meanwhile_is_not_said_to_be_ove
     assert status == 409 and found["error"] == "bank was blocked again by key:second: unblock that, too"
     (kept,) = (await read(store)).rows
     assert kept.until is None
+
+
+async def test_a_change_that_others_always_overtake_fails_and_does_not_go_on_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, tries = MemoryStore(), 0
+
+    async def overtaken(*change: Any) -> bool:
+        nonlocal tries
+        tries += 1
+        await anyio.lowlevel.checkpoint()
+        return False
+
+    monkeypatch.setattr(store, "swap", overtaken)
+    with anyio.fail_after(20), pytest.raises(StoreFailed, match="other processes write all the time"):
+        await made_by(store).add("bank", None, "", "key:first")
+    assert tries == TRIES
 
 
 async def test_a_store_that_fails_behind_the_change_does_not_unmake_it() -> None:

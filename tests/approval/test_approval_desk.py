@@ -25,7 +25,7 @@ from sluicegate.policy.arguments import ArgumentSchema
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import ApprovalRef, Client, InputRequired, Result, Trail, Verdict
 from sluicegate.protocol.shape import Shape
-from sluicegate.store import Write
+from sluicegate.store import StoreFailed, Write
 from sluicegate.store.memory import MemoryStore
 from sluicegate.store.sqlite import SqliteStore
 
@@ -671,6 +671,24 @@ async def test_what_another_process_was_first_with_makes_a_record_void(tmp_path:
     assert row["state"] == "cancelled"
     assert decided == [(LEA.principal, "approved", True), (ANN.principal, "cancelled", False)]
     await store.close()
+
+
+async def test_what_others_always_overtake_fails_and_the_approval_waits_still(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    approval = await town.pending(amount=1)
+
+    async def overtaken(*change: Any) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(town.store, "swap", overtaken)
+        for act in (town.decide(approval), town.desk.end(approval.id, "cancelled", ANN.principal)):
+            with anyio.fail_after(20), pytest.raises(StoreFailed, match="other processes write all the time"):
+                await act
+    assert (await town.get(approval.id)).is_waiting
+    assert not isinstance(await town.decide(approval), VoteRefused)
 
 
 async def test_an_intent_that_came_too_late_for_its_approval_is_said_to_be_void(town: Town) -> None:

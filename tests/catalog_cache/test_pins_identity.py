@@ -28,7 +28,7 @@ from sluicegate.policy.hidden_text import PIECE
 from sluicegate.policy.pins import Found, Mode, Wanted
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, Client, Result
-from sluicegate.store import StoreFailed, Write
+from sluicegate.store import TRIES, StoreFailed, Write
 from sluicegate.store.memory import MemoryStore
 from sluicegate.store.sqlite import SqliteStore, peek
 
@@ -533,7 +533,7 @@ async def test_a_process_that_is_always_overtaken_gives_up_and_nothing_is_served
         store.changes = 0
         with anyio.fail_after(20), pytest.raises(StoreFailed, match="other processes write"):
             await write
-        assert store.changes == definition_pins.TRIES and board.rows() == before
+        assert store.changes == TRIES and board.rows() == before
     store.is_overtaken = False
     await board.flush()
     await accept(board, "a")
@@ -552,7 +552,7 @@ async def test_whoever_waits_has_its_turn_between_two_tries_of_who_is_overtaken(
             async with board.configure({"s": Pinned("block", "one")}) as put:
                 put()
                 store.is_overtaken = False
-    assert store.changes < definition_pins.TRIES and states(board) == {"a": "first_use"}
+    assert store.changes < TRIES and states(board) == {"a": "first_use"}
 
 
 async def test_what_cannot_be_written_down_is_in_no_list() -> None:

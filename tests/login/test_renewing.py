@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -379,6 +380,20 @@ async def test_a_login_of_another_process_replaces_a_token_that_was_just_used(be
     (info,) = await other.all()
     assert other.cached("srv", "local") is None and kept is not None and kept.until == 0
     assert (await other.bearer("srv", "local")).login == info.id != before.login
+
+
+async def test_a_logout_that_others_always_overtake_fails(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.log_in()
+
+    async def overtaken(*change: Any) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.others[0][1], "swap", overtaken)
+        with anyio.fail_after(20), pytest.raises(StoreFailed, match="other processes write all the time"):
+            await bench.logins.logout("srv", "local")
+    assert await bench.logins.logout("srv", "local") is True
 
 
 @pytest.mark.parametrize("page", [None, (503, {}, b""), (400, {}, b"{}")])

@@ -15,7 +15,7 @@ from sluicegate.audit import checkpoint
 from sluicegate.audit.checkpoint import Checkpoint
 from sluicegate.audit.log import AuditLog
 from sluicegate.audit.recover import holds
-from sluicegate.store import Store, Write
+from sluicegate.store import TRIES, Store, Write, overtaken
 
 HEADS: Final = "audit/head/"
 LOOK_EVERY: Final = 2.0
@@ -28,7 +28,7 @@ async def keep(store: Store, head: Checkpoint, directory: Path, mine: Checkpoint
     stays beside the new one, whatever the new log counts from. False: `head` is itself of a log that is gone, and was
     published before. Raises `StoreFailed` and `OSError`."""
     key = f"{HEADS}{head.writer}"
-    while True:
+    for _ in range(TRIES):
         before = await store.get(key)
         known = None if before is None else checkpoint.read(before)
         is_held = known is None or known == mine or await anyio.to_thread.run_sync(holds, directory, known)
@@ -41,6 +41,7 @@ async def keep(store: Store, head: Checkpoint, directory: Path, mine: Checkpoint
             writes.append(Write(f"{key}@{known.hash[:_APART]}", known.dump()))
         if await store.swap(key, before, writes):
             return True
+    raise overtaken(key)
 
 
 async def retire(store: Store, writer: str) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from sluicegate.policy.blocks import Block
 from sluicegate.protocol.jsonrpc import dump
-from sluicegate.store import Store, StoreFailed, Write
+from sluicegate.store import TRIES, Store, StoreFailed, Write, overtaken
 
 BLOCKS: Final = "policy/blocks"
 _MEMBERS: Final = frozenset(field.name for field in fields(Block))
@@ -42,10 +42,11 @@ async def read(store: Store) -> KeptBlocks:
 
 async def change(store: Store, to: Callable[[tuple[Block, ...]], tuple[Block, ...]]) -> KeptBlocks:
     """Keeps what `to` makes of the blocks that are not over. Raises `StoreFailed`."""
-    while True:
+    for _ in range(TRIES):
         value = await store.get(BLOCKS)
         before, now = parse(value), await store.now()
         left = tuple(row for row in before.rows if row.until is None or row.until > now)
         after = KeptBlocks(token_hex(8), to(left))
         if await store.swap(BLOCKS, value, [Write(BLOCKS, dump(asdict(after)))]):
             return after
+    raise overtaken(BLOCKS)

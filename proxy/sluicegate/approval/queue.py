@@ -25,7 +25,7 @@ from sluicegate.policy.profiles import ApprovalProfile
 from sluicegate.protocol.canonical_json import canonical_parts
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, Client, Target
-from sluicegate.store import Store, StoreFailed, Write
+from sluicegate.store import TRIES, Store, StoreFailed, Write, overtaken
 from sluicegate.store.watch import Watch
 
 MAX_OPEN: Final = 10_000
@@ -299,7 +299,7 @@ class ApprovalQueue:
         the profile does not allow."""
         roles = self._deps.roles_of(who)
         async with self._alone(id):
-            while True:
+            for _ in range(TRIES):
                 if (stored := await self._get_alone(id)) is None:
                     return VoteRefused(404, "no such approval")
                 approval = self.as_now(stored.approval)
@@ -322,6 +322,7 @@ class ApprovalQueue:
                         self.grants.add(grant)
                     return new
                 await self._void(new, new.state, who.principal, grant)
+            raise overtaken(f"the approval {id}")
 
     def _voted(self, approval: Approval, who: Client, vote_request: VoteRequest, channel: str) -> Approval:
         at, comment = self.clock(), vote_request.comment[:MAX_COMMENT]
@@ -422,7 +423,7 @@ class ApprovalQueue:
     async def _end_alone(
         self, id: str, state: State, by: str = "", comment: str = "", channel: str = ""
     ) -> Approval | None:
-        while True:
+        for _ in range(TRIES):
             stored = await self.book.read(id)
             if stored is None or stored.approval.is_finished:
                 return None if stored is None else stored.approval
@@ -432,6 +433,7 @@ class ApprovalQueue:
             if await self._apply(stored, new):
                 return new
             await self._void(new, new.state, by)
+        raise overtaken(f"the approval {id}")
 
     def configure(self, settings: ApprovalSettings) -> None:
         """The settings of a changed config are in force from now on."""

@@ -28,7 +28,7 @@ from sluicegate.policy.pins import DefinitionChange, Found, Key, Mode, PinBook, 
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Era, Target
 from sluicegate.runtime.loop_budget import LoopBudget, budget_of
-from sluicegate.store import Store, StoreFailed, Write
+from sluicegate.store import TRIES, Store, StoreFailed, Write, overtaken
 from sluicegate.store.watch import Watch
 
 T = TypeVar("T")
@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 
 REVISION: Final = "pins-revision"  # of all books: whoever writes one changes it, if it is what they have read
 POLL: Final = 2.0
-TRIES: Final = 20  # of a change, while other processes write
 MAX_LINES: Final = 20  # of log for one list
 MAX_EVENTS: Final = 20_000  # changes of one server that are told of at once, and then so many a second
 EVENTS_PER_SECOND: Final = 1.0
@@ -420,7 +419,7 @@ class DefinitionPins:
                 if (made := await attempt()) is not None:
                     return made
         log.error("pins cannot be written: other processes write all the time", extra={"server": server})
-        raise StoreFailed("the pins cannot be written: other processes write all the time")
+        raise overtaken("the pins")
 
     async def _write(self, server: str, books: Mapping[Era, PinBook]) -> bool:
         """All or nothing; False if another process has written meanwhile: what it wrote is known then, and has to be

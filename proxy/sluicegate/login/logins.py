@@ -35,7 +35,7 @@ from sluicegate.oauth.tokens import (
     read_device,
 )
 from sluicegate.protocol.model import Client
-from sluicegate.store import Store, Write
+from sluicegate.store import TRIES, Store, Write, overtaken
 
 LEAST: Final = 1.0
 _GOES_ON: Final = {"authorization_pending": 0.0, "slow_down": SLOWER}
@@ -190,13 +190,15 @@ class Logins:
         Raises `StoreFailed`."""
         await self._renewal.finish((server, whose))
         key = key_of(LOGINS, server, whose)
-        while True:
+        for _ in range(TRIES):
             raw, login = await self._records.login(server, whose)
             if raw is None:
                 return None
             left = self._records.write_login(replace(login, state="leaving")) if login else Write(key)
             if await self._records.store.swap(key, raw, [left]):
                 break
+        else:
+            raise overtaken("what is kept of this login")
         self._renewal.forget((server, whose))
         if login is None:
             return False

@@ -6,7 +6,7 @@ Times to live are seconds; None is "until deleted".
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,14 @@ class Write:
 
 class StoreFailed(OSError):
     """What is kept cannot be read or written now: a full disk, a lock that another program holds, a damaged file."""
+
+
+TRIES: Final = 20
+"""Attempts at a change by compare-and-set. It fails if other processes write during each of them."""
+
+
+def overtaken(what: str) -> StoreFailed:
+    return StoreFailed(f"{what} cannot be written: other processes write all the time")
 
 
 class Store(Protocol):
