@@ -157,6 +157,25 @@ async def test_receivers_whose_names_nobody_knows_keep_no_thread_from_others(mon
         over.set()
 
 
+async def test_receivers_that_are_silent_delay_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight of them had all places for requests, for ten seconds at a time."""
+    monkeypatch.setattr(webhook, "TIMEOUT", 3600.0)
+    town, silent, hook = Town(), Hook(0), Hook(200)
+    async with serving(silent) as port, serving(hook) as other:
+        urls = [*(f"http://127.0.0.1:{port}/{number}" for number in range(10)), f"http://127.0.0.1:{other}/hook"]
+        receivers = tuple(Receiver(url, SECRET) for url in urls)
+        webhooks = Webhooks(town.desk, lambda: receivers, pause=0.02)
+        async with anyio.create_task_group() as group:
+            group.start_soon(webhooks.run)
+            for amount in range(2 * webhook.AT_ONCE):
+                await town.pending(amount=amount)
+            await until(lambda: webhooks.sent == 2 * webhook.AT_ONCE)
+            await until(lambda: len(silent.requests) >= 10 * webhook.AT_ONCE)
+            await anyio.wait_all_tasks_blocked()
+            assert len(silent.requests) == 10 * webhook.AT_ONCE, "each has so many at once"
+            group.cancel_scope.cancel()
+
+
 async def test_a_redirect_is_not_followed() -> None:
     town, hook, elsewhere = Town(), Hook(302, 200), Hook(200)
     async with serving(elsewhere) as other, serving(hook) as port, telling(town, port) as webhooks:

@@ -20,6 +20,7 @@ from hashlib import sha256
 from importlib import import_module
 from typing import Final, Literal
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 import anyio.to_thread
 import httpx
@@ -159,7 +160,8 @@ TIMEOUT: Final = 10.0
 FIRST_PAUSE: Final = 1.0
 LAST_PAUSE: Final = 60.0
 LONGEST_WAIT: Final = 600.0  # seconds, whatever a receiver's Retry-After says
-AT_ONCE: Final = 8
+AT_ONCE: Final = 4
+"""Requests to one receiver. Each has its own places: one that is silent delays nobody else."""
 _DELIVERED: Final = "approval/told/"
 
 log = logging.getLogger(__name__)
@@ -193,7 +195,7 @@ class Webhooks:
         self, queue: ApprovalQueue, receivers: Callable[[], tuple[Receiver, ...]], pause: float = FIRST_PAUSE
     ) -> None:
         self._queue, self._receivers, self._pause = queue, receivers, pause
-        self._limit = anyio.Semaphore(AT_ONCE)
+        self._places = WeakValueDictionary[str, anyio.Semaphore]()  # by receiver, as long as somebody needs them
         self._busy: set[tuple[str, str]] = set()
         self.sent = self.failures = 0
 
@@ -236,10 +238,11 @@ class Webhooks:
 
     async def _tell(self, http: HttpClient, receiver: Receiver, approval: Approval) -> None:
         key, pause, store = f"{_DELIVERED}{receiver.mark}/{approval.id}", self._pause, self._queue.book.store
+        places = self._places.setdefault(receiver.mark, anyio.Semaphore(AT_ONCE))
         try:
             url, body = _request(receiver, approval, await self._queue.book.shown(approval.id))
             while await store.get(key) is None and await self._is_needed(approval):
-                async with self._limit:
+                async with places:
                     wait = await self._send(http, receiver, approval, url, body)
                 if wait is None:
                     self.sent += 1
