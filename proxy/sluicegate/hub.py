@@ -106,14 +106,15 @@ class Subscription:
 
 
 class Hub:
-    """What is said to one session looks at no other one's subscriptions: a server's flood would take the loop."""
+    """Offers events to subscriptions. What a server says to one session is offered to that session's subscriptions
+    alone: its flood would otherwise cost work for all of them."""
 
     def __init__(self, max_pending: int = MAX_PENDING) -> None:
         self._max_pending = max_pending
         self._subscriptions: dict[Subscription, int] = {}  # in the order in which they began
         self._of_session: dict[str, dict[Subscription, None]] = {}
         self._numbers = count()
-        # Of what changed, with the number of the first subscription that is too late to hear of it.
+        # Changes that nobody was told of yet. Subscriptions from that number on began too late for them.
         self._waiting: dict[tuple[str, str | None, str, str], tuple[Event, int]] = {}
         self._telling: tuple[Event, int, Iterator[Subscription]] | None = None
         self._closed = False
@@ -122,8 +123,8 @@ class Hub:
         return f"Hub({len(self._subscriptions)} subscriptions{', closed' if self._closed else ''})"
 
     def publish(self, event: Event) -> None:
-        """Where very many listen, others have their turn between them: ten thousand looks would be one long step. What
-        changed once more before anybody was told is told once."""
+        """Offers the event to a few subscriptions in each step of the loop: ten thousand would be one long step. A
+        change that comes again before anybody was told of it is told once."""
         if event.is_said:
             for subscription in tuple(self._of_session.get(event.scope or "", ())):
                 subscription.offer(event)
@@ -161,8 +162,8 @@ class Hub:
 
     @contextmanager
     def subscribe(self, accept: Accept, session: str | None = None) -> Iterator[Subscription]:
-        """Events published from now on for which `accept` is true, and of what is said to one session only what is said
-        to this one. `accept` is called by whoever publishes: cheap."""
+        """Events published from now on for which `accept` is true. Of what servers say to one session, it has only what
+        they say to this one. `accept` must be cheap: whoever publishes calls it."""
         subscription = Subscription(accept, self._max_pending)
         self._subscriptions[subscription] = next(self._numbers)
         scope = None if session is None else session_scope(session)

@@ -39,7 +39,7 @@ def provider(endpoint: str, version: str) -> TracerProvider:
     worker thread. Headers, sampling and batching follow the OTEL_* variables of the environment."""
     resource = Resource.create({"service.name": "sluice", "service.version": version})
     made = TracerProvider(resource=resource, shutdown_on_exit=False)  # whoever opened it does
-    logging.getLogger(OTLPSpanExporter.__module__).addFilter(_without_words)
+    logging.getLogger(OTLPSpanExporter.__module__).addFilter(_without_foreign_words)
     exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", session=_session())
     made.add_span_processor(BatchSpanProcessor(exporter))
     return made
@@ -56,8 +56,8 @@ def _session() -> Any:
     return session
 
 
-def _without_words(record: logging.LogRecord) -> bool:
-    """Takes a collector's own words out: its reason phrase, and errors that repeat what it sent."""
+def _without_foreign_words(record: logging.LogRecord) -> bool:
+    """Removes a collector's own words from a log record: its reason phrase, and errors that repeat what it sent."""
     record.args = tuple(map(_usual, record.args)) if isinstance(record.args, tuple) else None
     return True
 

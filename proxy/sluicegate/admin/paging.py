@@ -13,7 +13,7 @@ from sluicegate.protocol.jsonrpc import Json
 
 T = TypeVar("T")
 StatusAndBody = tuple[int, Json]
-"""An answer as parts of the API give it."""
+"""An answer of the admin API before it is encoded: its HTTP status, and its body."""
 MAX_ROWS: Final = 200
 DEFAULT_ROWS: Final = 100
 MAX_PAGE_BYTES: Final = 1024 * 1024

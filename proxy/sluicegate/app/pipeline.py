@@ -142,9 +142,9 @@ def pipeline(
         "result_hooks": hooks.result,
     }
     to_clients, to_servers = services.spans or (None, None)
-    # What servers take is measured inside all guards: the difference to `measure` is our own share.
+    # The time of servers is measured inside all guards: the rest of what `measure` counts is Sluice's own.
     measured = Measure(metrics.server_call, metrics.server_calls) if metrics else None
-    innermost = _about_servers(to_servers, _about_servers(measured, router))
+    innermost = _with_target(to_servers, _with_target(measured, router))
     again = chain(guards, innermost, RESUMED)
     guards["approve"] = approve(queue, asking, behind.tasking.approval_tasks(queue, asked.current, again))
     about_task.set(chain(guards, innermost, TASK_NOTIFICATIONS))
@@ -160,6 +160,6 @@ async def _no_link(server: str, client: Client) -> LoginLink | None:
     return None
 
 
-def _about_servers(guard: Guard | None, inner: Handler) -> Handler:
-    """A list passes it by: it may be answered without any server."""
+def _with_target(guard: Guard | None, inner: Handler) -> Handler:
+    """Leaves calls without a target to `inner`, such as lists: they may be answered without any server."""
     return inner if guard is None else lambda call: inner(call) if call.target is None else guard(call, inner)

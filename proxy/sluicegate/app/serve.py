@@ -401,9 +401,9 @@ async def announce_servers(sluice: RunningServer, announce: Announce) -> None:
 
 
 def calm_collector() -> None:
-    """What lives as long as the process is no longer walked, and the rest less often: most calls make no cycles.
-    Reloads, failures and clients that vanish do. Young objects are walked in many short steps."""
+    """Excludes what lives as long as the process from garbage collection, and collects the rest less often: most calls
+    make no cycles. Reloads, failures and clients that vanish do. Young objects are collected in many short steps."""
     gc.collect()
     gc.freeze()
-    gc.collect()  # of nothing: else the oldest are walked only once as many again as were frozen are there
+    gc.collect()  # resets the number of old objects, by which CPython defers the next full collection
     gc.set_threshold(2_000, 10, 39)

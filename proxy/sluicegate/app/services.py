@@ -370,8 +370,8 @@ LAST_SPANS: Final = 3.0
 
 @asynccontextmanager
 async def open_tracer(config: Config) -> AsyncIterator[tuple[Guard, Guard] | None]:
-    """Spans towards clients and towards servers; None where nobody collects. Then a call pays nothing, and what a
-    client says of its trace passes as it is."""
+    """Yields the guards that make spans towards clients and towards servers, None without a trace collector. Then a
+    call costs nothing more, and a client's trace context is relayed unchanged."""
     endpoint = config.telemetry.otlp
     if not endpoint:
         yield None

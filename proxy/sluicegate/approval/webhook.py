@@ -218,8 +218,8 @@ class Webhooks:
                     watch(approval)
                 async for approval in out:
                     if http is None and self._receivers():
-                        # A thread reads the system's certificates, which takes 20 ms. No connection is used twice:
-                        # what is sent as a receiver hangs up is lost.
+                        # A thread reads the system's certificates, which takes 20 ms. No connection is reused: a
+                        # request is lost if the receiver closes the connection meanwhile.
                         context = await anyio.to_thread.run_sync(httpx.create_ssl_context)
                         http = HttpClient(ssl_context=context, connect_timeout=TIMEOUT, max_idle=0)
                         stack.push_async_callback(http.aclose)

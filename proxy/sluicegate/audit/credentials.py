@@ -34,7 +34,7 @@ _HINTS: Final = (
 )  # fmt: skip
 _FOREIGN_HINTS: Final = tuple(sorted({spelling(word)[:3] for word in FOREIGN if not word.isascii()}))
 _OPTION_HINTS: Final = ("-p", "-a", "-w", "-u", "/user", "-s ", "-c ", "-k ", "-t ", *map(spelling, forms.HINTS))
-# By their first letters, or `re` would try each of them at each place.
+# Grouped by their first letters, because `re` would try each of them at each position.
 _ANY_HINT: Final = lazy(
     "|".join(
         f"{re.escape(first)}(?:{'|'.join(re.escape(hint[1:]) for hint in hints)})"
@@ -42,7 +42,7 @@ _ANY_HINT: Final = lazy(
     )
 )
 _PORT: Final = lazy(r":(?:[olea2s6789]{2,5}|\*):")  # of a line of .pgpass, as `spelling` has it
-_SHORT: Final = 4_096  # one search is quicker up to here, one for each hint beyond
+_SHORT: Final = 4_096  # characters up to which one search for all hints is quicker than one search for each
 _NAME: Final = lazy(tables.expression("name"))
 # What stands between a name and its value.
 _SIGN: Final = lazy(tables.expression("sign"))

@@ -100,7 +100,7 @@ class Indexed(tuple[Entry, ...]):
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class ListSection:
     """One list of one server. `left_out` says in words what is not served and why; `cut` is that part of it which says
-    where the list was cut. `size` is about how many bytes its definitions have."""
+    where the list was cut. `size` is about the bytes of its definitions."""
 
     method: str
     entries: tuple[Entry, ...] = ()

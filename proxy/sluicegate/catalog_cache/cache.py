@@ -40,7 +40,7 @@ from sluicegate.store.memory import MemoryStore
 
 MAX_SCOPES: Final = 1000  # snapshots kept per server; clients that share a scope share one
 ALL_LISTS: Final = 8
-"""So many times the bytes of one list all lists of a server may have, whoever is shown them."""
+"""The lists of a server may have this many times the bytes of one list, over all scopes."""
 DEBOUNCE: Final = 0.05
 RETRY: Final = 1.0
 TOLD: Final = 20  # definitions that are not served, each with a line in the log
@@ -557,8 +557,8 @@ class CatalogCache:
                 self._tell(server_key, catalog.scope, method)
 
     def _soon(self, server_key: str, delay: float = DEBOUNCE) -> None:
-        """One timer a server: a server that announces changes all the time is walked DEBOUNCE after the first, and
-        later where very many listen."""
+        """Starts the timer of this server, unless it runs: a server may announce changes all the time. Where very many
+        clients listen, the timer runs for longer."""
         if server_key not in self._timers:
             delay = max(delay, self.watchers.pause(server_key))
             timer = asyncio.get_running_loop().call_later(delay, self._settle, server_key)

@@ -91,7 +91,7 @@ class DefinitionPins:
         self._clock = clock
         self._books = {(server, era): PinBook() for server in self._modes for era in ERAS}
         self._revision: bytes | None = None
-        self._kept: dict[str, pin_store.Marks] = {}  # of what the store had when it and these books said the same
+        self._kept: dict[str, pin_store.Marks] = {}  # of the store's values that these books contain
         self._unwritten: set[tuple[str, Era]] = set()
         self._begun: dict[str, list[str]] = {}  # servers with books that are not kept yet: what to forget once they are
         self._rooms: dict[str, tuple[float, float]] = {}  # how many changes of a server may be told of, and since when
@@ -398,7 +398,7 @@ class DefinitionPins:
         marks = await pin_store.marks(kept)
         budget = LoopBudget()  # no server pays for what another one made necessary
         for server in self._modes:
-            if self._kept.get(server) == marks.get(server, {}):  # these books may be ahead of it, and not behind it
+            if self._kept.get(server) == marks.get(server, {}):  # these books contain all of it, and may have more
                 continue
             read = await budget.in_pieces(pin_store.read(kept, server, self._identities[server], self._now()))
             merged = [(era, pin_store.merged(self._books[server, era], book)) for era, book in read.books.items()]
@@ -412,8 +412,8 @@ class DefinitionPins:
         self._revision = revision  # last: whoever is cancelled before has not read all of it
 
     async def _try(self, server: str, attempt: Callable[[], Awaitable[T | None]]) -> T:
-        """What an attempt gives, which is None where another process has written meanwhile. Whoever waits to write has
-        a turn between two. Raises `StoreFailed` where others write all the time."""
+        """Repeats `attempt` until it returns a value: None means that another process has written meanwhile. Other
+        tasks take the lock between two attempts. Raises `StoreFailed` after `TRIES`."""
         for _ in range(TRIES):
             async with self._lock:
                 if (made := await attempt()) is not None:

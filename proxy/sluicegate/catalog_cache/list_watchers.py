@@ -16,7 +16,7 @@ from sluicegate.runtime.loop_budget import LoopBudget
 
 AT_ONCE: Final = 16  # in one step
 EACH: Final = 0.1e-3
-"""Seconds that a change costs for each of them, about: each looks again at what it may see."""
+"""About the seconds that a change costs for each client, whose lists are filtered again."""
 
 Look = Callable[[Client], object]
 
@@ -24,6 +24,7 @@ Look = Callable[[Client], object]
 class ListWatchers:
     def __init__(self) -> None:
         self._clients: dict[object, Client] = {}
+        # Budgets of their own: looks at lists take nothing of the time that messages of servers have.
         self._paces: defaultdict[str, LoopBudget] = defaultdict(lambda: LoopBudget(everybody=LoopBudget()))
 
     def __len__(self) -> int:
@@ -47,7 +48,7 @@ class ListWatchers:
         self._paces.pop(server, None)
 
     def each(self, server: str, look: Look) -> None:
-        """Those that are still there when it is their turn."""
+        """Calls `look` for each client that still listens when its turn comes."""
         self._go_on(server, look, iter(tuple(self._clients)))
 
     def _go_on(self, server: str, look: Look, left: Iterator[object]) -> None:

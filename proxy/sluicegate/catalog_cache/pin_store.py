@@ -37,7 +37,7 @@ _EMPTY: Final = dict.fromkeys(ERAS, PinBook())
 # Where a row ends and the next one begins. It stands in no text: a quote in a text is escaped, or ends it.
 _BETWEEN: Final = re.compile(rb'\],(?<=[\]e]\],)(?=\["(?:' + "|".join(pins.KINDS).encode() + rb')",)')
 Marks = dict[str, bytes]
-"""Digests of what is kept of a server, by its place; empty for what is empty."""
+"""Digests of the stored values of one server, by key; empty where the value is."""
 
 
 class Stored(NamedTuple):
@@ -58,7 +58,7 @@ async def entries(store: Store) -> dict[str, bytes]:
 
 
 async def marks(kept: Mapping[str, bytes]) -> dict[str, Marks]:
-    """Of each server of which something is kept."""
+    """The digests for each server that has values in `kept`."""
     return await apart(len(kept), sum(map(len, kept.values())), _marks, kept)
 
 

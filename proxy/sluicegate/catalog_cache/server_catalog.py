@@ -82,7 +82,7 @@ def evict(catalogs: dict[str, ServerCatalog]) -> ServerCatalog | None:
 
 
 def make_room(catalogs: dict[str, ServerCatalog], most: int) -> None:
-    """Forgets scopes until the lists of all have so many bytes together: a server may list something else in each."""
+    """Forgets scopes until all lists together have at most `most` bytes: a server may list something else in each."""
     sections = Counter(map(id, chain.from_iterable(map(_sections, catalogs.values()))))
     sizes = {id(one): one.size for catalog in catalogs.values() for one in _sections(catalog)}
     total = sum(sizes.values())

@@ -33,8 +33,9 @@ from sluicegate.store import Store
 Source = tuple[str, int, bytes, str]  # of a list: its method, its time to live, a digest of the items, where it was cut
 Made = Callable[[Source, Iterable[Any]], Generator[None, None, ListSection]]
 MAX_KEPT: Final = 256 * 1024 * 1024
-"""Bytes of one server's lists that are kept, of those that were written in this run."""
-MAX_PLACES: Final = 10_000  # in which they stand, a scope each
+"""Bytes of one server's lists in the store. Lists that an earlier run wrote do not count."""
+MAX_PLACES: Final = 10_000
+"""Scopes of one server whose lists are stored."""
 KEEP: Final = 30 * 86400.0  # a server that was away for longer has no names left
 
 
@@ -51,7 +52,7 @@ class SnapshotStore:
     def __init__(self, store: Store | None) -> None:
         self._store = store
         self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
-        self._kept = defaultdict[str, dict[str, int]](dict)  # by place, the oldest first
+        self._kept = defaultdict[str, dict[str, int]](dict)  # bytes by key, the oldest first
         self._encodings: WeakValueDictionary[tuple[str, bytes, Era], _Encoding] = WeakValueDictionary()
 
     async def recall(
@@ -101,8 +102,8 @@ class SnapshotStore:
         await self._store.put(alias(server, client), there.encode(), KEEP)
 
     async def _forget_oldest(self, store: Store, kept: dict[str, int], newest: str, size: int) -> None:
-        """Keeps what a server listed within its bound: it may list something else to each client, and all of it is read
-        at once by whoever looks for what was shown to others."""
+        """Keeps the stored lists of a server within `MAX_KEPT`: it may list something else to each client, and
+        `LentLists` reads all of them at once."""
         kept.pop(newest, None)
         kept[newest] = size
         while len(kept) > MAX_PLACES or (len(kept) > 1 and sum(kept.values()) > MAX_KEPT):

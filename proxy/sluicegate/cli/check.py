@@ -49,7 +49,7 @@ def examine(named: Path | None) -> tuple[Path, config.Checked]:
     checked = config.check(path)
     if checked.config is None:
         return path, checked
-    tools, prompts = _closed(checked.config, "tools/list"), _closed(checked.config, "prompts/list")
+    tools, prompts = (_complete_lists(checked.config, f"{kind}/list") for kind in ("tools", "prompts"))
     problems = [*_unknown_tools(checked.config, tools), *_unfit_shapes(checked.config, tools, prompts)]
     unknown = config.locate(path, problems)
     with_pins = replace(checked, findings=[*checked.findings, *unknown, *_replaced(path, checked.config)])
@@ -62,7 +62,7 @@ Definitions = Mapping[str, Mapping[str, Json]]
 
 
 def stored_definitions(loaded: config.Config, method: str = "tools/list") -> dict[str, Mapping[str, Json]]:
-    """Of every server whose list is stored, whichever client it was for."""
+    """The definitions of every server whose list is stored, whichever client it was for."""
     prefixes = {key: places(key, server.identity) for key, server in loaded.servers.items()}
     stored = state.peek(loaded, tuple(prefixes.values()))
     lists = (
@@ -72,8 +72,8 @@ def stored_definitions(loaded: config.Config, method: str = "tools/list") -> dic
     return {key: found for key, found in lists if found is not None}
 
 
-def _closed(loaded: config.Config, method: str) -> Definitions:
-    """A server that relays what it does not list has others."""
+def _complete_lists(loaded: config.Config, method: str) -> Definitions:
+    """Those of servers whose unlisted names are refused: any other server may have more than it lists."""
     every = stored_definitions(loaded, method)
     return {key: found for key, found in every.items() if loaded.servers[key].unlisted == "refuse"}
 

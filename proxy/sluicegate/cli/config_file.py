@@ -42,7 +42,7 @@ def servers_of(path: Path) -> dict[str, Any]:
 
 
 def servers_in(text: str) -> dict[str, Any]:
-    """None of a text that is no YAML."""
+    """The servers of a config file's text; none where it is no YAML."""
     return _section(document_of(text))
 
 

@@ -1,8 +1,8 @@
 """`login`, `logout` and `logins`: logging in to servers with OAuth. A login is kept in the state directory, where every
 Sluice that runs on it finds it within a second.
 
-With `--url` it is kept by a gateway. The browser returns to this machine, and the code is handed over with the client's
-key: a link that is sent to somebody else leads nowhere.
+With `--url` a gateway keeps the login. The browser returns to this machine, which hands over the code with the client's
+key. So a link that is sent to somebody else logs nobody in.
 """
 
 import json
@@ -260,7 +260,8 @@ def _end(at: float | None) -> str:
 
 
 def _by_gateway(url: str, server: str, key: GivenKey | None, show: Callable[[str, str], None]) -> dict[str, Any]:
-    """What the gateway says of the login. `show` takes the address to open, and the login's id. Exits if it fails."""
+    """Logs in at a gateway, and returns its answer. `show` takes the address to open, and the login's id. Exits if it
+    fails."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
         stop(Code.USAGE, "--url takes the MCP endpoint of a gateway: https://mcp.example.com/mcp")

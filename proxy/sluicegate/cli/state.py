@@ -1,7 +1,7 @@
 """`state migrate` and `import`: the tables of the database that `state.url` names, and what SQLite kept before.
 
-What a Sluice kept in SQLite is brought into the database once, while none runs: whole or not at all. The file is closed
-down for good by that: an approval of it could be used here and there.
+`import` copies what SQLite kept into the database once, while no Sluice runs: all of it or nothing. It also closes the
+file for good, because an approval in both could be used twice.
 """
 
 from collections import Counter
@@ -130,7 +130,7 @@ async def bring(config: Config) -> Brought:
 
 
 def _check_rings(config: Config, items: Items) -> None:
-    """What nobody could open afterwards is not brought."""
+    """Raises `StoreFailed` for rows that no given key could open afterwards."""
     keys = config.state.keys
     assert keys is not None  # the config has them beside `state.url`
     for prefix, name in _SEALED:
@@ -144,7 +144,7 @@ def _check_rings(config: Config, items: Items) -> None:
 
 
 async def _note(config: Config, rows: int) -> None:
-    """It is in the audit log, or is not done."""
+    """Records the import in the audit log, before anything is imported. Raises `StoreFailed` where it cannot."""
     async with open_audit(config, "http") as audit:
         if audit is not None and not await audit.note_durably("admin", {"act": "state_import", "rows": rows}):
             raise StoreFailed(f"the audit log cannot be written: {audit.problem}")

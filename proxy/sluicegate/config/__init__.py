@@ -328,7 +328,7 @@ class DocumentedSchema(GenerateJsonSchema):
 
 
 def _docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """Of a section's fields, those of the sections it is made of included."""
+    """The docstrings of a section's fields, inherited ones included."""
     found: dict[str, str] = {}
     for part in (one for one in reversed(model.__mro__) if one is not BaseModel and issubclass(one, BaseModel)):
         (node,) = ast.parse(inspect.getsource(part)).body
@@ -400,7 +400,7 @@ _BOUNDS: Final = {"greater_than_equal": ("ge", "or more"), "less_than_equal": ("
 
 
 def explain(error: ErrorDetails) -> Problem:
-    """One of pydantic's errors in our words. Its path has the kind of a server in it, ours has not."""
+    """One of pydantic's errors in our words. Its path has the kind of a server in it, which is left out here."""
     problem = _explain(error)
     path = problem.path
     return replace(problem, path=path[:2] + path[3:]) if path[:1] == ("servers",) and len(path) > 2 else problem

@@ -31,7 +31,7 @@ AT_ONCE: Final = 8
 AT_ONCE_TOLD: Final = 100
 """Resources of which is told, or listeners that are told, in one step of the event loop."""
 FEW: Final = 8
-"""Listeners that are told at once. A server may write seventy updates in what is read of it in one step."""
+"""Listeners that are told of an update in the step that read it. One step may read seventy updates."""
 MAX_COUNTED: Final = 10_000
 _NOBODY: Final = Client("")
 _NOTHING: Final[Counter[str]] = Counter()
@@ -167,7 +167,7 @@ MAX_WATCHED: Final = 10_000
 MAX_WATCHED_CHARS: Final = 4 * 1024 * 1024
 """Of their URIs: a stateless server gets all of them in one request, and says them again."""
 MAX_WANTED: Final = 50_000
-"""Resources that one principal wants on one connection, counted for each of its listeners."""
+"""Resources that the listeners of one principal want on one connection, each counted for each listener."""
 MAX_UNWATCHED: Final = 1_000
 MAX_NEWS: Final = 1_000  # updates that wait for their turn
 MAX_URI: Final = 4096

@@ -32,8 +32,7 @@ _MAX_READ: Final = 64 * 1024
 
 
 def may_hold(text: bytes | None, value: Json) -> bool:
-    """Whether a resource may stand in a result, whose JSON is `text`. A no is sure. A long text is read once: 10 us for
-    28 KiB."""
+    """Whether a result, whose JSON is `text`, may hold a resource. False is certain. It takes 10 us for 28 KiB."""
     return text is None or "contents" in value or b'"resource' in text
 
 

@@ -41,7 +41,7 @@ from sluicegate.runtime.deadline import AnswerDeadline
 AT_ONCE: Final = 64
 """Questions to one hook. More wait for their turn, within their time."""
 MAX_CACHED: Final = 16 * 1024 * 1024
-"""Bytes of the answers of one hook, where each counts as `_ENTRY` beside its texts."""
+"""Bytes of one hook's answers. Each counts with the size of its texts and `_ENTRY`."""
 _ENTRY: Final = 1024
 MAX_AGE: Final = 300.0
 _MAX_DUE: Final = 10_000

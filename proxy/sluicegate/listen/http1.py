@@ -24,7 +24,7 @@ _MAX_PIPELINED: Final = 8
 _MAX_LINES: Final = 512
 _FEW_CHUNKS: Final = 128
 _CHUNK: Final = 512
-"""Bytes that the chunks of a body hold on average, after the first few. Each has its cost, so that bodies in chunks of
+"""Bytes that the chunks of a body must hold on average, after the first few. Each chunk costs time: bodies in chunks of
 one byte could take the whole event loop."""
 _SAMPLE: Final = 64  # connections among which one is chosen that makes room
 # RFC 3986 2.3 and 6.2.2: an escape of a letter, digit, "-", ".", "_" or "~" has another spelling, that of a slash,
@@ -189,9 +189,9 @@ class Http1(asyncio.Protocol):
             self._remember(self._requests[0], data)
 
     def _remember(self, request: HttpRequest, data: bytes) -> None:
-        """The same bytes mean the same: a client's requests of equal length differ in their bodies alone. For them
-        the parser is not asked again, nor we by it for each header. Only where the length is said once
-        and in one way, so that where a body ends is beyond doubt."""
+        """Remembers the head of this request: a client's requests of equal length differ in their bodies alone, and
+        their heads need not be parsed again. Only where the length stands once and in one form, so that the end of a
+        body is beyond doubt."""
         text, end, body = data.partition(b"\r\n\r\n")
         head = request.head
         is_plain = request.keeps and len(head) == len(head.headers) and head.keys().isdisjoint(_SPECIAL)

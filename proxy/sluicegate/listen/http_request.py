@@ -36,7 +36,7 @@ class RememberedHead:
     routing: Routing | None = None
     """What the headers of the modern revision say: a pure function of the lines."""
     passed_on: "tuple[tuple[bytes, bytes], ...] | None" = None
-    """The lines with which another process of this Sluice gets the request: a function of the lines and of the
+    """The header lines with which the request is passed on to another process: a function of its own lines and of the
     connection's two addresses."""
 
 
@@ -146,7 +146,7 @@ class HttpRequest:
     """`on_lost` is called when the client goes away before the answer is complete. `chunks`: the client knows
     HTTP/1.1's chunks; `keeps`: another request may follow on the connection."""
 
-    # The class has the values that most requests keep: to set them in each costs more than to find them here.
+    # Defaults stand in the class: most requests keep them, and setting them in each would cost more.
     is_whole = is_started = is_answered = lost = _is_asked = False
     on_lost: Callable[[], object] | None = None
     budget: LoopBudget | None = None

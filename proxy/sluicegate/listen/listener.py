@@ -55,7 +55,7 @@ _numbers: Final = count(1)
 
 
 def _new_id() -> str:
-    """Unique beyond this process and its clock. A random one for each call is a system call."""
+    """Unique across processes and restarts. A random id for each call would take a system call."""
     return f"{_PROCESS}-{next(_numbers):x}"
 
 

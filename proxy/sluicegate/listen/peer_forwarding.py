@@ -71,7 +71,8 @@ class PeerForwarding:
                 task.cancel()
 
     async def hand_over(self, exchange: HttpExchange, owner: Owner) -> None:
-        """Gives its connection, which nobody has claimed, to the owner; or the client learns that it is not up."""
+        """Gives the request's connection, which no worker has claimed, to the owner. If the owner is not up, the client
+        gets an error."""
         assert self.handoff is not None, "workers alone leave a connection unclaimed"
         if not await exchange.peer.connection.hand_over(partial(self.handoff.give, owner[0])):
             await exchange.error(503, _DOWN, _RETRY)
@@ -159,7 +160,7 @@ def _lost(body: bytes, limits: RequestLimits) -> tuple[int, bytes]:
     return 502, error_body(_GONE)
 
 
-@lru_cache(maxsize=64)  # replicas say the same of most answers, but for their date
+@lru_cache(maxsize=64)  # headers of most answers differ in their date alone, which is the same for a second
 def _lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
     return render([header for header in headers if header[0] not in _OF_A_HOP])
 

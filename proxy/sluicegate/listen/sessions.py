@@ -20,7 +20,7 @@ from sluicegate.protocol import legacy_client
 from sluicegate.protocol.jsonrpc import Json, Response
 from sluicegate.protocol.model import SLUICE, Asker
 
-_LOOKED_AT: Final = 64  # sessions in one piece
+_LOOKED_AT: Final = 64  # sessions that `sweep` looks at in one piece
 _TRIED: Final = 10  # principals, of whom one may have no session that is idle
 
 log = logging.getLogger(__name__)

@@ -88,8 +88,8 @@ class EndpointContext(SessionDeps):
 
 MAX_FORM: Final = 1024
 MAX_FORM_PARTS: Final = 64
-"""Bytes and parts of a header that says what a body is, or may be: whatever has more is refused as it is. No rate of
-a client counts such refusals."""
+"""Bytes and parts of a Content-Type or Accept. A request with more is refused before it is parsed. No rate of a client
+counts such refusals."""
 
 
 def _bounded(value: bytes) -> bytes:

@@ -65,8 +65,8 @@ class Counter:
 class Seconds:
     """One set of labels of a histogram: `counts` has for each of `bounds` how many took no longer.
 
-    `observe` takes one number down and does no more, until `fold` counts all that came since the last time: sorted,
-    they take half of the time."""
+    `observe` only stores a number. `fold` counts all that were stored since the last time: sorted, they take half of
+    the time."""
 
     __slots__ = ("_bounds", "_new", "counts", "observe", "sum")
 

@@ -92,7 +92,7 @@ def shard(rules: Iterable[Rule], held: frozenset[str], server: str) -> RuleIndex
 def _other_uris(uri: str) -> list[str]:
     """What else a server may take the URI for: it decodes, and then reads what it has got."""
     bare = uris.without_query(uri)
-    # What is behind the path may be no text.
+    # A query may decode to bytes that are no text, so the URI without it is decoded, too.
     read = (*uris.decodings(uri), *(uris.decodings(bare) if bare != uri else ()))
     found = dict.fromkeys(other for one in dict.fromkeys(read) for other in (one, *uris.readings(one)))
     return [f"res:{other}" for other in found if other != uri]

@@ -15,7 +15,7 @@ _STEP: Final = 1024
 """Parts in a step of `hashed`. One of `_CHARS` characters counts as two, and so on."""
 _CHARS: Final = 256
 
-# `json.JSONEncoder.encode` makes one for each value, so that a small one takes three times as long.
+# `json.JSONEncoder.encode` makes a new encoder for each value, so that a small value takes three times as long.
 _chunks: Final = make_encoder(None, JSONEncoder().default, encode_basestring_ascii, None, ":", ",", True, False, True)
 
 

@@ -41,8 +41,8 @@ T = TypeVar("T")
 
 
 def light(cls: type[T]) -> type[T]:
-    """A frozen dataclass that costs what an ordinary one does: what freezes it is `object.__setattr__` for each field.
-    mypy goes on refusing to write to them: that nobody does is checked there, not while it runs."""
+    """Makes instances of a frozen dataclass as cheaply as those of an ordinary one, which calls no `object.__setattr__`
+    for each field. Writing to a field is then an error of mypy alone, and none at run time."""
     declared: Any = cls
     parts = [
         (f.name, f.type, field(default=f.default, default_factory=f.default_factory, kw_only=f.kw_only))
@@ -83,7 +83,7 @@ class Response:
 
 
 class SharedList(list[Any]):
-    """Goes out to many, stays as it is: each form of it, and the JSON of each, is made once."""
+    """Is sent to many and never changed: each form of it, and the JSON of each form, is made once."""
 
     __slots__ = ("_forms", "_json")
 
@@ -141,9 +141,9 @@ _LAST_ID = re.compile(rb',\s*"id"' + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?
 _EDGE = 256
 _FINITE = frozenset({str, int, bool, type(None)})
 BYTES_A_VALUE = 256
-"""Of a message with fewer values than that, they are looked at sooner than its bytes."""
-_SOME = 16  # values: in a short message a word is found sooner
-_WALKED = 2 * 1024 * 1024  # bytes: a word is not looked for in more, where the values are few
+"""Bytes. Where a message has more for each value, walking its values is quicker than searching its bytes."""
+_SOME = 16  # values; with fewer allowed, the bytes are searched
+_WALKED = 2 * 1024 * 1024  # bytes; in a longer message the values are walked unless they are very many
 
 
 class Malformed(ValueError):
@@ -202,8 +202,8 @@ def weigh(data: bytes | bytearray, max_depth: int, max_nodes: int) -> int:
     """The pairs in all objects of `data`, counted on the bytes. Raises `Malformed` (-32600) for what has more than
     `max_nodes` values and names of members, and for what is nested deeper than `max_depth`.
 
-    Each but the first stands behind one of four bytes. Those are counted outside of strings, at the speed of memory:
-    what is refused costs no more than its bytes.
+    Each but the first stands behind one of four bytes. Those are counted outside of strings, at the speed of memory, so
+    that a refusal costs little.
     """
     return _weigh(_without_strings(_without_escapes(data), max_nodes), max_depth, max_nodes)
 
@@ -311,8 +311,9 @@ def check_in_pieces(data: bytes | bytearray, max_nodes: int) -> Generator[None, 
 
 
 def _has_few(data: bytes | bytearray, max_nodes: int) -> Generator[None, None, bool]:
-    """Whether it has no more, even if what stands in its texts were values, and no long number. A no is no proof. A
-    mebibyte of text with escapes takes a fifth of what it takes without its texts. The parser judges its depth."""
+    """Whether it has at most `max_nodes` values and no long number, even if its texts are counted as JSON. False proves
+    nothing. For a mebibyte of text this takes a fifth of the time of taking the texts out first. The parser bounds the
+    depth."""
     tokens = quotes = 0
     for at in range(0, len(data), _PIECE):
         piece = data[at : at + _PIECE + len(_LONG)]
@@ -491,7 +492,7 @@ def size_of(value: Any) -> int:
 
 def weight_of(value: Any) -> int:
     """About the bytes that a value takes in memory: those of its JSON, and some for each value, of which a text is one.
-    4 MiB of empty lists would be 140 MiB. What JSON cannot say is larger than any bound."""
+    4 MiB of empty lists would be 140 MiB. A value that JSON cannot express weighs more than any bound."""
     try:
         data = to_json(value)
     except PydanticSerializationError:
@@ -513,8 +514,8 @@ def dump(value: Any) -> bytes:
 
 
 def _is_sayable(value: Any, data: bytes) -> bool:
-    """Whether no number is infinite, or none at all: `data`, which `to_json` wrote, has a bare word then. The word is
-    rare, so the walk that tells it from text is, too. In a long message the values are looked at first."""
+    """Whether no number is infinite or NaN: `to_json` writes these as bare words into `data`. The words are rare, so
+    the walk that tells them from text is, too. In a long message the values are walked first."""
     if b"I" not in data and b"N" not in data:
         return True
     most = MAX_RESULT_NODES if len(data) > _WALKED else len(data) // BYTES_A_VALUE

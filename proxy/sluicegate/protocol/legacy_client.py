@@ -34,7 +34,14 @@ from sluicegate.protocol.model import (
     Result,
     TaskStarted,
 )
-from sluicegate.protocol.modern_client import MAX_DESCRIPTION, TOO_LARGE, Parsed, capability_key, is_modern, named
+from sluicegate.protocol.modern_client import (
+    MAX_DESCRIPTION,
+    TOO_LARGE,
+    Parsed,
+    capability_key,
+    is_modern,
+    name_and_version,
+)
 from sluicegate.protocol.parameter_names import check, is_token
 from sluicegate.protocol.revisions import LEGACY, LOG_LEVELS, META, NEWEST_LEGACY, REVISIONS, Revision
 
@@ -70,7 +77,8 @@ def initialize(params: Json) -> Handshake | Failure:
     if not key or is_longer(info, MAX_DESCRIPTION) or len(canonical(info)) > MAX_DESCRIPTION:
         return Failure(jsonrpc.INVALID_PARAMS, f"{'clientInfo' if key else 'capabilities'} {TOO_LARGE}")
     revision = version if version in LEGACY else NEWEST_LEGACY
-    return Handshake(revision, named(info), input_requests_server.as_legacy(capabilities, REVISIONS[revision]), key)
+    capabilities = input_requests_server.as_legacy(capabilities, REVISIONS[revision])
+    return Handshake(revision, name_and_version(info), capabilities, key)
 
 
 def initialize_result(handshake: Handshake, discovered: Outcome, server_info: Json) -> Outcome:

@@ -1,4 +1,4 @@
-"""The answer with a long list, decoded in pieces, so that calls go on meanwhile.
+"""Decodes an answer with a long list in pieces, so that calls go on meanwhile.
 
 Pure. The start of each piece is guessed, and the JSON parser checks each guess. The elements of a piece, put between
 brackets, must parse as an array. A random string then replaces them in the message, and must be the first element of
@@ -27,8 +27,8 @@ Clean = Callable[[Any, bytes], object]
 def decode_in_pieces(
     data: bytes, clean: Clean | None, clean_items: Clean
 ) -> Generator[None, None, Any]:
-    """The same value as `decode_fast` gives. With `clean`, the message is changed in place by it, and by `clean_items`
-    what is decoded apart of its list; both get the bytes, too. Raises what `decode_fast` raises."""
+    """The value that `decode_fast` gives. If `clean` is given, it changes the message in place, and `clean_items` the
+    elements that are decoded apart. Both get the bytes, too. Raises what `decode_fast` raises."""
     found = _LIST.search(data, 0, PIECE) if len(data) > 2 * PIECE else None
     if found is not None and (yield from in_range(data)):
         key, first, start = found[1].decode(), found[2], found.start(2)

@@ -191,7 +191,7 @@ class Trail:
     `target`, `round` and `decisions` are changed by the methods here alone.
     """
 
-    # The class has the values that most calls keep: to set them in each costs more.
+    # Defaults stand in the class: most calls keep them, and setting them in each would cost more.
     target: Target | None = None
     round: tuple[str, int] | None = None
     decisions: tuple[Decision, ...] = ()

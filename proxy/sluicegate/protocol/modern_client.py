@@ -41,7 +41,7 @@ from sluicegate.protocol.revisions import (
 Headers = Sequence[tuple[bytes, bytes]]
 
 MAX_DESCRIPTION: Final = 16 * 1024
-"""Characters of a client's capabilities, and of what it says that it is."""
+"""Characters of a client's capabilities, and as many of its `clientInfo`."""
 TOO_LARGE: Final = f"has more than {MAX_DESCRIPTION} characters"
 _MAX_NAME: Final = 128
 _SHORT_KEY: Final = 256
@@ -129,13 +129,14 @@ def parse(request: Request, routing: Routing | None, is_large: bool = True) -> P
         return _reject(request, jsonrpc.INVALID_PARAMS, "Invalid params: inputResponses")
     params.pop("task", None)  # SEP-2663, Backward Compatibility: a wish of 2025-11-25, to be ignored
     return Parsed(
-        method=request.method, params=params, meta=meta, revision=version, info=named(info), capabilities=capabilities,
-        capability_key=key, mirrored=None if routing is None else routing.mirrored,
+        method=request.method, params=params, meta=meta, revision=version, info=name_and_version(info),
+        capabilities=capabilities, capability_key=key, mirrored=None if routing is None else routing.mirrored,
     )  # fmt: skip
 
 
-def named(info: Json) -> Json:
-    """What is kept of it, by sessions and tasks: the members that anybody reads. 16 KiB of empty lists are 350 KiB."""
+def name_and_version(info: Json) -> Json:
+    """The members of `clientInfo` that anybody reads. Sessions and tasks keep them alone: 16 KiB of empty lists would
+    take 350 KiB of memory."""
     return {key: text[:_MAX_NAME] for key in ("name", "version") if isinstance(text := info.get(key), str)}
 
 

@@ -17,16 +17,16 @@ PREFIX: Final = "dev.sluice/"
 # W3C Trace Context, traceparent; in `_meta` by SEP-414. `tracestate` and `baggage` may hold any text.
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _LONG_S: Final = "\u017f".encode()  # the only character beside ASCII that `casefold` makes a letter of the prefix of
-_LONG: Final = 4 * 1024  # bytes
-_VERY_LONG, _FEW = 256 * 1024, 1_000
-_MOST: Final = 2_000  # values that are looked at for this
+_LONG: Final = 4 * 1024  # bytes; in a longer message its values are walked before its bytes are searched
+_MOST: Final = 2_000  # values; of a message with more, the bytes are searched
+_VERY_LONG, _FEW = 256 * 1024, 1_000  # bytes and colons of a list of long texts, whose keys are walked at once
 REASONS: Final = frozenset(get_args(Reason))
 
 
 def from_server(value: Any, data: bytes | bytearray) -> Any:
     """`value`, which `data` was read as, without what only Sluice may say. It is changed in place."""
     from_part(value, data)
-    # Of a message two places are looked at, which takes less than to search a long text. A batch has many.
+    # A message has two places for it, which are looked at sooner than a long text is searched. A batch has many.
     if not isinstance(value, list) or b"error" in data or b"\\u" in data:
         for message in value if isinstance(value, list) else (value,):
             if isinstance(message, dict):
@@ -96,8 +96,8 @@ def _is_defined(key: str, value: Any) -> bool:
 
 
 def _may_hold(value: Any, data: bytes | bytearray) -> bool:
-    """A key can be written with escapes, too, each of its letters: then all keys are looked at. To look for every
-    spelling in the bytes takes longer. Of a long text with few values it is quicker to look at these."""
+    """Each letter of a key may be written as an escape. With escapes all keys are walked: a search of the bytes for
+    every spelling takes longer. In a long message with few values, walking the values is quickest."""
     if len(data) > _LONG and (found := _holds(value, min(len(data) // BYTES_A_VALUE, _MOST))) is not None:
         return found
     if len(data) > _VERY_LONG and data.count(b":") < _FEW:  # a list of long texts
@@ -108,7 +108,7 @@ def _may_hold(value: Any, data: bytes | bytearray) -> bool:
 
 
 def _holds(value: Any, most: int) -> bool | None:
-    """Whether it has such a key; None where it has more values than `most`."""
+    """Whether a reserved key stands in it; None where it has more values than `most`."""
     todo: list[Any] = [value]
     for item in todo:  # which grows meanwhile
         kind = type(item)

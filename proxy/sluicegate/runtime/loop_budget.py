@@ -128,7 +128,7 @@ class LoopBudget:
         self._part, self._clock, self._used = part, clock, used
         self._idle_at = self._chosen_at = 0.0
         self._level = self._due = self._advance = self._start = self._free = self._short = 0.0
-        self._lent = self._raised = 0.0  # of `_advance`: what came of an idle moment, and what the own part has less
+        self._lent = self._raised = 0.0  # of `_advance`: what `_free` paid, and what was added to `_level`
         self._moment = 0  # idle moments that somebody has taken
         self._everybody = everybody
         self._waiting: list[LoopBudget] = []
@@ -300,7 +300,7 @@ class LoopBudget:
             self._pay(-raised)
 
     def _settle(self, paid: float) -> None:
-        """What was paid in advance is not in advance any more."""
+        """Takes so much out of `_advance`: its request has come to an end."""
         self._advance -= paid
         self._lent, self._raised = min(self._lent, self._advance), min(self._raised, self._advance)
 

@@ -1,9 +1,8 @@
 """Writes of one turn of the event loop, made at its end, one right behind the other.
 
-A peer that sleeps is woken by the first byte that comes for it, and on a virtual machine waking it costs more
-than the write itself. Calls that were answered, or recorded, together are ready in the same turn: written as each of
-them gets ready they find their peer asleep again every time, written in a row they wake it once.
-It delays nothing by more than the turn that it is written in.
+The first byte wakes a peer that sleeps. On a virtual machine that costs more than the write itself. Calls that were
+answered or recorded together are ready in the same turn. Written one by one they wake the peer each time, written in
+a row once. No write is delayed beyond its turn.
 
 Knows bytes and transports; knows no protocol.
 """

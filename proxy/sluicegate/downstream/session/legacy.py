@@ -433,7 +433,7 @@ class LegacyConnection(ServerConnection):
             self._aside_weight -= weight
 
     def _keep_roots(self, roots: Json | None) -> None:
-        """For when nobody can be asked. Long ones are not kept: a client has a connection for each of its sessions."""
+        """Keeps the client's roots, for when it cannot be asked. Long ones are not kept: each session has its own."""
         self._roots = None if is_longer(roots, MAX_ROOTS) else roots
 
     def _answer_alone(self, request: Request) -> None:

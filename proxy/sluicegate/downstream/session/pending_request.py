@@ -21,7 +21,7 @@ from sluicegate.runtime.deadline import AnswerDeadline
 # A server may report faster than a client reads. Of what waits longer than this many, the newest is dropped.
 MAX_WAITING = 256
 MAX_WAITING_BYTES = 4 * 1024 * 1024
-"""Of memory for one call, for its notifications and for its questions: a client takes as much as it may send."""
+"""Bytes of memory for the notifications of one call, and as many for its questions: as many as a client may send."""
 _RANKS = {level: rank for rank, level in enumerate(LOG_LEVELS)}
 
 
@@ -36,7 +36,7 @@ class PendingRequest:
     the server said something of it before the answer, so that no answer proves that nothing was executed;
     `only_reads`: what is sent from now on reads its result; `on_over` is called once nobody waits any more."""
 
-    # The class has the values that most exchanges keep: to set them in each costs more.
+    # Defaults stand in the class: most exchanges keep them, and setting them in each would cost more.
     call: Call | None = None
     answer: Response | None = None
     error: Exception | None = None

@@ -27,7 +27,7 @@ MAX_QUESTIONS: Final = 10 * MAX_ASKS
 """Questions of one call in total: ten rounds of `MAX_ASKS`, as a stateless server has."""
 MAX_PARKED: Final = 100  # calls of one principal at one server
 MAX_PARKED_BYTES: Final = 64 * 1024 * 1024
-"""Of memory for the questions of all calls that wait at one server."""
+"""Bytes of memory for the open questions of all calls that wait at one server."""
 
 _STATE: Final = "parked "
 
@@ -72,7 +72,7 @@ class InteractiveExchange(PendingRequest):
 
     @property
     def weight(self) -> int:
-        """Of the open questions."""
+        """Bytes of memory of the open questions."""
         return sum(self._sizes[key] for key in self.asks)
 
     @property
@@ -227,7 +227,7 @@ class SuspendedCalls:
             self._end(self._heaviest(), "too much is asked in calls that wait")
 
     def _heaviest(self) -> str:
-        """The oldest call of whoever has most."""
+        """The key of the oldest call of the holder whose questions weigh most."""
         weights = Counter[str]()
         for parked in self._parked.values():
             weights[parked.holder] += parked.weight
