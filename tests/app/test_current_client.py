@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from sluicegate import config
-from sluicegate.app.approvals import current
-from sluicegate.app.servers import _may_still
+from sluicegate.app.approvals import current, may_still
 from sluicegate.app.services import open_policy_service
 from sluicegate.protocol.model import Call, Client, Decision, Target, Trail, Verdict
 
@@ -67,9 +66,9 @@ def test_an_approval_of_other_terms_than_its_own_does_not_let_a_call_pass() -> N
     trail = Trail("c1")
     trail.add(Decision(Verdict.ASK, "one person", ""))
     call = Call(ANN, "tools/call", {}, target=Target("s", "tool", "t", "s__t"), trail=trail)
-    assert not _may_still(judges, call)
+    assert not may_still(judges, judges.judge.decide, call)
     trail.add(now)
-    assert _may_still(judges, call)
+    assert may_still(judges, judges.judge.decide, call)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +101,9 @@ def test_a_call_that_waited_at_its_server_is_sent_by_the_rights_of_now(
     trail = Trail("c1")
     trail.add(Decision(then, "", ""))
     call = Call(ANN, "tools/call", {}, target=Target("s", "tool", "t", "s__t"), trail=trail)
-    assert _may_still(judges, call) is may
+    assert may_still(judges, judges.judge.decide, call) is may
     assert seen == ([] if now is None else [("role:ops",)])
-    assert _may_still(judges, Call(ANN, "tools/list", {})), "a list is judged item by item"
+    assert may_still(judges, judges.judge.decide, Call(ANN, "tools/list", {})), "a list is judged item by item"
 
 
 async def test_a_call_that_waited_at_its_server_meets_the_argument_rules_of_now(tmp_path: Path) -> None:
@@ -121,8 +120,8 @@ async def test_a_call_that_waited_at_its_server_meets_the_argument_rules_of_now(
         target = Target("bank", "tool", "pay", "bank__pay", {"name": "pay"})
         call = Call(client, "tools/call", {"arguments": {"to": "eve"}}, target=target, trail=Trail("c1"))
         call.trail.add(judges.judge.decide(call, target))
-        assert _may_still(judges, call)
+        assert may_still(judges, judges.judge.decide, call)
         rule.write_text(json.dumps({"properties": {"to": {"enum": ["bob"]}}}))
         await judges.reload.renew()
-        assert not judges.reload.problems and not _may_still(judges, call)
-        assert _may_still(judges, replace(call, params={"arguments": {"to": "bob"}}))
+        assert not judges.reload.problems and not may_still(judges, judges.judge.decide, call)
+        assert may_still(judges, judges.judge.decide, replace(call, params={"arguments": {"to": "bob"}}))

@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -341,3 +342,37 @@ def test_a_hook_that_is_told_of_approvals_may_deny_them_and_approves_none(tmp_pa
         assert decide(ids[1], decision="deny", comment="INC-7 was refused") == 200
         assert [approval(made, id)["state"] for id in ids] == ["pending", "denied"]
         assert len(hook.asked) == 1
+
+
+@pytest.mark.parametrize("how", ["block", "policy"])
+def test_a_call_is_not_sent_whose_client_loses_the_right_while_a_hook_thinks(
+    tmp_path: Path, hook: HookService, how: str
+) -> None:
+    gate = {"url": hook.url, "on": ["call"], "servers": ["fs"], "timeout": "20s"}
+    rows = f"{ROWS}p, role:lead, sluice, admin:policy, *, allow\n"
+    with hooked(tmp_path, {"gate": gate}, rows) as made, ThreadPoolExecutor(1) as pool:
+        hook.released.clear()
+        call = pool.submit(made.call, "user", "fs__read", path="/a")
+        made.until(lambda: len(hook.asked) == 1)
+        if how == "block":
+            api = f"{made.process.admin}/api/v1/blocks"
+            done = httpx.post(api, json={"what": "fs/read"}, headers=bearer("lead"), timeout=20)
+            assert done.status_code == 200, done.text
+        else:
+            made.write(rows.replace("p, role:user, *, *, *, allow\n", ""))
+            made.until(lambda: made.names("user") == [])
+        hook.released.set()
+        assert reason(call.result()) == "denied"
+        assert made.seen("fs") == []
+        assert outcome(made)["outcome"] == "denied"
+
+
+def test_what_a_person_approved_is_sent_though_a_hook_was_asked_too(tmp_path: Path, hook: HookService) -> None:
+    gate = {"url": hook.url, "on": ["call"], "servers": ["fs"], "timeout": "20s"}
+    with hooked(tmp_path, {"gate": gate}, f"{ROWS}p2, *, fs, tool:read, *, one-of-leads\n") as made:
+        id = made.call("user", "fs__read", path="/a").json()["result"]["_meta"]["dev.sluice/approval"]["id"]
+        vote = {"decision": "approve", "seen_digest": approval(made, id)["digest"]}
+        api = f"{made.process.admin}/api/v1/approvals/{id}/decisions"
+        assert httpx.post(api, json=vote, headers=bearer("lead"), timeout=20).status_code == 200
+        assert reason(made.call("user", "fs__read", path="/a")) == ""
+        assert len(made.seen("fs")) == 1

@@ -17,12 +17,14 @@ from sluicegate.protocol.model import (
     ApprovalRef,
     Call,
     Client,
+    Decision,
     Failure,
     Handler,
     Outcome,
     Result,
     Target,
     Trail,
+    Verdict,
 )
 from sluicegate.store import StoreFailed
 from sluicegate.store.memory import MemoryStore
@@ -86,6 +88,19 @@ async def test_without_a_record_a_later_round_is_not_said_to_be_a_call_that_was_
     again.trail.resume("c1", 1)
     outcome: Any = await wire([], keeps=False)(again)
     assert "NOT EXECUTED" not in str(outcome.value) and outcome.reason == "audit_unavailable"  # the seal says the rest
+
+
+async def test_a_call_whose_record_took_long_is_judged_again() -> None:
+    async def slowly(call: Call, approval: Any) -> bool:
+        await anyio.sleep(0.2)
+        return True
+
+    for is_allowed in (True, False):
+        events: list[str] = []
+        guard, late = commit(MemoryStore().spend, slowly, may_still=lambda call: is_allowed), call()  # noqa: B023
+        late.trail.add(Decision(Verdict.ALLOW, "p1", ""))
+        refused: Any = await guard(late, Server(events))
+        assert refused.reason == (None if is_allowed else "denied") and len(events) == is_allowed
 
 
 @pytest.mark.parametrize("begun", [False, True])

@@ -31,7 +31,7 @@ from sluicegate.metrics.scraped import Sample
 from sluicegate.protocol.input_requests_client import elicits
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.methods import JUDGED_BY_NAME
-from sluicegate.protocol.model import Call, Client, Target
+from sluicegate.protocol.model import Call, Client, Target, Verdict
 from sluicegate.store import Store
 from sluicegate.store.watch import Watch
 
@@ -124,6 +124,20 @@ def current(judges: PolicyService, client: Client) -> Client | None:
     if (found.roles, found.owner) == (client.roles, client.owner):
         return client
     return replace(client, roles=found.roles, owner=found.owner)
+
+
+def may_still(judges: PolicyService, decide: Decide, call: Call) -> bool:
+    """Whether the rights and argument rules of now let a call be sent that has waited. What no person was asked about,
+    and would be by now, may not be sent. `decide` counts what hooks have said of it."""
+    if call.target is None or not call.trail.decisions:
+        return True
+    client = current(judges, call.client)
+    if client is None:
+        return False
+    decision = decide(replace(call, client=client), call.target)
+    if call.method == "tools/call" and judges.judge.check_arguments(call.target, call.params.get("arguments")):
+        return False
+    return decision.verdict is Verdict.ALLOW or decision == call.trail.decisions[-1]
 
 
 def commands(config: Config, judges: PolicyService) -> Callable[[str, Approval], str]:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from sluicegate.app import metric_sources
-from sluicegate.app.approvals import PageLink, approve_deps
+from sluicegate.app.approvals import PageLink, approve_deps, may_still
 from sluicegate.app.late import Late
 from sluicegate.app.servers import Backends
 from sluicegate.app.services import Services
@@ -77,6 +77,8 @@ def pipeline(
     about_task = Late[Handler]()
     asked = approve_deps(config, services.judging, resolver, behind.pins, page_link, hooks.renewed(judge.decide))
     asking = replace(asked, renew=hooks.again(asked.renew))
+    is_allowed_still = partial(may_still, services.judging, asked.decide)
+    behind.tasking.may_still.set(is_allowed_still)
     router = Router(behind.servers, behind.lists, resolver, behind.hub, cursors, judge.may_list, judge.may_see,
                     judge.decide, services.store, judge.permission_key,
                     about_task=lambda call: about_task()(call),
@@ -137,7 +139,7 @@ def pipeline(
         "call_hooks": hooks.call,
         "approve": approve(queue, asking, is_task=True),
         "login": login(replace(logging_in, begin=_no_link)),
-        "commit": commit(services.store.spend, audit.intent if audit else None, identity=identity),
+        "commit": commit(services.store.spend, audit.intent if audit else None, identity, is_allowed_still),
         "inspect": inspect(tables.inspection, outputs.check, judge.decide, outputs.prepare),
         "result_hooks": hooks.result,
     }

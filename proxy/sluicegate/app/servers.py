@@ -47,7 +47,6 @@ from sluicegate.protocol.model import (
     Outcome,
     Publish,
     Target,
-    Verdict,
     session_scope,
 )
 from sluicegate.router.large_results import LargeResults
@@ -66,6 +65,8 @@ class Tasking:
         self.large_results = Late[LargeResults]()
         self.start = Late[Callable[[Job], object]]()
         """Runs a job that nobody waits for."""
+        self.may_still = Late[Callable[[Call], bool]](lambda call: True)
+        """Whether the rights of now let a call be sent that has waited. Nobody calls before it is set."""
 
     def approval_tasks(
         self, queue: ApprovalQueue, current: Callable[[Client], Client | None], again: Handler
@@ -187,7 +188,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
         about = settings.server(key, section, config, services.partition.of, redact, services.own_pages)
         kept = LargeAnswers(config.limits.paged_results, processes) if section.results_over == "page" else None
         unfinished = Unfinished(about.max_result * max(about.concurrency, UNFINISHED))
-        about = replace(about, may_still=partial(_may_still, judges), large=kept, unfinished=unfinished,
+        about = replace(about, may_still=lambda call: tasking.may_still()(call), large=kept, unfinished=unfinished,
                         clock=services.clock)  # fmt: skip
         client_wait = CLIENT_WAIT if transport == "stdio" else 0.0
         if not may_log_in(section):
@@ -243,20 +244,6 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
 
 def _share(about: ServerSettings, replicas: Replicas | None) -> ServerSettings:
     return about if replicas is None else replace(about, concurrency=replicas.shares.of(about.key, about.concurrency))
-
-
-def _may_still(judges: PolicyService, call: Call) -> bool:
-    """Whether the rights and argument rules of now let a call be sent that waited at its server. What no person was
-    asked about, and would be by now, may not be sent."""
-    if call.target is None or not call.trail.decisions:
-        return True
-    client = current(judges, call.client)
-    if client is None:
-        return False
-    decision = judges.judge.decide(replace(call, client=client), call.target)
-    if call.method == "tools/call" and judges.judge.check_arguments(call.target, call.params.get("arguments")):
-        return False
-    return decision.verdict is Verdict.ALLOW or decision == call.trail.decisions[-1]
 
 
 def _pin_changed(services: Services, event: PinEvent) -> None:

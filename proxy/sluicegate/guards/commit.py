@@ -8,9 +8,23 @@ place says so in its closing record.
 
 from collections.abc import Awaitable, Callable
 from time import perf_counter
+from typing import Final
 
+from sluicegate.policy.hooked import HookedRuling
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json
-from sluicegate.protocol.model import ROUND_SECONDS, Call, Failure, Guard, Handler, Outcome, refuse
+from sluicegate.protocol.model import (
+    ROUND_SECONDS,
+    Call,
+    Decision,
+    Failure,
+    Guard,
+    Handler,
+    Outcome,
+    Reason,
+    Trail,
+    Verdict,
+    refuse,
+)
 
 Identify = Callable[[str], str]
 """Which program or address has a server's key now."""
@@ -26,10 +40,17 @@ UNAVAILABLE = "NOT EXECUTED: the audit log or its sink cannot be written, and no
 BEGUN = "This call began at a server whose place another one has taken: it may or may not have been executed."
 REPLACED = "NOT EXECUTED: another server took the place of this one at this very moment. Call again."
 LATER = "The audit log or its sink cannot be written, so the server did not get your answer."
+WITHDRAWN = "NOT EXECUTED: whoever sent this call may not make it any more."
+ENDED = "This call began in an earlier round, and may or may not have been executed. Its client may not go on with it."
+_LONG: Final = 0.1
+"""Seconds for an intent to be kept. In a longer wait rights may have changed."""
 
 
-def commit(spend: Spend, intend: Intend | None = None, identity: Identify = str) -> Guard:
-    """`intend` is None where there is no audit log."""
+def commit(
+    spend: Spend, intend: Intend | None = None, identity: Identify = str,
+    may_still: Callable[[Call], bool] = lambda call: True,
+) -> Guard:  # fmt: skip
+    """`intend` is None where there is no audit log. `may_still` judges a call by the rights of now."""
 
     async def guard(call: Call, inner: Handler) -> Outcome:
         # Step 8 of docs/explanation/performance.md
@@ -52,7 +73,16 @@ def commit(spend: Spend, intend: Intend | None = None, identity: Identify = str)
             if trail.has_begun:
                 return refuse(call.method, "outcome_unknown", BEGUN)
             return refuse(call.method, "approval_denied", REPLACED)
+        if _has_waited(trail) and not may_still(call):
+            trail.add(Decision(Verdict.DENY, trail.decisions[-1].rule, "rights changed while the call waited"))
+            reason: Reason = "outcome_unknown" if trail.has_begun else "denied"
+            return refuse(call.method, reason, ENDED if trail.has_begun else WITHDRAWN)
         trail.is_sent = True
         return await inner(call)
 
     return guard
+
+
+def _has_waited(trail: Trail) -> bool:
+    """Whether rights may be others by now: a hook was asked, or the disk or a sink took its time."""
+    return bool(trail.decisions) and (trail.audit_seconds > _LONG or type(trail.decisions[-1]) is HookedRuling)
