@@ -3,14 +3,18 @@
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from urllib.parse import parse_qsl, urlsplit
 
+import anyio
 import httpx
 import pytest
 from login_bench import Bench
 from small_authorization_server import PRM, ProtectedServer, listening
 
 from sluicegate.app.login_callback import CallbackPort
+from sluicegate.app.login_links import LoginLinks
 from sluicegate.login.model import LoginFailed, LoginInfo
+from sluicegate.protocol.model import Client
 
 INFO = LoginInfo("lgn_a", "srv", "local", "https://as.example.test", "sluice", ("a",), None, "ok", 1, True)
 
@@ -90,3 +94,18 @@ async def test_metadata_elsewhere_are_read_without_a_token(bench: Bench) -> None
         bench.clock.added += 6  # the token is not young any more
         await bench.refused(bearer, challenge=f'Bearer resource_metadata="{other.url}{PRM}/mcp"')
         assert other.seen and not [seen for seen in other.seen if "authorization" in seen.headers or seen.body]
+
+
+async def test_no_login_that_somebody_else_began_ends_at_our_port(bench: Bench) -> None:
+    """PKCE and `state` do not stop Eve from sending her link to whoever runs Sluice, with our port in it."""
+    async with anyio.create_task_group() as group, httpx.AsyncClient(trust_env=False) as client:
+        link = await LoginLinks(bench.logins, group).begin(
+            "srv", "local", f"http://127.0.0.1:{free_port()}/callback", Client("local")
+        )
+        back = dict(parse_qsl(urlsplit(link.url).query))["redirect_uri"]
+        theirs = await bench.logins.begin("srv", "key:eve", back, by=Client("key:eve"))
+        answer = await client.get(f"{back}?{bench.at.authorize(theirs.url)}")
+        assert answer.status_code == 400 and await bench.logins.all() == []
+        assert (await client.get(f"{back}?{bench.at.authorize(link.url)}")).status_code == 303
+        assert [one.whose for one in await bench.logins.all()] == ["local"]
+        group.cancel_scope.cancel()

@@ -1,6 +1,8 @@
 """Links to log in to a server, for a call that waits for that."""
 
 import logging
+from functools import partial
+from secrets import token_urlsafe
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -22,13 +24,15 @@ _Key = tuple[str, str, str, str]
 
 
 class LoginLinks:
-    """The port to which a browser returns is open while a login waits."""
+    """The port to which a browser returns is open while a login waits, and ends no login that was begun elsewhere."""
 
     def __init__(self, logins: Logins, group: TaskGroup) -> None:
         self._logins, self._group = logins, group
         self._flows: dict[_Key, Flow] = {}
         self._lock = anyio.Lock()
         self._redirect_uri, self._idle = "", anyio.Event()
+        # What others began, with a link to this port, would make the account of whoever opens that link theirs.
+        self._browser = token_urlsafe(32)
 
     async def begin(self, server: str, whose: str, callback: str, by: Client) -> LoginLink:
         """The link of a login that waits already is given again to whoever asked for it. Raises `NoLogin`."""
@@ -39,7 +43,7 @@ class LoginLinks:
                 try:
                     if not self._flows:
                         self._redirect_uri = await self._group.start(self._serve, callback)
-                    flow = await self._logins.begin(server, whose, self._redirect_uri, by=by)
+                    flow = await self._logins.begin(server, whose, self._redirect_uri, browser=self._browser, by=by)
                 except (LoginFailed, LoginUnavailable, CannotListen) as error:
                     self._rest()
                     raise NoLogin(str(error), isinstance(error, LoginFailed)) from None
@@ -49,7 +53,7 @@ class LoginLinks:
 
     async def _serve(self, callback: str, *, task_status: TaskStatus[str]) -> None:
         self._idle = anyio.Event()
-        async with CallbackPort(callback, self._logins.finish).open() as port:
+        async with CallbackPort(callback, partial(self._logins.finish, browser=self._browser)).open() as port:
             task_status.started(port.redirect_uri)
             await self._idle.wait()
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from secrets import token_urlsafe
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final, NoReturn, TypeVar
 from urllib.parse import quote, urlsplit
@@ -188,8 +189,9 @@ async def _log_in(
         return next(one for one in await logins.all() if (one.server, one.whose) == (server, whose))
     if paste:
         return await _by_paste(loaded.login.callback, server, whose, show, logins)
-    async with CallbackPort(loaded.login.callback, logins.finish).open() as port:
-        flow = await logins.begin(server, whose, port.redirect_uri)
+    mine = token_urlsafe(32)  # no login that others began, with a link to this port, ends here
+    async with CallbackPort(loaded.login.callback, partial(logins.finish, browser=mine)).open() as port:
+        flow = await logins.begin(server, whose, port.redirect_uri, browser=mine)
         await anyio.to_thread.run_sync(show, flow)  # meanwhile the port answers
         done = await logins.wait(flow)
     if done is None:
@@ -198,11 +200,12 @@ async def _log_in(
 
 
 async def _by_paste(callback: str, server: str, whose: str, show: Callable[[Flow], None], logins: Logins) -> LoginInfo:
-    flow = await logins.begin(server, whose, callback)
+    mine = token_urlsafe(32)
+    flow = await logins.begin(server, whose, callback, browser=mine)
     show(flow)
     info("Agree there. Your browser then fails to open an address of this machine: paste that address here.")
     address = (await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)).strip()
-    return await logins.finish(urlsplit(address).query, callback)
+    return await logins.finish(urlsplit(address).query, callback, browser=mine)
 
 
 async def _by_device(server: str, whose: str, as_json: bool, logins: Logins) -> LoginInfo:

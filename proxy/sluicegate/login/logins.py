@@ -154,8 +154,8 @@ class Logins:
         self, server: str, whose: str, redirect_uri: str, *, challenge: Sequence[str] = (), browser: str = "",
         by: Client | None = None,
     ) -> Flow:  # fmt: skip
-        """`browser` is a secret that only the browser has in which the login goes on. `by` is who asks, and has to be
-        allowed to until it has ended; None for whoever runs Sluice. Raises `LoginFailed` and `LoginUnavailable`."""
+        """`browser` is a secret that only the browser or port has where the login goes on. `by` is who asks, and has to
+        be allowed to until it has ended; None for whoever runs Sluice. Raises `LoginFailed` and `LoginUnavailable`."""
         settings = self._scene.settings(server)
         return await self._flows.begin(settings, whose, redirect_uri, tuple(challenge), browser, by)
 
