@@ -170,3 +170,14 @@ async def test_an_answer_that_came_late_says_nothing_of_the_time(monkeypatch: py
     monkeypatch.setattr(replicas, "_PROMPT", 0.5)
     await one.look(store)
     assert one.now() - time.time() == pytest.approx(500, abs=5)
+
+
+def test_where_replicas_show_certificates_no_row_of_the_store_leads_past_them() -> None:
+    here, there = Replicas("a", "https://a.test:7413", 60), Replicas("b", "http://b.test:7413", 60)
+    here.take(rows(here, there))
+    there.take(rows(here, there))
+    assert here.owner(f"{there.mark}x") is None
+    assert there.owner(f"{here.mark}x") == (here.mark, "https://a.test:7413")
+    there.url = "https://b.test:7413"
+    here.take(rows(here, there))
+    assert here.owner(f"{there.mark}x") == (there.mark, there.url)

@@ -159,7 +159,7 @@ class Replicas:
         found = {f"{row['name']}.{row['start']}.": row for row in _read(rows)}
         found.pop(self.mark, None)
         found = self._found = {**self._known(found), **found}
-        self._urls = {mark: row["url"] for mark, row in found.items() if isinstance(row["url"], str)}
+        self._urls = {mark: row["url"] for mark, row in found.items() if self._is_safe(row["url"])}
         self._logs = [self.log, *(str(row.get("log", "")) for row in found.values())]
         self._policies = {self._policy, *(str(row.get("policy", "")) for row in found.values())} - {""}
         if len(self._policies) < 2:
@@ -170,6 +170,10 @@ class Replicas:
         self.shares.see(found)
         for tell in self.on_change:
             tell(self._urls.keys())
+
+    def _is_safe(self, url: object) -> bool:
+        """Credentials of clients go there: where replicas show certificates, no row of the store leads elsewhere."""
+        return isinstance(url, str) and url.startswith("https:" if (self.url or "").startswith("https:") else "http")
 
     def _known(self, found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """Those of before that may live although their leases are over: while the store did not answer here, others
