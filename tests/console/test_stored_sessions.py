@@ -22,10 +22,12 @@ from sluicegate.console.sessions import (
     StoredSessions,
     Way,
 )
+from sluicegate.store.keys import KEY_BYTES, KeyRing, Sealer
 from sluicegate.store.memory import MemoryStore
 
 pytestmark = pytest.mark.anyio
 __all__ = ["peers"]
+SEALER = Sealer(KeyRing([b"k" * KEY_BYTES]))
 
 
 class Process:
@@ -34,7 +36,7 @@ class Process:
     def __init__(self, store: MemoryStore | None, now: float, wall: float, token: str = "token") -> None:
         self.now, self.wall = now, wall
         self.sessions = ConsoleSessions(lambda: self.now)
-        self.stored = StoredSessions(self.sessions, store, token, lambda: self.now, lambda: self.wall)
+        self.stored = StoredSessions(self.sessions, store, SEALER, token, lambda: self.now, lambda: self.wall)
 
     async def begin(self, way: Way = "key", principal: str = "key:ann", credential: str = "s3cret") -> "Began":
         session, halves = self.sessions.open(principal, way, credential)
@@ -74,6 +76,15 @@ async def test_the_store_has_neither_half_nor_the_credential() -> None:
     for made in (began, two):
         for secret in (made.halves.cookie, made.halves.page_key, made.session.credential):
             assert secret not in shown
+
+
+async def test_nobody_who_writes_into_the_store_is_the_operator() -> None:
+    store = MemoryStore(lambda: 0.0)
+    halves = (await Process(store, 0, 0).begin()).halves
+    ((key, value),) = (await store.scan(PREFIX)).items()
+    for row in ({"way": "link"}, {"way": "link", "principal": "local"}, {"way": "link", "sealed": ""}):
+        await store.put(key, json.dumps({**json.loads(value), **row}).encode())
+        assert await Process(store, 0, 0).stored.restore(halves.cookie, halves.page_key) is None, row
 
 
 async def test_the_session_of_a_link_stands_for_the_operator_of_the_next_process() -> None:

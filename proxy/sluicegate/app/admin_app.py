@@ -38,6 +38,7 @@ from sluicegate.listen.auth import Identity, Principal
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result, Trail
 from sluicegate.store import Store
+from sluicegate.store.keys import Sealer
 
 MAX_PER_PRINCIPAL: Final = 8
 MAX_OPEN: Final = 64
@@ -220,14 +221,16 @@ async def _change_server(inner: Core, key: str, action: str, who: str) -> tuple[
     return 200, {"server": key, "action": action, "open_calls": control.act(key, action)}
 
 
-def with_console(config: Config, application: ASGIApp, note: Note, store: Store, token: str) -> ASGIApp:
+def with_console(
+    config: Config, application: ASGIApp, note: Note, store: Store, token: str, sealer: Sealer
+) -> ASGIApp:  # fmt: skip
     """The admin port as people have it: with the console in front, unless the config says otherwise. `token` is the
     operator's."""
     if not config.console.enabled:
         return application
     room = import_module("sluicegate.console")  # where it is off, nothing of it is imported
     served: ASGIApp = room.Console(
-        application, settings.names(config), note, step_up_of, store=store, operator_token=token
+        application, settings.names(config), note, step_up_of, store=store, operator_token=token, sealer=sealer
     )
     return served
 

@@ -171,7 +171,7 @@ async def running(
             one.bind()
         if placement is None:
             note = note_in(inner.services.audit)
-            served = with_console(config, application, note, inner.services.store, token)
+            served = with_console(config, application, note, inner.services.store, token, inner.services.sealer)
             backstage = admin_port(config, served, files // 8)
             here = replace(config.listen.admin, port=backstage.bind())
             publish_operator_token(Path(config.state.dir), token, str(here), file)

@@ -26,6 +26,7 @@ from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.policy.rates import Windows
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode
 from sluicegate.store import Store
+from sluicegate.store.keys import Sealer
 
 log = logging.getLogger(__name__)
 
@@ -69,11 +70,12 @@ class Console:
     def __init__(
         self, inner: ASGIApp, names: ServedNames, note: Note, step_up_of: Callable[[str, str], str],
         clock: Callable[[], float] = time.monotonic, store: Store | None = None, operator_token: str = "",
+        sealer: Sealer | None = None,
     ) -> None:  # fmt: skip
         self._inner, self._note, self._step_up_of = inner, note, step_up_of
         self._hosts, self._forwarded = HostOriginPolicy(names, ADMIN_PORT), ForwardedHeaders(names)
         self._sessions, self._codes = sessions.ConsoleSessions(clock), sessions.Codes(clock)
-        self._stored = sessions.StoredSessions(self._sessions, store, operator_token, clock)
+        self._stored = sessions.StoredSessions(self._sessions, store, sealer, operator_token, clock)
         self._changes = Windows(CHANGES_A_MINUTE, 60, clock)
         self._attempts = Windows(sessions.MAX_ATTEMPTS, sessions.ATTEMPTS_WITHIN, clock)
         self._static = StaticFiles()

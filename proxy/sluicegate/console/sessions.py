@@ -296,14 +296,15 @@ _PURPOSE: Final = "console session"
 class StoredSessions:
     """Console sessions that outlive a restart of Sluice. The store has a digest of each half, and the credential sealed
     under a key that is made of both halves: whoever reads the store has neither. A session that a link began stands for
-    the operator, whose token is another one after a restart. Every method goes on where the store cannot be
-    used: then a session ends with this process."""
+    the operator, whose token is another one after a restart: it is sealed with our own key, so that whoever writes into
+    the store begins none. Every method goes on where the store cannot be used: then a session ends with this
+    process."""
 
     def __init__(
-        self, sessions: ConsoleSessions, store: Store | None, operator_token: str,
+        self, sessions: ConsoleSessions, store: Store | None, sealer: Sealer | None, operator_token: str,
         clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        self._sessions, self._store, self._operator_token = sessions, store, operator_token
+        self._sessions, self._store, self._sealer, self._operator_token = sessions, store, sealer, operator_token
         self._clock, self._wall = clock, wall
         self._found: dict[str, dict[str, Any]] | None = None
         """Sessions of an earlier process that nobody has used in this one, by the digest of their first half."""
@@ -328,6 +329,8 @@ class StoredSessions:
         if session.way != "link":
             sealed = {"credential": session.credential}
             session.sealed = _sealer(halves).seal(_PURPOSE, sealed, session.principal)
+        elif self._sealer is not None:
+            session.sealed = self._sealer.seal(_PURPOSE, {}, session.cookie + session.page_key)
         if self._store is not None:
             await self._end_earlier(session.principal)
         await self._put(session)
@@ -390,11 +393,14 @@ class StoredSessions:
             return None
         if not secrets.compare_digest(row["page_key"], digest(halves.page_key)):
             return None
-        credential: Any = self._operator_token
-        if row["way"] != "link":
+        mark = digest(halves.cookie)
+        if row["way"] == "link":
+            halves_there = mark + row["page_key"]
+            opened = None if self._sealer is None else self._sealer.unseal(_PURPOSE, row["sealed"], halves_there)
+            credential: Any = None if opened is None else self._operator_token
+        else:
             opened = _sealer(halves).unseal(_PURPOSE, row["sealed"], row["principal"])
             credential = None if opened is None else opened.get("credential")
-        mark = digest(halves.cookie)
         del self._found[mark]
         if row["way"] not in LIFETIMES or not isinstance(credential, str):
             return None

@@ -36,7 +36,7 @@ from sluicegate.downstream.transport import stray_processes
 from sluicegate.listen.server import bind
 from sluicegate.policy.files import LoadedPolicy
 from sluicegate.runtime import process_limits
-from sluicegate.store.keys import new_operator_token, publish_operator_token
+from sluicegate.store.keys import Sealer, new_operator_token, publish_operator_token
 from sluicegate.telemetry import Backoff
 
 OPTION: Final = "--as-worker"
@@ -66,7 +66,8 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
                           crew.server_changed, crew.notes)  # fmt: skip
         store = await stack.enter_async_context(state.open_store(config))
         await stack.enter_async_context(replicas.join(config, store))
-        served = with_console(config, gateway, partial(note_at_peers, crew.up), store, token)
+        sealer = Sealer(state.ring(config, "seal"))
+        served = with_console(config, gateway, partial(note_at_peers, crew.up), store, token, sealer)
         backstage = admin_port(config, served, process_limits.raise_open_files() // 8)
         here = replace(config.listen.admin, port=backstage.bind())
         publish_operator_token(directory, token, str(here), file)
