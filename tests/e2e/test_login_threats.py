@@ -11,7 +11,7 @@ from e2e.sluice_process import clean_environment
 from e2e.test_logins import command, log_in, served, site
 from peers.login.faults import silent
 from peers.login.misbehaving import Misbehaving, misbehaving
-from policy_bed import bed, client_keys, reason
+from policy_bed import bed, client_keys, reason, recorder
 
 Json = dict[str, Any]
 __all__ = ["site"]
@@ -55,3 +55,18 @@ def test_a_legacy_stream_that_names_another_origin_gets_no_token_there(tmp_path:
             there.until(lambda: len([seen for seen in site.of("sse") if seen.bearer]) > 1)
             there.call("ann", "mail__echo", text="x")
             assert not [seen for seen in other.seen if seen.bearer] and other.seen == []
+
+
+def test_a_key_file_that_is_no_pem_ends_no_reload_half_way(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text("# Clé\n", encoding="utf-8")
+    servers = {"fs": recorder(tmp_path, "fs", tools=["read"])}
+    rows = "p, role:everyone, fs, *, *, allow\n"
+    with bed(tmp_path, rows, servers, clients={"keys": client_keys(ann=[], bob=[])}) as there:
+        config: Json = json.loads(there.process.config.read_text())
+        login = {"client_id": "sluice", "client_key": "key.pem"}
+        config["servers"]["mail"] = {"url": "https://mail.example.test/mcp", "required": False, "login": login}
+        del config["clients"]["keys"]["bob"]
+        there.process.config.write_text(json.dumps(config))
+        there.until(lambda: there.ask("bob", "tools/list").status_code == 401)
+        assert there.names("ann") == ["fs__read"]
+        assert not [note for note in there.notes() if "reload" in note]

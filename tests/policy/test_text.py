@@ -47,6 +47,7 @@ UNTOUCHED = {
     "a variant of a Mongolian letter": "\u1820\u180b",
     "Persian": "نمی‌خواهم",
     "conjuncts": "क्‍ष",
+    "keys, and a zero with a stroke": "1\ufe0f\u20e3 #\ufe0f\u20e3 0\ufe00 ©\ufe0f",
     "a variant of an ideograph": "葛\U000e0100城",
     "a byte order mark": "\ufeffname,value",
     "what looks like an order": "[31m and \\x1b[0m and &#27;",
@@ -95,7 +96,8 @@ NAMED = [
     ("é\u200c\u200d\u200cé", "invisible"), ("a\u2060b", "invisible"), ("a\ufeffb", "invisible"),
     ("a\xad\xadb", "invisible"), ("a\u2800\u2800b", "invisible"), ("a\u180bb", "invisible"), ("\u17b4", "invisible"),
     ("a\u2065b", "invisible"), ("a\ufff0b", "invisible"), ("a\U0001bca0b", "invisible"), ("\U0001d173", "invisible"),
-    ("a\ufe00\ufe01\ufe02", "invisible"), ("a\u3164b", "invisible"), ("a\U000e0041\u200b", "invisible"),
+    ("a\ufe00\ufe01\ufe02", "invisible"), ("h\ufe03i\ufe01", "invisible"), ("a\u3164b", "invisible"),
+    ("a\U000e0041\u200b", "invisible"),
 ]  # fmt: skip
 
 

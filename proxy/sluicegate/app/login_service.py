@@ -217,7 +217,8 @@ def _settings(key: str, server: Any, config: Config) -> LoginSettings:
         server=key, identity=server.identity, url=server.url, per=login.per, grant=login.grant,
         client_id=login.client_id,
         client_secret=login.client_secret.get_secret_value() if login.client_secret else None,
-        client_key=Path(login.client_key).read_text("ascii") if login.client_key else None,
+        # What is no PEM fails where it is used: an error here would end a reload half-way.
+        client_key=Path(login.client_key).read_text("utf-8", "replace") if login.client_key else None,
         auth=login.auth, issuer=login.issuer,
         authorize=endpoints.authorize if endpoints else None,
         token=endpoints.token if endpoints else None,

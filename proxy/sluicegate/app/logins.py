@@ -21,6 +21,7 @@ from sluicegate.downstream.failures import LOCAL, LoginRequired
 from sluicegate.downstream.settings import Account, Credentials
 from sluicegate.guards.login import LoginLink
 from sluicegate.metrics.scraped import Sample
+from sluicegate.oauth import shown as quoted
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client
 from sluicegate.store import StoreFailed
@@ -57,8 +58,8 @@ def whose(per: str, client: Client) -> str:
 
 
 def principal_of(whose: str) -> str:
-    """Whom a person knows it by."""
-    return whose.partition(" ")[0]
+    """Whom a person knows it by: a key without its mark. Subjects of tokens and owners may have blanks."""
+    return whose.partition(" ")[0] if whose.startswith("key:") else whose
 
 
 def kind_of(info: Any) -> str:
@@ -280,9 +281,9 @@ class WithoutToken:
 
 
 def sentence(server: str, per: str, pages: str, scopes: Sequence[str] = ()) -> str:
-    """What the caller is told; `pages` is where people log in, if they can. The server's scopes are words of RFC 6749
-    3.3, so that they can be shown."""
-    more = f" the further right {' '.join(scopes)}" if scopes else ""
+    """What the caller is told; `pages` is where people log in, if they can. The scopes are the server's own words, and
+    could make a sentence: they are bounded, and stand in quotes."""
+    more = f" the further right {quoted(' '.join(scopes))}" if scopes else ""
     if per == GATEWAY:
         what = f"needs{more}" if more else "needs a login"
         return f"{server} {what}. Whoever runs Sluice types `sluice login {server}`; then call again."

@@ -64,6 +64,7 @@ _NAMED: Final[tuple[tuple[Kind, re.Pattern[str]], ...]] = (
         "invisible",
         deferred_pattern(
             f"[{_NO_WIDTH}]|(?<=[\x00-\U0010ffff])\ufeff|[\ufe00-\ufe0f]{{2}}"
+            "|(?<![#*0-9\x80-\U0010ffff])[\ufe00-\ufe0f]"
             f"|[{_IN_RUNS}]{{2}}|(?<![\u1820-\u18aa])[{_MONGOLIAN}]"
             f"|(?<!{_JOINED})[{_JOINERS}]|[{_JOINERS}](?!{_JOINED})"
         ),
