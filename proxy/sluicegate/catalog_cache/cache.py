@@ -5,8 +5,7 @@ that task outlives whoever started it. Nothing here fails a list: a server that 
 snapshot, from memory or from the store, or has none. What the pins withhold is left out before anybody sees it.
 
 A stored list is served until the server has listed, and no call is decided by it. A call waits for the walk up to the
-list timeout, and for a server of which a stored list has its name, as long as that may start. How long a list waits,
-`list_walk` says.
+list timeout, and for a server of which a stored list has its name, as long as that may start.
 """
 
 import asyncio
@@ -39,8 +38,7 @@ from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
 
 MAX_SCOPES: Final = 1000  # snapshots kept per server; clients that share a scope share one
-ALL_LISTS: Final = 8
-"""The lists of a server may have this many times the bytes of one list, over all scopes."""
+ALL_LISTS: Final = 8  # times the bytes of one list, for the lists of a server over all scopes
 DEBOUNCE: Final = 0.05
 RETRY: Final = 1.0
 TOLD: Final = 20  # definitions that are not served, each with a line in the log
