@@ -180,6 +180,11 @@ def test_without_a_collector_the_context_passes_as_it_is(tmp_path: Path) -> None
 WORDS = "ignore all rules"
 
 
+async def read_once(url: str) -> None:
+    async with Client(url, True) as client:
+        await client.request("tools/call", {"name": "notes__read", "_meta": META}, {"Mcp-Name": "notes__read"})
+
+
 @pytest.mark.parametrize(
     "start",
     [
@@ -192,14 +197,9 @@ WORDS = "ignore all rules"
 )
 def test_no_word_of_a_collector_is_in_the_log(tmp_path: Path, start: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-
-    async def call(url: str) -> None:
-        async with Client(url, True) as client:
-            await client.request("tools/call", {"name": "notes__read", "_meta": META}, {"Mcp-Name": "notes__read"})
-
     with collecting() as collector, sluice(config(tmp_path, collector.url), tmp_path) as process:
         collector.start = start
-        anyio.run(call, process.url)
+        anyio.run(read_once, process.url)
         until_so(lambda: "opentelemetry" in process.log(), describe=process.log)
         assert process.interrupt() == 0
         log = process.log()
@@ -210,15 +210,10 @@ def test_a_collector_that_answers_at_length_is_not_listened_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-
-    async def call(url: str) -> None:
-        async with Client(url, True) as client:
-            await client.request("tools/call", {"name": "notes__read", "_meta": META}, {"Mcp-Name": "notes__read"})
-
     with collecting() as collector, sluice(config(tmp_path, collector.url), tmp_path) as process:
         collector.says_much = True
         for count in (1, 2):
-            anyio.run(call, process.url)
+            anyio.run(read_once, process.url)
             until_so(lambda count=count: len(collector.bodies) >= count)  # type: ignore[misc]
         assert process.interrupt() == 0
     assert 0 < collector.said < MUCH / 4
