@@ -3,6 +3,7 @@
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import anyio
@@ -10,10 +11,12 @@ import httpx
 import pytest
 from login_bench import Bench
 from small_authorization_server import PRM, ProtectedServer, listening
+from waiting import until
 
+from sluicegate.app import login_callback
 from sluicegate.app.login_callback import CallbackPort
 from sluicegate.app.login_links import LoginLinks
-from sluicegate.login.model import LoginFailed, LoginInfo
+from sluicegate.login.model import Flow, LoginFailed, LoginInfo
 from sluicegate.protocol.model import Client
 
 INFO = LoginInfo("lgn_a", "srv", "local", "https://as.example.test", "sluice", ("a",), None, "ok", 1, True)
@@ -108,4 +111,44 @@ async def test_no_login_that_somebody_else_began_ends_at_our_port(bench: Bench) 
         assert answer.status_code == 400 and await bench.logins.all() == []
         assert (await client.get(f"{back}?{bench.at.authorize(link.url)}")).status_code == 303
         assert [one.whose for one in await bench.logins.all()] == ["local"]
+        group.cancel_scope.cancel()
+
+
+async def test_a_login_that_begins_right_after_another_returns_to_the_same_port(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client is registered with that address. The port is still open then, for the page that says who is in."""
+    monkeypatch.setattr(login_callback, "LINGER", 0.3)
+    callback = f"http://127.0.0.1:{free_port()}/callback"
+    async with anyio.create_task_group() as group, httpx.AsyncClient(trust_env=False) as client:
+        links, ports = LoginLinks(bench.logins, group), list[int | None]()
+        for whose in ("key:ann", "key:bob"):
+            link = await links.begin("srv", whose, callback, Client(whose))
+            back = dict(parse_qsl(urlsplit(link.url).query))["redirect_uri"]
+            ports.append(urlsplit(back).port)
+            assert (await client.get(f"{back}?{bench.at.authorize(link.url)}")).status_code == 303
+            await until(lambda: not links._flows)
+        group.cancel_scope.cancel()
+    assert ports == [urlsplit(callback).port] * 2
+
+
+async def test_a_login_that_ends_while_another_begins_leaves_the_port_open_for_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login_callback, "LINGER", 0.0)
+    begin = bench.logins.begin
+    async with anyio.create_task_group() as group, httpx.AsyncClient(trust_env=False) as client:
+        links = LoginLinks(bench.logins, group)
+        first = await links.begin("srv", "key:ann", f"http://127.0.0.1:{free_port()}/callback", Client("key:ann"))
+        back = dict(parse_qsl(urlsplit(first.url).query))["redirect_uri"]
+
+        async def begin_late(*asked: Any, **more: Any) -> Flow:
+            assert (await client.get(f"{back}?{bench.at.authorize(first.url)}")).status_code == 303
+            await until(lambda: not links._flows)
+            return await begin(*asked, **more)
+
+        monkeypatch.setattr(bench.logins, "begin", begin_late)
+        second = await links.begin("srv", "key:bob", back, Client("key:bob"))
+        await anyio.sleep(0.1)
+        assert (await client.get(f"{back}?{bench.at.authorize(second.url)}")).status_code == 303
         group.cancel_scope.cancel()

@@ -30,7 +30,9 @@ class LoginLinks:
         self._logins, self._group = logins, group
         self._flows: dict[_Key, Flow] = {}
         self._lock = anyio.Lock()
-        self._redirect_uri, self._idle = "", anyio.Event()
+        self._redirect_uri, self._idle, self._closed = "", anyio.Event(), anyio.Event()
+        self._closed.set()
+        self._is_beginning = False
         # What others began, with a link to this port, would make the account of whoever opens that link theirs.
         self._browser = token_urlsafe(32)
 
@@ -40,22 +42,29 @@ class LoginLinks:
         async with self._lock:
             flow = self._flows.get(key)
             if flow is None:
+                self._is_beginning = True  # a login that ends meanwhile leaves the port open for this one
                 try:
                     if not self._flows:
+                        await self._closed.wait()  # at another port, servers may refuse the registered client
                         self._redirect_uri = await self._group.start(self._serve, callback)
                     flow = await self._logins.begin(server, whose, self._redirect_uri, browser=self._browser, by=by)
+                    self._flows[key] = flow
                 except (LoginFailed, LoginUnavailable, CannotListen) as error:
-                    self._rest()
                     raise NoLogin(str(error), isinstance(error, LoginFailed)) from None
-                self._flows[key] = flow
+                finally:
+                    self._is_beginning = False
+                    self._rest()
                 self._group.start_soon(self._wait, key, flow)
             return LoginLink(flow.id, flow.url)
 
     async def _serve(self, callback: str, *, task_status: TaskStatus[str]) -> None:
-        self._idle = anyio.Event()
-        async with CallbackPort(callback, partial(self._logins.finish, browser=self._browser)).open() as port:
-            task_status.started(port.redirect_uri)
-            await self._idle.wait()
+        self._idle, self._closed = anyio.Event(), anyio.Event()
+        try:
+            async with CallbackPort(callback, partial(self._logins.finish, browser=self._browser)).open() as port:
+                task_status.started(port.redirect_uri)
+                await self._idle.wait()
+        finally:
+            self._closed.set()
 
     async def _wait(self, key: _Key, flow: Flow) -> None:
         try:
@@ -67,5 +76,5 @@ class LoginLinks:
             self._rest()
 
     def _rest(self) -> None:
-        if not self._flows:
+        if not self._flows and not self._is_beginning:
             self._idle.set()
