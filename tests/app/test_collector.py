@@ -5,7 +5,7 @@ import weakref
 
 from sluicegate.app.serve import calm_collector
 
-ROUNDS = 500
+ROUNDS = 1_500
 """In each the collector walks what is newest."""
 
 

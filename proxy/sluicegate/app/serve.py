@@ -406,4 +406,4 @@ def calm_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.collect()  # resets the number of old objects, by which CPython defers the next full collection
-    gc.set_threshold(2_000, 10, 39)
+    gc.set_threshold(2_000, 1, 659)

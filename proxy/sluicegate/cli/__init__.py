@@ -44,7 +44,7 @@ def _is_desktop(words: Sequence[str]) -> bool:
 def _serve_desktop(words: Sequence[str]) -> int:
     run = import_module("sluicegate.cli.run")
     gc.freeze()  # what is imported by now stays
-    gc.set_threshold(2_000, 10, 39)  # as where `serve` is up: a start and a call make few cycles
+    gc.set_threshold(2_000, 1, 659)  # as where `serve` is up: a start and a call make few cycles
     gc.enable()
     given = {_OPTIONS[word]: value for word, value in zip(words[1::2], words[2::2], strict=True)}
     file = given.get("config")
