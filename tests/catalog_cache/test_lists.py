@@ -528,23 +528,27 @@ async def test_a_large_stored_list_is_read_and_written_in_pieces_item_by_item(mo
         assert max(map(len, data.split(b"\n"))) < 1_000
 
 
-async def test_a_stored_list_is_made_once_for_all_that_have_the_same_and_for_the_walk_that_lists_it_again() -> None:
-    store, made = MemoryStore(), list[Any]()
+@pytest.mark.parametrize("tools", [["x", "y"], ["x", "y", "cut off"]])
+async def test_a_stored_list_is_made_once_for_all_that_have_the_same_and_for_the_walk_that_lists_it_again(
+    tools: list[str],
+) -> None:
+    store, made, bounds = MemoryStore(), list[Any](), Bounds(items=2)
 
     def note(item: Any) -> str:
         made.append(item)
         return ""
 
-    server = Scripted("a", tools=["x", "y"])
-    async with Front(server, store=store) as front:
+    async with Front(Scripted("a", tools=tools), store=store, bounds=bounds) as front:
         assert await front.lists.snapshot("a", CLIENT) is await front.lists.snapshot("a", OTHER)
         await anyio.wait_all_tasks_blocked()
-    async with Front(Scripted("a", tools=["x", "y"]), store=store) as front:
+    async with Front(Scripted("a", tools=tools), store=store, bounds=bounds) as front:
         front.lists.namings["a"] = replace(front.lists.namings["a"], fingerprint=note)
         async with anyio.create_task_group() as group:
             for client in (CLIENT, OTHER):
                 group.start_soon(front.lists.snapshot, "a", client)
         assert not front.lists.catalog("a", OTHER).recalled and front.lists.catalog("a", CLIENT).is_whole
+        whole = front.lists.current("a", CLIENT)
+        assert whole is not None and len(whole.listings["tools/list"].cut) == len(tools) - 2
     assert len(made) == 2
 
 

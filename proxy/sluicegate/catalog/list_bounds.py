@@ -48,15 +48,16 @@ class Intake:
 
     @property
     def digest(self) -> bytes:
-        """Equal for equal pages, to the order of keys; empty where some item has no bytes to tell it by."""
+        """Equal for equal items that were taken, to the order of keys; empty where one has no bytes to tell it by."""
         return self._state.digest() if self._is_exact else b""
 
     def take(self, entries: Sequence[Any], cursor: str | None) -> Generator[None, None, tuple[Sequence[Any], str]]:
         """The items of a page that are taken, and why the walk ends here although the server has more, "" if it does
         not. `cursor` leads to the next page, None where there is none."""
-        names, done = set[str](), 0
-        for number, item in enumerate(entries):
-            size = self._count(item)
+        names, done, room = set[str](), 0, self._bounds.items - self._items
+        for number, item in enumerate(entries[:room]):
+            data = self._encoded(item)
+            size = MAX_DEFINITION if data is None else len(data)
             self._bytes += size
             if (name := _name(item)) is not None:
                 names.add(name)
@@ -65,7 +66,8 @@ class Intake:
                 yield
             if self._bytes > self._bounds.bytes:
                 return entries[:number], f"the rest after {self._bounds.bytes} bytes (limits.list_bytes)"
-        room = self._bounds.items - self._items
+            if data is not None:
+                add_item(self._state, data)
         self._items += min(room, len(entries))
         if len(entries) > room or (len(entries) == room and cursor is not None):
             return entries[:room], f"the rest after {self._bounds.items} items (limits.list_items)"
@@ -81,15 +83,13 @@ class Intake:
         self._cursors.add(cursor)
         return entries, f"the rest after {MAX_IDLE} pages in a row with nothing new" if self._idle >= MAX_IDLE else ""
 
-    def _count(self, item: Any) -> int:
-        """Its bytes, which the digest is of."""
+    def _encoded(self, item: Any) -> bytes | None:
+        """None for what has no bytes: it is not served, and counts like the largest."""
         try:
-            data = dump(item)
-        except Malformed:  # is not served, and must not be a way around the bound
+            return dump(item)
+        except Malformed:
             self._is_exact = False
-            return MAX_DEFINITION
-        add_item(self._state, data)
-        return len(data)
+            return None
 
 
 def items_digest() -> blake2b:

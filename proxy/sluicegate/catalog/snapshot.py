@@ -113,6 +113,12 @@ class ListSection:
     def digest(self) -> bytes:
         return self.entries.digest if isinstance(self.entries, Indexed) else digest(self.entries)
 
+    def again(self, ttl_ms: int, cut: tuple[str, ...]) -> "ListSection":
+        """The same items, listed once more."""
+        if (ttl_ms, cut) == (self.ttl_ms, self.cut):
+            return self
+        return replace(self, ttl_ms=ttl_ms, cut=cut, left_out=cut + self.left_out[len(self.cut) :])
+
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Snapshot:

@@ -51,7 +51,7 @@ REVALIDATE: Final = 5.0
 HELD: Final[Mapping[str, str]] = {LISTS[method].changed: method for method in KINDS}
 LIST_OF: Final[Mapping[Kind, str]] = {kind: method for method, kind in KINDS.items()}
 
-Sections = WeakValueDictionary[Source, ListSection]
+Sections = WeakValueDictionary[tuple[str, bytes], ListSection]  # by method and digest of the items
 """Of one server, by what they were made of: each is made once, however many scopes list the same, however often."""
 
 Use = Literal["greeting", "list", "call"]
@@ -379,17 +379,17 @@ class CatalogCache:
 
     async def _walk_list(self, catalog: ServerCatalog, client: Client, about: Json, method: str) -> bool:
         """A list whose capability is not declared is empty. One that fails midway stays what it was."""
-        landed, source, size = ListSection(method), (method, 0, b"", ""), 0
+        landed, mark, size = ListSection(method), b"", 0
         if LISTS[method].capability in about["capabilities"]:
             server, timeout, known = catalog.server, self.settings.list_timeout, self._abouts.walked
             walked = await walk(server, client, method, timeout, self.settings.bounds, known[server.key])
             if walked is None:
                 return False
-            size = walked.size
+            mark, size = walked.digest, walked.size
             budget = budget_of(catalog.server.key)
             is_large = len(walked.items) > pin_store.LARGE or size > pin_store.LARGE_BYTES
             do = budget.large if is_large else budget.in_pieces
-            source = (method, walked.ttl_ms, walked.digest, walked.cut)
+            source = (method, walked.ttl_ms, mark, walked.cut)
             landed = await do(self._made(catalog.server.key, source, walked.items))
         earlier = catalog.whole.listings if catalog.whole else {}
         if method not in earlier or earlier[method].left_out != landed.left_out:
@@ -399,7 +399,7 @@ class CatalogCache:
             await self._pins.meet(catalog.server.key, catalog.era, catalog.capabilities, KINDS[method], found, size)
         earlier = catalog.whole.listings if catalog.whole else {}
         whole = self._land(catalog, assemble(catalog.server.key, about, {**earlier, method: landed}))
-        self._sections.setdefault(catalog.server.key, Sections())[source] = whole.listings[method]
+        self._sections.setdefault(catalog.server.key, Sections())[method, mark] = whole.listings[method]
         catalog.recalled.discard(method)
         if method not in catalog.changed:
             catalog.stale.discard(method)
@@ -409,13 +409,12 @@ class CatalogCache:
         """The list of these items: the one that is there, if one was made of the same. A thread that makes it would
         hold up each read and write of the loop."""
         method, ttl_ms, mark, cut = source
-        sections = self._sections.setdefault(server_key, Sections())
-        landed = sections.get(source) if mark else None
+        sections, why = self._sections.setdefault(server_key, Sections()), (f"{method}: {cut}",) if cut else ()
+        landed = sections.get((method, mark)) if mark else None
         if landed is None:
-            why = (f"{method}: {cut}",) if cut else ()
             landed = yield from listing_in_pieces(self.namings[server_key], method, items, ttl_ms, why)
-            sections[source] = landed
-        return landed
+            sections[method, mark] = landed
+        return landed.again(ttl_ms, why)
 
     def _land(self, catalog: ServerCatalog, whole: Snapshot) -> Snapshot:
         """Snapshots of equal content are one object, however many scopes hold it."""
