@@ -192,8 +192,11 @@ class ApprovalsApi:
         asked = paging.read_page_request(query)
         if asked is None or set(query) - set(paging.PAGE_QUERY):
             return 400, {"error": f"the query is {paging.SHAPE}, each at most once"}
-        rows = [_grant(grant) for grant in self._queue.grants.all()]
-        page = await paging.page_of(rows, lambda row: str(row["id"]), asked, paging.as_it_is)
+
+        async def row(grant: Grant) -> Json:
+            return _grant(grant)
+
+        page = await paging.page_of(self._queue.grants.all(), lambda grant: grant.id, asked, row)
         return 200, {"grants": page.pop("rows"), **page}
 
     async def _show(self, id: str, who: Client) -> StatusAndBody:
