@@ -8,7 +8,8 @@ from admin_deps import admin_deps
 
 from sluicegate.admin import AdminApplication
 from sluicegate.admin.routes import MAX_BODY
-from sluicegate.catalog_cache.definition_pins import DefinitionPins, Pinned
+from sluicegate.catalog_cache.definition_pins import DefinitionPins
+from sluicegate.catalog_cache.pin_store import Pinned
 from sluicegate.policy.pins import Found, fingerprint
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client

@@ -14,7 +14,7 @@ from waiting import until
 
 from sluicegate.catalog.list_bounds import ITEM, PIECE, Bounds, Intake
 from sluicegate.catalog.snapshot import Indexed, ServerNaming, assemble, listing, without
-from sluicegate.catalog_cache import cache, list_walk, server_catalog, snapshot_store
+from sluicegate.catalog_cache import list_walk, server_catalog, snapshot_store
 from sluicegate.catalog_cache.target_resolver import unlisted_target
 from sluicegate.hub import Event
 from sluicegate.protocol.jsonrpc import Json, Notification
@@ -80,7 +80,7 @@ async def test_a_change_that_is_announced_again_and_again_is_noted_once_in_each_
         for client in clients:
             await front.lists.snapshot("a", client)
         for number in range(1, 4):
-            for catalog in front.lists.of("a"):
+            for catalog in front.lists.catalogs.of("a"):
                 catalog.stale = Noted(catalog.stale)
             noted.clear()
             before = front.lists.announced("a", clients[0], "tools/list")
@@ -92,9 +92,9 @@ async def test_a_change_that_is_announced_again_and_again_is_noted_once_in_each_
             snapshot = await front.lists.snapshot("a", clients[0])  # from its walk on, a change is news again
             assert snapshot is not None and len(snapshot.entries("tools/list")) == 1 + number
         front.lists.changed("a", None, "tool")
-        assert front.lists.catalog("a", CLIENT).changed == set()
+        assert front.lists.catalogs.get("a", CLIENT).changed == set()
         front.lists.changed("a", None, "tool")
-        assert front.lists.catalog("a", CLIENT).changed == {"tools/list"}, "a new scope is told, too"
+        assert front.lists.catalogs.get("a", CLIENT).changed == {"tools/list"}, "a new scope is told, too"
 
 
 async def test_many_who_ask_at_once_cause_one_walk() -> None:
@@ -175,7 +175,7 @@ async def test_undeclared_lists_are_asked_for_once_and_a_missing_method_is_an_em
         front.lists.changed("a", None, "res")
         assert await front.lists.snapshot("a", CLIENT) is snapshot
         assert server.count("resources/templates/list") == server.count("resources/list") == 1
-        assert not front.lists.catalog("a", CLIENT).stale
+        assert not front.lists.catalogs.get("a", CLIENT).stale
 
 
 async def test_a_server_that_lists_what_it_does_not_declare_is_listed_with_one_warning(
@@ -210,7 +210,7 @@ async def test_a_question_about_an_undeclared_list_that_was_not_answered_is_aske
             server.answers["tools/list"] = pages_of(page("x"))
             server.answers["resources/list"] = always(Failure(-32603, "busy"))
             for _ in range(list_walk.TRIES + 2):
-                front.lists.outdate("a")
+                front.lists.walks.outdate("a")
                 assert await front.names("tools/list") == ["a__x"]
         assert [server.count(method) for method in ("prompts/list", "resources/templates/list")] == [
             1,
@@ -277,8 +277,8 @@ async def test_of_many_definitions_that_cannot_be_served_the_log_names_the_first
         await front.lists.snapshot("a", CLIENT)
         assert await target(front, "tools/call", name="a__sound")
     lines = [record.getMessage() for record in caplog.records if "not served" in record.getMessage()]
-    assert len(lines) == cache.TOLD + 1
-    assert lines[-1] == f"server a: not served: tools/list: {1_000 - cache.TOLD} more"
+    assert len(lines) == list_walk.TOLD + 1
+    assert lines[-1] == f"server a: not served: tools/list: {1_000 - list_walk.TOLD} more"
 
 
 async def test_a_list_of_too_many_bytes_is_cut_and_says_so(caplog: Any) -> None:
@@ -339,7 +339,7 @@ async def test_a_dead_server_is_no_exception() -> None:
 
 
 async def test_scopes_are_bounded_and_those_in_use_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "MAX_SCOPES", 3)
+    monkeypatch.setattr(server_catalog, "MAX_SCOPES", 3)
     server = Scripted("a", tools=["x"])
     async with Front(server) as front:
         clients = [type(CLIENT)(f"key:{n}") for n in range(6)]
@@ -379,7 +379,7 @@ async def test_what_is_kept_of_a_servers_lists_is_bounded(monkeypatch: pytest.Mo
     async with Front(server, store=store) as front:
         for number in (*range(9), 0):
             await front.lists.snapshot("a", Client(f"key:{number}"))
-            await until(lambda: not front.lists._tasks)
+            await until(lambda: not front.lists.walks._tasks)
         left = await store.scan(snapshot_store.places("a", "a"))
         assert sum(map(len, left.values())) <= 10_000 and len(left) == 3
         assert snapshot_store.store_key(server, "key:8") in left
@@ -388,7 +388,7 @@ async def test_what_is_kept_of_a_servers_lists_is_bounded(monkeypatch: pytest.Mo
     async with Front(Scripted("a", tools=["x"]), store=store) as front:
         for number in range(4):
             await front.lists.snapshot("a", Client(f"key:{number}"))
-            await until(lambda: not front.lists._tasks)
+            await until(lambda: not front.lists.walks._tasks)
     left = await store.scan(snapshot_store.places("a", "a"))
     assert left.keys() == {snapshot_store.store_key(server, f"key:{number}") for number in (2, 3)}
 
@@ -404,7 +404,7 @@ async def test_what_was_just_found_in_the_store_is_there_though_all_others_are_i
     async with Front(server, store=store, bounds=Bounds(bytes=10**6)) as front:
         for client in clients:
             await front.lists.snapshot("a", client)
-        await until(lambda: not front.lists._tasks)
+        await until(lambda: not front.lists.walks._tasks)
     server.answers["tools/list"] = always(Failure(-32603, "not now"))
     async with Front(server, store=store, bounds=bounds) as front:
         for client in clients:
@@ -502,7 +502,7 @@ async def test_a_large_stored_list_is_read_and_written_in_pieces_item_by_item(mo
         return dump(item)
 
     async with Front(Scripted("a", tools=many, per_page=1_000), store=store) as front:
-        scope, server = front.lists.catalog("a", CLIENT).scope, front.servers["a"]
+        scope, server = front.lists.catalogs.get("a", CLIENT).scope, front.servers["a"]
         whole = await front.lists.snapshot("a", CLIENT)
         assert whole is not None
         kept, naming = snapshot_store.SnapshotStore(store), replace(front.lists.namings["a"], fingerprint=note)
@@ -546,7 +546,7 @@ async def test_a_stored_list_is_made_once_for_all_that_have_the_same_and_for_the
         async with anyio.create_task_group() as group:
             for client in (CLIENT, OTHER):
                 group.start_soon(front.lists.snapshot, "a", client)
-        assert not front.lists.catalog("a", OTHER).recalled and front.lists.catalog("a", CLIENT).is_whole
+        assert not front.lists.catalogs.get("a", OTHER).recalled and front.lists.catalogs.get("a", CLIENT).is_whole
         whole = front.lists.current("a", CLIENT)
         assert whole is not None and len(whole.listings["tools/list"].cut) == len(tools) - 2
     assert len(made) == 2
@@ -568,7 +568,7 @@ async def test_a_long_answer_that_was_walked_before_is_not_looked_at_anew(monkey
         assert whole is not None and whole is await front.lists.snapshot("a", OTHER)
         assert taken.count(1_000) == 1
         server.answers["tools/list"] = always(replace(page))
-        front.lists.outdate("a")
+        front.lists.walks.outdate("a")
         async with anyio.create_task_group() as group:
             for client in (CLIENT, OTHER):
                 group.start_soon(front.lists.snapshot, "a", client)
@@ -593,7 +593,7 @@ async def test_a_server_that_hangs_is_waited_for_once_and_the_others_are_listed(
     async with Front(Scripted("fast", tools=["f"]), slow, list_timeout=30) as front:
         with anyio.fail_after(20):
             assert await front.names("tools/list") == ["fast__f"]
-            assert front.lists.catalog("slow", CLIENT).late
+            assert front.lists.catalogs.get("slow", CLIENT).late
             assert (await front.page("tools/list"))["ttlMs"] == 0
             with front.hub.subscribe(lambda event: event.server == "slow") as events:
                 slow.status = "up"
@@ -720,7 +720,7 @@ async def test_a_call_waits_for_the_list_of_tools_where_others_have_come_before(
     async with Front(Scripted("fast", tools=["f"]), slow, list_timeout=60) as front:
         with anyio.fail_after(20):
             assert await front.names("tools/list") == ["fast__f"]
-            assert front.lists.catalog("slow", CLIENT).late and front.lists.current("slow", CLIENT) is not None
+            assert front.lists.catalogs.get("slow", CLIENT).late and front.lists.current("slow", CLIENT) is not None
             found: list[Target | None] = []
 
             async def call() -> None:
@@ -734,7 +734,7 @@ async def test_a_call_waits_for_the_list_of_tools_where_others_have_come_before(
 
 
 async def test_after_a_failure_the_next_who_asks_tries_again(monkeypatch: Any) -> None:
-    monkeypatch.setattr(cache, "RETRY", 0.0)
+    monkeypatch.setattr(list_walk, "RETRY", 0.0)
     server = Scripted("a", tools=["x"])
     server.answers["server/discover"] = always(Failure(-32603, "not yet"))
     async with Front(server) as front:
@@ -747,7 +747,7 @@ async def test_an_old_snapshot_is_served_and_looked_at_again_behind_it(monkeypat
     server = Scripted("a", tools=["x"])
     async with Front(server) as front:
         assert await front.names("tools/list") == ["a__x"]
-        monkeypatch.setattr(cache, "REVALIDATE", -1.0)
+        monkeypatch.setattr(list_walk, "REVALIDATE", -1.0)
         server.items["tools/list"] = [{"name": "y"}]
         with anyio.fail_after(20), front.hub.subscribe(lambda event: True) as events:
             assert await front.names("tools/list") == ["a__x"]
@@ -763,7 +763,7 @@ async def test_a_change_is_walked_once_for_a_burst_and_then_told() -> None:
     async with Front(server, list_timeout=5) as front:
         await front.lists.snapshot("a", CLIENT)
         server.items["tools/list"] = [{"name": "y"}]
-        with anyio.fail_after(20), front.lists.watchers.watch(CLIENT), front.hub.subscribe(anything) as events:
+        with anyio.fail_after(20), front.lists.walks.watchers.watch(CLIENT), front.hub.subscribe(anything) as events:
             for _ in range(50):
                 front.lists.publish("a", None, TOOLS_CHANGED)
             assert await anext(events) == Event("a", CLIENT.principal, TOOLS_CHANGED)
@@ -783,17 +783,17 @@ async def test_where_very_many_listen_a_change_is_looked_at_in_short_steps_and_o
         await front.lists.snapshot("a", CLIENT)
         with anyio.fail_after(60), ExitStack() as stack:
             for number in range(5_000):
-                stack.enter_context(front.lists.watchers.watch(Client(f"key:{number}")))
+                stack.enter_context(front.lists.walks.watchers.watch(Client(f"key:{number}")))
             looked.clear()
             front.lists.publish("a", None, TOOLS_CHANGED)
             await until(lambda: looked.total() >= 5_000)
             assert max(looked.values()) <= 64, "in one step"
-            assert front.lists.watchers.pause("a") > 1.0
+            assert front.lists.walks.watchers.pause("a") > 1.0
     steps.stop()
 
 
 async def test_a_change_that_cannot_be_looked_at_is_told_when_it_could(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "RETRY", 0.01)
+    monkeypatch.setattr(list_walk, "RETRY", 0.01)
     server = Scripted("a", tools=["x"])
     async with Front(server, list_timeout=5) as front:
         await front.lists.snapshot("a", CLIENT)
@@ -803,7 +803,7 @@ async def test_a_change_that_cannot_be_looked_at_is_told_when_it_could(monkeypat
             return answers.pop(0)
 
         server.answers["tools/list"] = answer
-        with anyio.fail_after(20), front.lists.watchers.watch(CLIENT), front.hub.subscribe(anything) as events:
+        with anyio.fail_after(20), front.lists.walks.watchers.watch(CLIENT), front.hub.subscribe(anything) as events:
             front.lists.publish("a", None, TOOLS_CHANGED)
             assert await anext(events) == Event("a", CLIENT.principal, TOOLS_CHANGED)
             assert front.lists.find("a", CLIENT, "tool", "a__y")
@@ -825,7 +825,7 @@ async def test_a_change_during_the_walk_calls_for_another() -> None:
             return Result(page("new"))
 
         server.answers["tools/list"] = slow
-        with anyio.fail_after(20), front.lists.watchers.watch(CLIENT), front.hub.subscribe(anything) as events:
+        with anyio.fail_after(20), front.lists.walks.watchers.watch(CLIENT), front.hub.subscribe(anything) as events:
             front.lists.changed("a", CLIENT.principal, "tool")
             await entered.wait()
             front.lists.changed("a", CLIENT.principal, "tool")
@@ -1058,7 +1058,7 @@ async def test_what_is_learned_is_bounded(monkeypatch: Any) -> None:
     server.items["resources/list"] = resources(*(f"https://x.test/{n}" for n in range(10)))
     async with Front(server) as front:
         await front.names("resources/list")
-        assert list(front.lists.catalog("a", CLIENT).learned) == [f"https://x.test/{n}" for n in (7, 8, 9)]
+        assert list(front.lists.catalogs.get("a", CLIENT).learned) == [f"https://x.test/{n}" for n in (7, 8, 9)]
 
 
 def test_a_list_in_one_page_over_the_bound_of_bytes_is_cut_there() -> None:

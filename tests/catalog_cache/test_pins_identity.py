@@ -19,7 +19,8 @@ from scripted_server import CLIENT, Front, Scripted
 
 from sluicegate.catalog import list_bounds
 from sluicegate.catalog_cache import definition_pins, pin_store
-from sluicegate.catalog_cache.definition_pins import DefinitionPins, PinEvent, Pinned
+from sluicegate.catalog_cache.definition_pins import DefinitionPins, PinEvent
+from sluicegate.catalog_cache.pin_store import Pinned
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.hub import Event
@@ -39,7 +40,7 @@ def found(**texts: Any) -> dict[str, Found]:
 
 async def board_of(store: Any, identity: str, mode: Mode = "review") -> DefinitionPins:
     board = DefinitionPins({"s": Pinned(mode, identity)}, store)
-    await board.load()
+    await board.books.load()
     return board
 
 
@@ -155,7 +156,7 @@ async def test_books_of_former_servers_are_not_kept_for_ever() -> None:
     clock = iter(range(10_000))
     for number in range(3 * pin_store.MAX_FORMER):
         board = DefinitionPins({"s": Pinned("review", f"v{number}")}, store, clock=lambda: next(clock) * 60.0)
-        await board.load()
+        await board.books.load()
         await lists(board, a=number)
         await accept(board, "a")
     kept = {key.split("/")[2] for key in await store.scan("pins/s/")}
@@ -277,7 +278,7 @@ def test_a_server_that_is_shared_is_told_of_no_capabilities_and_has_one_set(shar
 async def test_whoever_lists_first_does_not_decide_what_others_may_use(order: Any) -> None:
     server = chooser()
     board = DefinitionPins({"a": Pinned("review", "a")}, MemoryStore())
-    await board.load()
+    await board.books.load()
     with anyio.fail_after(20):
         async with Front(server, pins=board, list_timeout=30) as front:
             async with anyio.create_task_group() as group:  # all at once, then each again
@@ -292,7 +293,7 @@ async def test_whoever_lists_first_does_not_decide_what_others_may_use(order: An
 async def test_what_a_later_set_brings_under_a_known_name_is_gone_from_every_list_at_once() -> None:
     server = chooser()
     board = DefinitionPins({"a": Pinned("review", "a")}, MemoryStore())
-    await board.load()
+    await board.books.load()
     with anyio.fail_after(20):
         async with Front(server, pins=board, list_timeout=30) as front:
             assert await front.names("tools/list", CLIENT) == ["a__echo"]
@@ -314,7 +315,7 @@ async def test_a_set_keeps_its_part_through_a_restart_while_the_server_is_down()
         if status == "down":
             server.answers["server/discover"] = gone
         board = DefinitionPins({"a": Pinned("review", "a")}, store)
-        await board.load()
+        await board.books.load()
         with anyio.fail_after(20):
             async with Front(server, pins=board, store=store, list_timeout=30) as front:
                 for client in (CLIENT, FORM):
@@ -373,7 +374,7 @@ def test_whatever_processes_and_servers_share_a_store_only_first_lists_and_accep
             for name, value in ((name, value) for name in "ab" for value in range(3)):
                 key, mark = ("tool", name), pins.fingerprint(value)
                 for one in ("", "roots"):
-                    book, twin = board._both("s")
+                    book, twin = board.books.both("s")
                     if not pins.is_withheld("review", book, twin, key, mark, one):  # type: ignore[arg-type]
                         assert (name, value) in may[who]
 
@@ -387,7 +388,7 @@ async def test_what_waits_already_is_told_of_once_however_often_it_changes() -> 
     """Each change would be a record: a server with ten thousand tools that never stay the same would fill a disk."""
     told: list[PinEvent] = []
     board = DefinitionPins({"s": Pinned("review", "one")}, MemoryStore(), told.append)
-    await board.load()
+    await board.books.load()
     await lists(board, a=1, b=1)
     for number in range(2, 9):
         await lists(board, a=number, b=1)
@@ -405,7 +406,7 @@ async def test_no_server_has_more_changes_recorded_than_its_part(mode: Mode, mon
     told, now = list[PinEvent](), [0.0]
     servers = {"s": Pinned(mode, "one"), "other": Pinned(mode, "two")}
     board = DefinitionPins(servers, MemoryStore(), told.append, clock=lambda: now[0])
-    await board.load()
+    await board.books.load()
     for number in range(10):  # other names in each list
         await lists(board, **{f"t{number}x{one}": number for one in range(10)})
     assert len(told) == 30
@@ -422,7 +423,7 @@ async def test_a_long_list_is_told_of_in_steps() -> None:
             pass
 
     board = DefinitionPins({"s": Pinned("review", "one")}, MemoryStore(), busy)
-    await board.load()
+    await board.books.load()
     steps = Steps()
     await lists(board, **{f"t{number}": number for number in range(200)})
     steps.stop()
@@ -432,7 +433,7 @@ async def test_a_long_list_is_told_of_in_steps() -> None:
 async def test_hidden_text_is_looked_for_in_steps_and_once() -> None:
     """A definition of a megabyte with one in each place took half a second in one step, at each list and each look."""
     board = DefinitionPins({"s": Pinned("review", "one")}, MemoryStore())
-    await board.load()
+    await board.books.load()
     steps = Steps()
     await lists(board, **{f"t{number}": f"{number}" + "a\u200b" * 250_000 for number in range(3)})
     first = steps.now
@@ -450,7 +451,7 @@ async def test_what_another_process_wrote_is_read_in_steps(monkeypatch: pytest.M
     odd = '"]],["tool","t1","a",false],["tool","t2"'  # looks like the end of a row
     await lists(other, **{f"t{number}": [odd, "x" * 500, number] for number in range(2_000)})
     await lists(other, **{f"t{number}": [odd, "y" * 500, number] for number in range(1_000)})
-    await other.flush()
+    await other.books.flush()
     steps, decoded, lines, decode = Steps(), Counter[int](), Counter[int](), pin_store.decode_fast
 
     def counted(data: bytes) -> Any:
@@ -465,7 +466,7 @@ async def test_what_another_process_wrote_is_read_in_steps(monkeypatch: pytest.M
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        await board.refresh()
+        await board.books.refresh()
     finally:
         sys.settrace(before)
         steps.stop()
@@ -479,9 +480,9 @@ async def test_books_that_nobody_changed_are_not_read_again(monkeypatch: pytest.
     store, read, known = MemoryStore(), list[str](), pin_store.read
     servers = {name: Pinned("review", "one") for name in ("s", "t")}
     ours, theirs = DefinitionPins(servers, store), DefinitionPins(servers, store)
-    await ours.load()
+    await ours.books.load()
     await lists(ours, a=1)
-    await theirs.load()
+    await theirs.books.load()
 
     def counted(kept: Any, server: str, *more: str) -> Any:
         read.append(server)
@@ -489,19 +490,19 @@ async def test_books_that_nobody_changed_are_not_read_again(monkeypatch: pytest.
 
     monkeypatch.setattr(pin_store, "read", counted)
     await theirs.meet("t", "legacy", "", "tool", found(b=1))
-    await ours.refresh()
+    await ours.books.refresh()
     assert read == ["t"]
     await lists(ours, a=2)
     await lists(ours, a=3)  # it waits already, and what it became is written later
     await theirs.meet("t", "legacy", "", "tool", found(b=1, c=1))
     assert read == ["t", "s"], "their own book is as they wrote it"
-    await ours.refresh()
+    await ours.books.refresh()
     assert read == ["t", "s", "t"]
-    await ours.flush()
-    await theirs.refresh()
+    await ours.books.flush()
+    await theirs.books.refresh()
     assert read == ["t", "s", "t", "s"]
     fresh = DefinitionPins(servers, store)
-    await fresh.load()
+    await fresh.books.load()
     assert fresh.rows() == ours.rows() and ours.rows("s")[0]["current"] == pins.fingerprint(3)
 
 
@@ -529,13 +530,13 @@ async def test_a_process_that_is_always_overtaken_gives_up_and_nothing_is_served
     store.is_overtaken, before = True, board.rows()
     wanted = [Wanted("tool", "a", pins.fingerprint(3))]
     later = board.meet("s", "legacy", "form", "tool", found(c=1)), board.settle("s", "legacy", "roots")
-    for write in (*later, board.accept("s", wanted, "local"), board.flush()):
+    for write in (*later, board.accept("s", wanted, "local"), board.books.flush()):
         store.changes = 0
         with anyio.fail_after(20), pytest.raises(StoreFailed, match="other processes write"):
             await write
         assert store.changes == TRIES and board.rows() == before
     store.is_overtaken = False
-    await board.flush()
+    await board.books.flush()
     await accept(board, "a")
     assert states(board) == {"a": "accepted", "b": "new"}
 
@@ -559,7 +560,7 @@ async def test_what_cannot_be_written_down_is_in_no_list() -> None:
     store = Overtaken()
     store.is_overtaken = True
     board = DefinitionPins({"a": Pinned("review", "a")}, store)
-    await board.load()
+    await board.books.load()
     with anyio.fail_after(20):
         async with Front(chooser(), pins=board, list_timeout=30) as front:
             assert await front.names("tools/list", CLIENT) == []
@@ -577,6 +578,6 @@ async def test_a_process_that_has_read_half_of_what_another_one_wrote_does_not_w
     await accept(other, "a")
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await board.refresh()
+        await board.books.refresh()
     await lists(board, b=1)
     assert states(board) == {"a": "accepted", "b": "new"}

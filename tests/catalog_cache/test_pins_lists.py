@@ -9,8 +9,9 @@ import anyio
 import pytest
 from scripted_server import CLIENT, OTHER, Front, Scripted
 
-from sluicegate.catalog_cache import definition_pins
-from sluicegate.catalog_cache.definition_pins import DefinitionPins, PinEvent, Pinned
+from sluicegate.catalog_cache import pin_store
+from sluicegate.catalog_cache.definition_pins import DefinitionPins, PinEvent
+from sluicegate.catalog_cache.pin_store import Pinned
 from sluicegate.policy import pins
 from sluicegate.policy.pins import Wanted
 from sluicegate.protocol.jsonrpc import Json, Notification
@@ -68,7 +69,7 @@ async def bench(*servers: Scripted, store: MemoryStore | None = None, **settings
     store = store or MemoryStore()
     events: list[PinEvent] = []
     board = DefinitionPins({server.key: Pinned(mode, server.identity) for server in servers}, store, events.append)
-    await board.load()
+    await board.books.load()
     with anyio.fail_after(20):
         async with Front(*servers, store=store, pins=board, list_timeout=30, **settings) as front:
             yield Bench(front, board, events)
@@ -402,9 +403,9 @@ async def test_what_a_waiting_definition_became_is_written_down_soon() -> None:
         await b.front.names("tools/list")
         for text in ("1", "2"):
             await b.change(server, "tools/list", tool("x", description=text))
-        await b.board.flush()
+        await b.board.books.flush()
         other = DefinitionPins({"a": Pinned("review", "a")}, store)
-        await other.load()
+        await other.books.load()
         assert [row["current"] for row in other.rows()] == [pins.fingerprint(tool("x", description="2"))]
 
 
@@ -433,7 +434,7 @@ async def test_what_cannot_be_written_down_is_not_served() -> None:
 
 
 async def test_what_another_process_accepts_is_in_force_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(definition_pins, "POLL", 0.0)
+    monkeypatch.setattr(pin_store, "POLL", 0.0)
     store = MemoryStore()
     server = Scripted("a", tools=["x", "y"])
     async with bench(server, store=store) as b, anyio.create_task_group() as group:
@@ -441,10 +442,10 @@ async def test_what_another_process_accepts_is_in_force_here(monkeypatch: pytest
         await b.change(server, "tools/list", tool("x", description="new"), tool("y", description="new"))
         with b.front.hub.subscribe(lambda event: True) as events:
             other = DefinitionPins({"a": Pinned("review", "a")}, store)
-            await other.load()
+            await other.books.load()
             row = next(row for row in other.rows() if row["name"] == "x")
             await other.accept("a", [Wanted("tool", "x", row["current"])], "local")
-            group.start_soon(b.board.watch)
+            group.start_soon(b.board.books.watch)
             assert (await anext(events)).notification.method == CHANGED["tools/list"]
         group.cancel_scope.cancel()
         assert b.state("x") == [("accepted", False)] and b.state("y") == [("changed", True)]

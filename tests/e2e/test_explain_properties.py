@@ -174,7 +174,7 @@ class Town:
         naming = self.front.lists.namings[key]
         if method == "resources/read":
             return naming.uris.public(own)
-        entries = self.front.lists.of(key)[0].whole
+        entries = self.front.lists.catalogs.of(key)[0].whole
         listed = entries.by_own.get(own) if entries else None
         return listed.target.public if listed else f"{naming.prefix}__{own}" if naming.prefix else own
 

@@ -17,7 +17,7 @@ from scripted_server import CLIENT, OTHER, Front, Scripted, tools
 
 from sluicegate import router
 from sluicegate.catalog.discover_merge import MERGED
-from sluicegate.catalog_cache import cache
+from sluicegate.catalog_cache import list_walk
 from sluicegate.guards.inspect import inspect_params, inspect_task_state
 from sluicegate.hub import MAX_PENDING, Event
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
@@ -186,7 +186,7 @@ class Stream:
 
     async def is_quiet(self) -> bool:
         """Nothing comes, once whatever was announced has been walked and told."""
-        with anyio.move_on_after(4 * cache.DEBOUNCE):
+        with anyio.move_on_after(4 * list_walk.DEBOUNCE):
             await self._heard.receive()
             return False
         return True
@@ -243,7 +243,7 @@ async def test_servers_are_held_before_the_acknowledgement_and_released_at_the_e
             await acknowledged(stream)
             assert (a.held, b.held) == (1, 0)
         assert a.held == 0
-        assert len(front.lists.watchers) == 0 and repr(front.hub) == "Hub(0 subscriptions)"
+        assert len(front.lists.walks.watchers) == 0 and repr(front.hub) == "Hub(0 subscriptions)"
 
 
 async def test_a_change_of_this_clients_list_is_told_and_another_kind_is_not() -> None:

@@ -7,7 +7,8 @@ import pytest
 from approval_kit import ANN, CAREFUL, Town
 
 from sluicegate.approval.queue import ApprovalQueue, ApprovalSettings
-from sluicegate.catalog_cache.definition_pins import DefinitionPins, PinEvent, Pinned
+from sluicegate.catalog_cache.definition_pins import DefinitionPins, PinEvent
+from sluicegate.catalog_cache.pin_store import Pinned
 from sluicegate.policy import pins
 from sluicegate.policy.pins import Found, Mode, Wanted
 from sluicegate.store.memory import MemoryStore
@@ -27,7 +28,7 @@ class Boards:
 
     async def load(self) -> "Boards":
         for board in self.all:
-            await board.load()
+            await board.books.load()
         return self
 
     def told(self) -> list[tuple[str, str]]:
@@ -48,7 +49,7 @@ async def test_a_first_list_is_the_first_whoever_met_it() -> None:
     await first.meet("s", "legacy", "", "tool", found(a="1"))
     await second.meet("s", "legacy", "", "tool", found(a="1", b="2"))
     assert boards.told() == [("first_use", "a"), ("withheld", "b")]
-    await first.refresh()
+    await first.books.refresh()
     assert [board.count_withheld("s") for board in boards.all] == [1, 1]
 
 
@@ -56,17 +57,17 @@ async def test_two_changes_at_once_lose_neither() -> None:
     boards = await Boards().load()
     first, second = boards.all
     await first.meet("s", "legacy", "", "tool", found(a="1", b="2"))
-    await second.refresh()
+    await second.books.refresh()
     await first.meet("s", "legacy", "", "tool", found(a="changed"))
     await second.meet("s", "legacy", "", "tool", found(a="changed", b="changed"))
-    await first.refresh()
+    await first.books.refresh()
     assert boards.told()[2:] == [("withheld", "a"), ("withheld", "b")], "each once"
     assert [board.count_withheld("s") for board in boards.all] == [2, 2]
     taken = await first.accept("s", [Wanted("tool", "a", pins.fingerprint("changed"))], "ann")
     assert not isinstance(taken, str)
     taken = await second.accept("s", [Wanted("tool", "b", pins.fingerprint("changed"))], "ann")
     assert not isinstance(taken, str), "over what the other has accepted meanwhile"
-    await first.refresh()
+    await first.books.refresh()
     assert [board.count_withheld("s") for board in boards.all] == [0, 0]
 
 

@@ -191,7 +191,7 @@ def _tasks(made: Core) -> Iterator[tuple[str, Callable[[], Awaitable[object]]]]:
         return settings.receivers(judges.config, judges.reload.transport, judges.client_of, roles_of)
 
     yield "webhooks", Webhooks(made.queue, receivers).run
-    yield "pins", behind.pins.watch
+    yield "pins", behind.pins.books.watch
     yield "loop", partial(metric_sources.watch_loop, services.metrics.lagged)
     if services.audit is not None:
         yield "audit retention", services.audit.run

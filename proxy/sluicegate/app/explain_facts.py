@@ -159,13 +159,13 @@ def live(
     """What this process knows of its servers; of one that has not listed yet, what is stored."""
 
     async def wholes(server: str) -> list[tuple[Era, Snapshot]]:
-        own = lists.catalog(server, client)
-        catalogs = [own, *(one for one in lists.of(server) if one is not own)]
+        own = lists.catalogs.get(server, client)
+        catalogs = [own, *(one for one in lists.catalogs.of(server) if one is not own)]
         found = [(catalog.era, catalog.whole) for catalog in catalogs if catalog.whole is not None]
         return found or await SnapshotStore(store).all(lists.namings[server], lists.servers[server].identity)
 
     def learned(uri: str) -> list[str]:
-        return [key for key in lists.servers if uri in lists.catalog(key, client).learned]
+        return [key for key in lists.servers if uri in lists.catalogs.get(key, client).learned]
 
     alive = queue.grants.alive()
     grants = [grant for grant in alive if grant.policy == revision and queue.is_same_server(grant.binding)]
@@ -284,7 +284,7 @@ async def stored(config: Config, policy: PolicyRules, store: Store, now: float) 
     """What a store says of servers. Grants in it that no longer count are deleted, so it has to be a copy."""
     enabled = {key: server for key, server in config.servers.items() if server.enabled}
     pins = DefinitionPins(settings.pins(config), store)
-    await pins.load()
+    await pins.books.load()
     grants = Grants(store, _record_nothing, lambda: now)
 
     def objection(grant: Grant) -> str:

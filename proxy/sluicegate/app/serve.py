@@ -188,7 +188,7 @@ async def running(
         if placement is None:
             await group.start(backstage.run)
         else:
-            behind = asgi(front(application, inner.behind.pins.refresh, note_in(inner.services.audit)))
+            behind = asgi(front(application, inner.behind.pins.books.refresh, note_in(inner.services.audit)))
             await stack.enter_async_context(on_unix_socket(behind, placement.folder.asked(partition.index)))
         if peers is not None and peers.handoff is not None:
             group.start_soon(telemetry.supervise, "connections of others", partial(peers.handoff.run, port.adopt))

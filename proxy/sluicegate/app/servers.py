@@ -207,7 +207,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
             config = judges.config
             told = partial(_pin_changed, services)
             pins = DefinitionPins(settings.pins(config), services.store, told, watch=services.watch)
-            await pins.load()
+            await pins.books.load()
             if judges.config.servers == config.servers:  # else it was reloaded meanwhile
                 break
         for key, why in config.disabled.items():
@@ -223,7 +223,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
         for key in servers:
             if notice := pins.notice(key):
                 log.warning(notice, extra={"server": key, "hint": f"sluice pins diff {key}"})
-        stack.push_async_callback(pins.flush)
+        stack.push_async_callback(pins.books.flush)
         lists = CatalogCache(
             settings.lists(control.config, servers, transport), servers, hub, services.store, pins,
             services.logins.lends, lambda client, server: judges.judge.may_see(Call(client, "tools/list", {}), server),
@@ -234,7 +234,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
         judges.on_config.insert(0, control.take)
         judges.on_config.insert(0, services.logins.configure)  # first: servers are made with it
         judges.later.prepared.set(control.prepared)
-        pins.on_moved(judges.forget_accepted)  # after the lists, which are told first
+        pins.books.on_moved(judges.forget_accepted)  # after the lists, which are told first
         judges.later.has_accepted.set(pins.has_accepted)
         judges.later.on_change.set(partial(_reconsider, services, lists))
         metrics.watch(partial(metric_sources.servers, control))

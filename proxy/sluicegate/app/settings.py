@@ -18,7 +18,7 @@ from sluicegate.approval.webhook import Receiver
 from sluicegate.audit.settings import AuditSettings, Checkpointing, ConfirmSettings, Redaction, Rotation, SinkSettings
 from sluicegate.catalog.list_bounds import Bounds
 from sluicegate.catalog_cache import ListSettings
-from sluicegate.catalog_cache.definition_pins import Pinned
+from sluicegate.catalog_cache.pin_store import Pinned
 from sluicegate.config import SYSTEM, AnyServer, Config, HttpServer, ImageServer, Key, SandboxSection, StdioServer
 from sluicegate.config.units import Expanded
 from sluicegate.downstream.settings import Sandbox, ServerSettings

@@ -18,13 +18,13 @@ def missing(lists: CatalogCache, server_key: str, is_known: bool) -> Literal["",
 
 def count_tools(lists: CatalogCache, server_key: str) -> int:
     """In the longest list of them that any scope was served, what is withheld not counted."""
-    snapshots = (catalog.snapshot for catalog in lists.of(server_key))
+    snapshots = (catalog.snapshot for catalog in lists.catalogs.of(server_key))
     return max((len(found.entries("tools/list")) for found in snapshots if found), default=0)
 
 
 def describe(lists: CatalogCache, server_key: str) -> str:
     """In a sentence or less, over all clients."""
-    server, catalogs = lists.servers[server_key], lists.of(server_key)
+    server, catalogs = lists.servers[server_key], lists.catalogs.of(server_key)
     found = [catalog for catalog in catalogs if catalog.snapshot is not None]
     if server.status == "down":
         return "missing: the server is down"

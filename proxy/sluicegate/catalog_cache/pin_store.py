@@ -1,26 +1,33 @@
-"""Books of pins in the store: where they stand, how they are read and written, and with which one a server begins.
+"""Books of pins: where they stand in the store, how they are read, written and merged, and with which one a server
+begins.
 
 A book belongs to a server's key, identity and era. A server that has none of its own, while others under its key have,
 begins with what was pinned for those, and nothing of it is a first use. Books that were kept before servers had an
-identity belong to the first server that finds them. They are read in pieces, for others may have written 16 MiB. Knows
-no mode, and not when to read or write.
+identity belong to the first server that finds them. They are read in pieces, for others may have written 16 MiB. What
+a book says of a definition, `policy.pins` knows.
 """
 
+import asyncio
 import logging
 import re
-from collections.abc import Callable, Collection, Generator, Mapping
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
 import anyio
 
 from sluicegate.catalog.list_bounds import PIECE
 from sluicegate.policy import pins
-from sluicegate.policy.pins import Key, Pin, PinBook, Waiting
+from sluicegate.policy.pins import Key, Mode, Pin, PinBook, Waiting
 from sluicegate.protocol.jsonrpc import decode_fast
 from sluicegate.protocol.model import Era
-from sluicegate.store import Store, Write
+from sluicegate.runtime.loop_budget import LoopBudget, budget_of
+from sluicegate.store import TRIES, Store, StoreFailed, Write, overtaken
+from sluicegate.store.watch import Watch
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -33,11 +40,21 @@ LARGE_BYTES: Final = 64 * 1024  # of them: 256 KiB of small values take 20 ms
 MAX_FORMER: Final = 8  # identities under one key of which books are kept; of more, the oldest are forgotten
 PINS: Final = "pins/"
 WAITING: Final = "pins-waiting/"
+REVISION: Final = "pins-revision"  # of all books: whoever writes one changes it, if it is what they have read
+POLL: Final = 2.0
 _EMPTY: Final = dict.fromkeys(ERAS, PinBook())
 # Where a row ends and the next one begins. It stands in no text: a quote in a text is escaped, or ends it.
 _BETWEEN: Final = re.compile(rb'\],(?<=[\]e]\],)(?=\["(?:' + "|".join(pins.KINDS).encode() + rb')",)')
 Marks = dict[str, bytes]
 """Digests of the stored values of one server, by key; empty where the value is."""
+
+
+class Pinned(NamedTuple):
+    """A server whose definitions are pinned: how, who it is, and which names the operator gave them for clients."""
+
+    mode: Mode
+    identity: str
+    shown: Mapping[Key, str] = MappingProxyType({})
 
 
 class Stored(NamedTuple):
@@ -174,3 +191,170 @@ async def apart(count: int, size: int, function: Callable[[Unpack[Args]], T], *a
     """In a worker thread where there are many definitions, or many bytes of them, so that others do not wait for it."""
     is_much = count > LARGE or size > LARGE_BYTES
     return await anyio.to_thread.run_sync(function, *args) if is_much else function(*args)
+
+
+class PinBooks:
+    """The books of all servers that are pinned, by server and era, and the store that they are read from and written
+    to. A book is read, thought over and written by one task at a time; other processes may write the same store."""
+
+    def __init__(
+        self, servers: Mapping[str, Pinned], store: Store, now: Callable[[], str], watch: Watch | None = None
+    ) -> None:
+        self.modes = {server: pinned.mode for server, pinned in servers.items() if pinned.mode != "off"}
+        self._identities = {server: pinned.identity for server, pinned in servers.items()}
+        self._store, self._watch, self._now = store, watch or Watch(), now
+        self.held = {(server, era): PinBook() for server in self.modes for era in ERAS}
+        self.unsaved: dict[str, list[str]] = {}  # servers whose books the store has not yet: what to forget once it has
+        self._revision: bytes | None = None
+        self._digests: dict[str, Marks] = {}  # of the store's values that these books contain
+        self._unwritten: set[tuple[str, Era]] = set()
+        self._lock = asyncio.Lock()
+        self._on_moved: list[Callable[[str], None]] = []
+
+    def on_moved(self, listener: Callable[[str], None]) -> None:
+        """`listener` is called with a server of which other definitions are served from now on."""
+        self._on_moved.append(listener)
+
+    def both(self, server: str, era: Era = "legacy") -> tuple[PinBook, PinBook]:
+        return self.held[server, era], self.held[server, "modern" if era == "legacy" else "legacy"]
+
+    @asynccontextmanager
+    async def configure(self, servers: Mapping[str, Pinned]) -> AsyncIterator[Callable[[], None]]:
+        """Reads the books of servers that are new or other than before. What is given puts them in force; until the
+        block ends nobody writes, so that nothing of a server is recorded for the one that takes its place."""
+        identities = {server: pinned.identity for server, pinned in servers.items()}
+        modes = {server: pinned.mode for server, pinned in servers.items() if pinned.mode != "off"}
+        async with self._lock:
+            both = self.modes.keys() & modes.keys()
+            is_same = {server for server in both if self._identities[server] == identities[server]}
+            new, digests = dict[str, Stored](), dict[str, Marks]()
+            if modes.keys() - is_same:
+                values = await entries(self._store)
+                digests = await marks(values)
+                for server in modes.keys() - is_same:
+                    work = read(values, server, identities[server], self._now())
+                    new[server] = await budget_of(server).in_pieces(work)
+
+            def put() -> None:
+                self.modes, self._identities = modes, identities
+                self.held = {owner: book for owner, book in self.held.items() if owner[0] in is_same}
+                self.unsaved = {server: forget for server, forget in self.unsaved.items() if server in is_same}
+                self._unwritten = {owner for owner in self._unwritten if owner[0] in is_same}
+                self._digests = {server: held for server, held in self._digests.items() if server in is_same}
+                for server, stored in new.items():
+                    self._digests[server] = digests.get(server, {})
+                    self.held |= {(server, era): book for era, book in stored.books.items()}
+                    if stored.forget is not None:
+                        self.unsaved[server] = stored.forget
+
+            yield put
+
+    async def watch(self) -> None:
+        """What another process on the same store accepted is in force here soon after, and what waits here is known
+        there."""
+        seen = None
+        while True:
+            await self._watch.turn(POLL)
+            mark = self._watch.mark(REVISION)
+            with suppress(StoreFailed):  # which the store says by itself
+                await self.flush()
+                if mark is None or mark != seen:
+                    await self.refresh()
+                    seen = mark
+
+    async def flush(self) -> None:
+        """Writes down what waiting definitions became; a server that changes all the time costs no more than this."""
+
+        async def attempt() -> bool | None:
+            owners = tuple(self._unwritten)
+            found = [await write_waiting(self._store_key(*owner), self.held[owner]) for owner in owners]
+            if found and not await self._swap(found):
+                return None
+            self._unwritten.difference_update(owners)
+            return True
+
+        await self.try_to("*", attempt)
+
+    async def refresh(self) -> None:
+        if await self._store.get(REVISION) != self._revision:
+            async with self._lock:
+                await self.load()
+
+    async def load(self) -> None:
+        revision = await self._store.get(REVISION)
+        values = await entries(self._store)
+        digests = await marks(values)
+        budget = LoopBudget()  # no server pays for what another one made necessary
+        for server in self.modes:
+            if self._digests.get(server) == digests.get(server, {}):  # these books contain all of it, and may have more
+                continue
+            stored = await budget.in_pieces(read(values, server, self._identities[server], self._now()))
+            merging = [(era, merged(self.held[server, era], book)) for era, book in stored.books.items()]
+            books = [(era, await budget.in_pieces(work)) for era, work in merging]
+            self.unsaved.pop(server, None)
+            if stored.forget is not None:
+                self.unsaved[server] = stored.forget
+            for era, book in books:
+                self._set(server, era, book)
+            self._digests[server] = digests.get(server, {})
+        self._revision = revision  # last: whoever is cancelled before has not read all of it
+
+    async def try_to(self, server: str, attempt: Callable[[], Awaitable[T | None]]) -> T:
+        """Repeats `attempt` until it returns a value: None means that another process has written meanwhile. Other
+        tasks take the lock between two attempts. Raises `StoreFailed` after `TRIES`."""
+        for _ in range(TRIES):
+            async with self._lock:
+                if (made := await attempt()) is not None:
+                    return made
+        log.error("pins cannot be written: other processes write all the time", extra={"server": server})
+        raise overtaken("the pins")
+
+    async def write(self, server: str, books: Mapping[Era, PinBook]) -> bool:
+        """All or nothing; False if another process has written meanwhile: what it wrote is known then, and has to be
+        thought over. What a definition that waits already became is written later: its name waits in any case."""
+        forget = self.unsaved.get(server)
+        if forget is not None:
+            books = {era: self.held[server, era] for era in ERAS} | dict(books)
+        new = {
+            (server, era): book for era, book in books.items()
+            if forget is not None or book is not self.held[server, era]
+        }  # fmt: skip
+        writes, later = list[Write](), set[tuple[str, Era]]()
+        for owner, book in new.items():
+            old = self.held[owner]
+            if forget is not None or book.pins is not old.pins or book.closed != old.closed:
+                writes.append(await write_pins(self._store_key(*owner), book))
+            if forget is not None or book.waiting.keys() != old.waiting.keys():
+                writes.append(await write_waiting(self._store_key(*owner), book))
+            elif book.waiting != old.waiting:
+                later.add(owner)
+        writes += [write for owner in forget or () for write in deletes(owner)]
+        if writes and not await self._swap(writes):
+            return False
+        self.unsaved.pop(server, None)
+        self._unwritten |= later
+        for owner, book in new.items():
+            self._set(*owner, book)
+        return True
+
+    async def _swap(self, writes: list[Write]) -> bool:
+        revision = secrets.token_bytes(16)
+        digests = await marks({write.key: write.value or b"" for write in writes})
+        if not await self._store.swap(REVISION, self._revision, [*writes, Write(REVISION, revision)]):
+            await self.load()
+            return False
+        self._revision = revision
+        for server, written in digests.items():
+            held = self._digests.get(server, {}) | written
+            self._digests[server] = {key: mark for key, mark in held.items() if mark}
+        return True
+
+    def _store_key(self, server: str, era: Era) -> str:
+        return book_key(server, self._identities[server], era)
+
+    def _set(self, server: str, era: Era, book: PinBook) -> None:
+        old = self.held[server, era]
+        self.held[server, era] = book
+        if book.pins != old.pins or book.waiting.keys() != old.waiting.keys():
+            for listener in self._on_moved:
+                listener(server)

@@ -1,18 +1,53 @@
-"""One server's lists for one scope: what is held of them, and how up to date that is.
+"""One server's lists for one scope: what is held of them, and how up to date that is; and the catalogs of all servers.
 
 Keeps and tells; when to walk and whom to tell is said elsewhere.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Collection
+from collections import Counter, defaultdict
+from collections.abc import Collection, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
-from sluicegate.catalog.snapshot import KINDS, ListSection, Snapshot
-from sluicegate.protocol.model import Era, Kind, McpServer
+from sluicegate.catalog.list_bounds import DEFAULT_BOUNDS, Bounds
+from sluicegate.catalog.snapshot import KINDS, ListSection, ServerNaming, Snapshot, listing_in_pieces
+from sluicegate.catalog_cache.definition_pins import DefinitionPins
+from sluicegate.catalog_cache.snapshot_store import Source
+from sluicegate.policy.pins import fingerprint
+from sluicegate.protocol.model import Client, Era, Kind, McpServer
+from sluicegate.protocol.shape import Shape
 
 MAX_LEARNED: Final = 10_000
+MAX_SCOPES: Final = 1000  # snapshots kept per server; clients that share a scope share one
+ALL_LISTS: Final = 8  # times the bytes of one list, for the lists of a server over all scopes
+
+Sections = WeakValueDictionary[tuple[str, bytes], ListSection]  # by method and digest of the items
+"""Of one server, by what they were made of: each is made once, however many scopes list the same, however often."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListSettings:
+    """`prefixes` has every server; in transparent mode there is one, with the prefix "". `for_starts`: a list waits for
+    servers that are still starting."""
+
+    prefixes: Mapping[str, str]
+    plain: frozenset[str] = frozenset()
+    transparent: bool = False
+    forward_unlisted: bool = False
+    names_max: int = 50
+    page: int = 1000
+    list_timeout: float = 10.0
+    bounds: Bounds = DEFAULT_BOUNDS
+    for_starts: bool = False
+    reserved: frozenset[str] = frozenset()
+    """Names of Sluice's own tools, which no other tool may have."""
+    shapes: Mapping[str, Mapping[tuple[Kind, str], Shape]] = field(default_factory=dict)
+    """Of each server that has some: by kind and own name."""
+
+    def others(self, key: str) -> frozenset[str]:
+        return frozenset(prefix for other, prefix in self.prefixes.items() if other != key and prefix)
 
 
 class ServerCatalog:
@@ -61,6 +96,101 @@ class ServerCatalog:
         if uri not in self.learned and len(self.learned) >= MAX_LEARNED:
             del self.learned[next(iter(self.learned))]
         self.learned[uri] = None
+
+
+class ServerCatalogs:
+    """The catalogs of all servers, by server and scope."""
+
+    def __init__(self, servers: Mapping[str, McpServer]) -> None:
+        self.servers = servers
+        self.held: dict[str, dict[str, ServerCatalog]] = {key: {} for key in servers}
+        self._outdated = defaultdict[str, set[str]](set)  # lists that are `stale` and `changed` in each scope by now
+
+    def find(self, server_key: str, client: Client) -> ServerCatalog | None:
+        return self.held[server_key].get(self.servers[server_key].scope(client))
+
+    def get(self, server_key: str, client: Client) -> ServerCatalog:
+        """That of the client's scope, made where it is missing."""
+        server, catalogs = self.servers[server_key], self.held[server_key]
+        scope = server.scope(client)
+        catalog = catalogs.get(scope)
+        if catalog is not None:
+            catalog.used = True
+            return catalog
+        if len(catalogs) >= MAX_SCOPES:
+            evict(catalogs)
+        catalog = catalogs[scope] = ServerCatalog(server, scope)
+        self.renewed(server_key)
+        return catalog
+
+    def of(self, server_key: str, scope: str | None = None) -> list[ServerCatalog]:
+        catalogs = self.held[server_key]
+        return list(catalogs.values()) if scope is None else [catalogs[scope]] if scope in catalogs else []
+
+    def outdate(self, server_key: str, scope: str | None, methods: set[str]) -> None:
+        """These lists may be other than they were."""
+        is_known = scope is None and methods <= self._outdated[server_key]  # a server may repeat it without end
+        for catalog in () if is_known else self.of(server_key, scope):
+            catalog.stale |= methods
+            catalog.changed |= methods
+            catalog.retry_at = float("-inf")
+        if scope is None:
+            self._outdated[server_key] |= methods
+
+    def renewed(self, server_key: str) -> None:
+        """There is a catalog of which less is stale."""
+        self._outdated[server_key].clear()
+
+    def rehome(self, catalog: ServerCatalog, client: Client) -> None:
+        """A server's era may be known only once it is up, and with it the scope of who asked before."""
+        scope, catalogs = catalog.server.scope(client), self.held[catalog.server.key]
+        if scope != catalog.scope and scope not in catalogs and catalogs.get(catalog.scope) is catalog:
+            del catalogs[catalog.scope]
+            catalogs[scope] = catalog
+            catalog.scope = scope
+
+
+class ServedSnapshots:
+    """How what servers list becomes snapshots: under which names, and what of them the pins let clients see. Snapshots
+    of equal content are one object, however many scopes hold it."""
+
+    def __init__(self, pins: DefinitionPins) -> None:
+        self._pins = pins
+        self.namings: dict[str, ServerNaming] = {}
+        self._shared: WeakValueDictionary[bytes, Snapshot] = WeakValueDictionary()
+        self._sections: dict[str, Sections] = {}
+
+    def configure(self, key: str, settings: ListSettings) -> None:
+        self._sections.pop(key, None)  # the names in them were given by other settings
+        mark = fingerprint if self._pins.is_pinned(key) else None
+        self.namings[key] = ServerNaming(
+            key, settings.prefixes[key], settings.names_max, key in settings.plain, mark, settings.others(key),
+            settings.reserved, settings.shapes.get(key, {}),
+        )  # fmt: skip
+
+    def made(self, server_key: str, source: Source, items: Iterable[Any]) -> Generator[None, None, ListSection]:
+        """The list of these items: the one that is there, if one was made of the same. A thread that makes it would
+        hold up each read and write of the loop."""
+        method, ttl_ms, mark, cut = source
+        sections, why = self._sections.setdefault(server_key, Sections()), (f"{method}: {cut}",) if cut else ()
+        landed = sections.get((method, mark)) if mark else None
+        if landed is None:
+            landed = yield from listing_in_pieces(self.namings[server_key], method, items, ttl_ms, why)
+            sections[method, mark] = landed
+        return landed.again(ttl_ms, why)
+
+    def land(self, catalog: ServerCatalog, whole: Snapshot) -> Snapshot:
+        catalog.whole = self._shared.setdefault(whole.digest, whole)
+        catalog.snapshot = self.served(catalog, catalog.whole)
+        return catalog.whole
+
+    def landed(self, server_key: str, mark: bytes, section: ListSection) -> None:
+        """That section is the one that snapshots have of the items with this digest."""
+        self._sections.setdefault(server_key, Sections())[section.method, mark] = section
+
+    def served(self, catalog: ServerCatalog, whole: Snapshot) -> Snapshot:
+        served = self._pins.serve(catalog.server.key, catalog.era, catalog.capabilities, whole)
+        return self._shared.setdefault(served.digest, served)
 
 
 def digests(snapshot: Snapshot | None) -> dict[str, bytes]:

@@ -152,7 +152,7 @@ class Resolver:
 
     def _is_withheld(self, call: Call, uri: str) -> bool:
         """A template that the pins keep from clients is unknown, though as a URI it would be relayed unlisted."""
-        return any(self._lists.catalog(key, call.client).withholds("res", uri) for key in self._lists.servers)
+        return any(self._lists.catalogs.get(key, call.client).withholds("res", uri) for key in self._lists.servers)
 
     async def _candidates(self, call: Call, uri: str) -> ServerSnapshots:
         found = own_uri(uri, self._by_prefix)
@@ -188,7 +188,7 @@ class Resolver:
         return None if server is None else _plain(server, uri)
 
     def _lister(self, call: Call, snapshots: ServerSnapshots, uri: str) -> str | None:
-        return next((key for key, _ in snapshots if uri in self._lists.catalog(key, call.client).learned), None)
+        return next((key for key, _ in snapshots if uri in self._lists.catalogs.get(key, call.client).learned), None)
 
     async def _search(self, call: Call, snapshots: ServerSnapshots) -> None:
         """The client may have its list from before a restart or from another replica: look where it could be from."""
@@ -197,7 +197,7 @@ class Resolver:
             catalog
             for key, snapshot in snapshots
             if snapshot and snapshot.declares("resources") and self._lists.servers[key].status == "up"
-            if (catalog := self._lists.catalog(key, call.client)).searched_at + SEARCH_AGAIN < now
+            if (catalog := self._lists.catalogs.get(key, call.client)).searched_at + SEARCH_AGAIN < now
         ]
         async with anyio.create_task_group() as group:
             for catalog in catalogs:
@@ -205,7 +205,7 @@ class Resolver:
                 group.start_soon(self._learn_all, call, catalog.server.key)
 
     async def _learn_all(self, call: Call, server_key: str) -> None:
-        catalog = self._lists.catalog(server_key, call.client)
+        catalog = self._lists.catalogs.get(server_key, call.client)
         settings = self._lists.settings
         walked = await walk(catalog.server, call.client, "resources/list", settings.list_timeout, settings.bounds)
         for number, item in enumerate(walked.items if walked else (), 1):
@@ -218,7 +218,7 @@ class Resolver:
     def learn(self, call: Call, server_key: str, uri: str) -> None:
         """Remembers a listed resource that is shown under its own URI, so that a read of it finds its way back."""
         if self._only is None:
-            self._lists.catalog(server_key, call.client).learn(uri)
+            self._lists.catalogs.get(server_key, call.client).learn(uri)
 
 
 def unlisted_target(server: str, kind: Kind, name: str, snapshot: Snapshot | None) -> Target | None:

@@ -155,7 +155,7 @@ async def _board(loaded: config.Config, stored_pins: Mapping[str, bytes]) -> Def
     for key, value in stored_pins.items():
         await store.put(key, value)
     board = DefinitionPins(settings.pins(loaded), store)
-    await board.load()
+    await board.books.load()
     return board
 
 

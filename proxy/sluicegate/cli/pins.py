@@ -227,5 +227,5 @@ async def _with_board(
         if is_change:
             await replicas.refuse_beside(loaded, store)
         board = DefinitionPins(settings.pins(loaded), store, partial(note_pin, audit))
-        await board.load()
+        await board.books.load()
         return await use(board)

@@ -304,7 +304,7 @@ class SubscriptionStreams:
         subscriptions = await self._subscribing.begin(call, uris)
         followed = await self._task_subscriptions.begin(call, ids)
         accept, session = partial(self._concerns, call, methods), call.client.session
-        with self._hub.subscribe(accept, session) as events, self._lists.watchers.watch(call.client):
+        with self._hub.subscribe(accept, session) as events, self._lists.walks.watchers.watch(call.client):
             group = anyio.create_task_group()
             stream = _Stream(call, methods, subscriptions, followed, events, group)
             name = f"{next(self._numbers)}"
@@ -464,7 +464,7 @@ class SubscriptionStreams:
         release, was_down = reached
         stream.releases.append(release)
         if was_down:
-            self._lists.outdate(server.key, server.scope(client))
+            self._lists.walks.outdate(server.key, server.scope(client))
         await self._lists.snapshot(server.key, client)
         live.set()
 
