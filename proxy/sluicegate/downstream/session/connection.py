@@ -22,7 +22,7 @@ from sluicegate.downstream.server_output import ServerOutput
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.protocol import jsonrpc, reserved_keys
-from sluicegate.protocol.jsonrpc import Json, Malformed, Message, Notification, OutOfRange, Request, Response, TooMany
+from sluicegate.protocol.jsonrpc import Json, Malformed, Notification, OutOfRange, Request, Response, TooMany
 from sluicegate.protocol.long_lists import decode_in_pieces
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Era, Failure, Outcome, Updated
@@ -95,6 +95,134 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
+class IncomingMessages:
+    """Reads what a server sends. An answer ends the request that is open here under its id, and no other one; a request
+    or notification goes to `other`. A server that sends nothing but noise is given up with `give_up`."""
+
+    def __init__(
+        self, settings: ServerSettings, transport: Transport, pending: Mapping[int, PendingRequest],
+        other: Callable[[Request | Notification, PendingRequest | None], PendingRequest | None],
+        give_up: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._settings, self._transport, self._pending = settings, transport, pending
+        self._other, self._give_up = other, give_up
+        self.may_batch = False
+        self._garbage = 0
+
+    def receive(self, data: bytes, exchange: PendingRequest | None) -> PendingRequest | None:
+        try:
+            jsonrpc.check_nodes(data, self._settings.nodes)
+            value = jsonrpc.decode_fast(data)
+        except Malformed as bad:
+            return self._unreadable(bad, data, exchange)
+        if not self._settings.is_sluice:
+            reserved_keys.from_server(value, data)
+        return self._decoded(value, exchange)
+
+    def receive_in_pieces(
+        self, data: bytes | Spool, exchange: PendingRequest | None
+    ) -> Generator[None, None, PendingRequest | None]:
+        """The same of a large message, of which each part takes milliseconds."""
+        if isinstance(data, Spool):
+            return self._kept(data, exchange)
+        owner, mark = exchange or self._owner(jsonrpc.id_unread(data), None), b""
+        method = "" if owner is None or owner.call is None else owner.call.method
+        if owner is not None and method in KINDS:
+            mark = yield from jsonrpc.digest_but_id(data, owner.id)
+            if mark and (known := self._settings.known.find(method, mark)) is not None:
+                self._garbage = 0
+                owner.settle(Response(owner.id, known))
+                return owner
+        try:
+            yield from jsonrpc.check_in_pieces(data, self._settings.nodes)
+            yield
+            clean = None if self._settings.is_sluice else reserved_keys.from_server
+            value = yield from decode_in_pieces(data, clean, reserved_keys.from_part)
+            yield
+        except Malformed as bad:
+            return self._unreadable(bad, data, exchange)
+        if mark and owner is not None and (result := _usual_result(value, owner.id)) is not None:
+            self._settings.known.keep(method, mark, result)
+        return self._decoded(value, exchange)
+
+    def _decoded(self, value: Any, exchange: PendingRequest | None) -> PendingRequest | None:
+        if isinstance(value, list) and self.may_batch and len(value) <= MAX_BATCH:
+            # 2025-03-26 basic/index#batching: answers may be batched, requests among them
+            for part in value:
+                self._take(part, exchange)
+            return exchange
+        return self._take(value, exchange)
+
+    def _unreadable(self, bad: Malformed, data: bytes, exchange: PendingRequest | None) -> PendingRequest | None:
+        """A message with more values than are decoded ends the exchange that it answers, and so does an answer with a
+        number that no client can read."""
+        if isinstance(bad, OutOfRange):
+            return self._out_of_range(bad, data, exchange)
+        owner = (exchange or self._owner(jsonrpc.id_unread(data), None)) if isinstance(bad, TooMany) else None
+        if owner is None:
+            self._refuse_garbage(data)
+        else:
+            owner.settle(error=AnswerTooLarge(self._settings.keep(data), owner.id))
+        return owner
+
+    def _kept(self, spool: Spool, exchange: PendingRequest | None) -> PendingRequest | None:
+        """Whoever waits for the answer has it cut into parts."""
+        owner = exchange or self._owner(jsonrpc.id_unread(spool.edges), None)
+        if owner is None:
+            self._refuse_garbage(spool.head)
+        else:
+            owner.settle(error=AnswerTooLarge(spool, owner.id))
+        return owner
+
+    def _out_of_range(self, bad: OutOfRange, data: bytes, exchange: PendingRequest | None) -> PendingRequest | None:
+        owner = self._owner(bad.id, exchange, is_error=True) if bad.method is None else None
+        if owner is not None:
+            owner.settle(error=AnswerOutOfRange())
+            return owner
+        self._refuse_garbage(data)
+        if bad.method is not None and jsonrpc.is_id(bad.id):  # a server left waiting would never finish its call
+            self._transport.send_soon(jsonrpc.encode(Response(bad.id, error={"code": bad.code, "message": bad.text})))
+        return None
+
+    def _take(self, value: Any, exchange: PendingRequest | None) -> PendingRequest | None:
+        if exchange is not None and (result := _usual_result(value, exchange.id)) is not None:
+            self._garbage = 0  # on a stream of its own: read as below, in a third of the time
+            exchange.settle(Response(exchange.id, result))
+            return exchange
+        try:
+            message = jsonrpc.read(value)
+        except Malformed as bad:
+            if isinstance(value, dict) and "method" not in value and (owner := self._owner(bad.id, exchange)):
+                owner.settle(error=Lost("the server's answer is no JSON-RPC response", sent=True))
+                return owner
+            self._refuse_garbage(value)
+            return None
+        self._garbage = 0
+        if isinstance(message, Response):
+            owner = self._owner(message.id, exchange, message.error is not None)
+            if owner is not None:
+                owner.settle(message)
+            return owner
+        return self._other(message, exchange)
+
+    def _owner(self, id: Any, exchange: PendingRequest | None, is_error: bool = False) -> PendingRequest | None:
+        """Whose answer that is. On its own stream an error needs no id: absent, null and invented ones occur."""
+        if exchange is None:
+            return self._pending.get(id) if type(id) is int else None
+        if type(id) is int:
+            return exchange if id == exchange.id else None
+        return exchange if is_error else None
+
+    def _refuse_garbage(self, value: Any) -> None:
+        self._garbage += 1
+        if self._garbage <= _LOGGED_GARBAGE:
+            text = value[:_SHOWN].decode("utf-8", "replace") if isinstance(value, bytes) else _glimpse(value)
+            start = ServerOutput(self._settings).clean(text)[:200]
+            log.warning("server sent what is no message", extra={"server": self._settings.key, "start": start})
+        if self._garbage > MAX_GARBAGE:
+            self._give_up("the server does not speak MCP: nothing but noise")
+            self._transport.discard_input()
+
 class WatchedResources(Protocol):
     """Which resources the server speaks of to this connection."""
 
@@ -134,8 +262,8 @@ class ServerConnection:
         self.pending: dict[int, PendingRequest] = {} if after is None else after.pending
         self._ids: count[int] = count(1) if after is None else after._ids
         self._heard = heard
-        self._garbage = 0
-        self._may_batch = self._is_retired = False
+        self.incoming = IncomingMessages(settings, transport, self.pending, self._dispatch, self.retire)
+        self._is_retired = False
         self._loop = asyncio.get_running_loop()  # kept: asking for it is a system call (getpid) in CPython 3.11
         self._updated: Updated = lambda params: None
         self.unwatched: dict[str, None] = {}  # resources that nobody wants any more, of which it may still speak
@@ -160,7 +288,8 @@ class ServerConnection:
 
     async def _connect(self, group: TaskGroup) -> None:
         self._group = group
-        await self.transport.open(group, self._receive, self._receive_in_pieces, self.retire)
+        incoming = self.incoming
+        await self.transport.open(group, incoming.receive, incoming.receive_in_pieces, self.retire)
 
     async def open(self, group: TaskGroup) -> None:
         """Connects. Raises `Lost`, `OSError` or `TimeoutError`; nothing is kept then."""
@@ -260,7 +389,10 @@ class ServerConnection:
         if not self.in_flight:
             self.drained.set()
 
-    async def chore(self, work: Callable[[], Awaitable[object]]) -> None:
+    def start_chore(self, work: Callable[[], Awaitable[object]]) -> None:
+        self._group.start_soon(self._chore, work)
+
+    async def _chore(self, work: Callable[[], Awaitable[object]]) -> None:
         """A task of the connection's own: its failure costs this connection, nothing else."""
         try:
             await work()
@@ -268,117 +400,13 @@ class ServerConnection:
             log.exception("connection failed", extra={"server": self.settings.key})
             self.retire(f"internal error: {type(error).__name__}")
 
-    def _receive(self, data: bytes, exchange: PendingRequest | None) -> PendingRequest | None:
-        try:
-            jsonrpc.check_nodes(data, self.settings.nodes)
-            value = jsonrpc.decode_fast(data)
-        except Malformed as bad:
-            return self._unreadable(bad, data, exchange)
-        if not self.settings.is_sluice:
-            reserved_keys.from_server(value, data)
-        return self._decoded(value, exchange)
-
-    def _receive_in_pieces(
-        self, data: bytes | Spool, exchange: PendingRequest | None
-    ) -> Generator[None, None, PendingRequest | None]:
-        """The same of a large message, of which each part takes milliseconds."""
-        if isinstance(data, Spool):
-            return self._kept(data, exchange)
-        owner, mark = exchange or self._owner(jsonrpc.id_unread(data), None), b""
-        method = "" if owner is None or owner.call is None else owner.call.method
-        if owner is not None and method in KINDS:
-            mark = yield from jsonrpc.digest_but_id(data, owner.id)
-            if mark and (known := self.settings.known.find(method, mark)) is not None:
-                self._garbage = 0
-                owner.settle(Response(owner.id, known))
-                return owner
-        try:
-            yield from jsonrpc.check_in_pieces(data, self.settings.nodes)
-            yield
-            clean = None if self.settings.is_sluice else reserved_keys.from_server
-            value = yield from decode_in_pieces(data, clean, reserved_keys.from_part)
-            yield
-        except Malformed as bad:
-            return self._unreadable(bad, data, exchange)
-        if mark and owner is not None and (result := _usual_result(value, owner.id)) is not None:
-            self.settings.known.keep(method, mark, result)
-        return self._decoded(value, exchange)
-
-    def _decoded(self, value: Any, exchange: PendingRequest | None) -> PendingRequest | None:
-        if isinstance(value, list) and self._may_batch and len(value) <= MAX_BATCH:
-            # 2025-03-26 basic/index#batching: answers may be batched, requests among them
-            for part in value:
-                self._take(part, exchange)
-            return exchange
-        return self._take(value, exchange)
-
-    def _unreadable(self, bad: Malformed, data: bytes, exchange: PendingRequest | None) -> PendingRequest | None:
-        """A message with more values than are decoded ends the exchange that it answers, and so does an answer with a
-        number that no client can read."""
-        if isinstance(bad, OutOfRange):
-            return self._out_of_range(bad, data, exchange)
-        owner = (exchange or self._owner(jsonrpc.id_unread(data), None)) if isinstance(bad, TooMany) else None
-        if owner is None:
-            self._refuse_garbage(data)
-        else:
-            owner.settle(error=AnswerTooLarge(self.settings.keep(data), owner.id))
-        return owner
-
-    def _kept(self, spool: Spool, exchange: PendingRequest | None) -> PendingRequest | None:
-        """Whoever waits for the answer has it cut into parts."""
-        owner = exchange or self._owner(jsonrpc.id_unread(spool.edges), None)
-        if owner is None:
-            self._refuse_garbage(spool.head)
-        else:
-            owner.settle(error=AnswerTooLarge(spool, owner.id))
-        return owner
-
-    def _out_of_range(self, bad: OutOfRange, data: bytes, exchange: PendingRequest | None) -> PendingRequest | None:
-        owner = self._owner(bad.id, exchange, is_error=True) if bad.method is None else None
-        if owner is not None:
-            owner.settle(error=AnswerOutOfRange())
-            return owner
-        self._refuse_garbage(data)
-        if bad.method is not None and jsonrpc.is_id(bad.id):  # a server left waiting would never finish its call
-            self.transport.send_soon(jsonrpc.encode(Response(bad.id, error={"code": bad.code, "message": bad.text})))
-        return None
-
-    def _take(self, value: Any, exchange: PendingRequest | None) -> PendingRequest | None:
-        if exchange is not None and (result := _usual_result(value, exchange.id)) is not None:
-            self._garbage = 0  # on a stream of its own: read as below, in a third of the time
-            exchange.settle(Response(exchange.id, result))
-            return exchange
-        try:
-            message = jsonrpc.read(value)
-        except Malformed as bad:
-            if isinstance(value, dict) and "method" not in value and (owner := self._owner(bad.id, exchange)):
-                owner.settle(error=Lost("the server's answer is no JSON-RPC response", sent=True))
-                return owner
-            self._refuse_garbage(value)
-            return None
-        self._garbage = 0
-        return self._dispatch(message, exchange)
-
-    def _dispatch(self, message: Message, exchange: PendingRequest | None) -> PendingRequest | None:
-        if isinstance(message, Response):
-            owner = self._owner(message.id, exchange, message.error is not None)
-            if owner is not None:
-                owner.settle(message)
-            return owner
+    def _dispatch(self, message: Request | Notification, exchange: PendingRequest | None) -> PendingRequest | None:
         if exchange is not None:
             exchange.has_begun = True
         if isinstance(message, Request):
             self._asked(message, exchange)
             return None
         return self._notified(message, exchange)
-
-    def _owner(self, id: Any, exchange: PendingRequest | None, is_error: bool = False) -> PendingRequest | None:
-        """Whose answer that is. On its own stream an error needs no id: absent, null and invented ones occur."""
-        if exchange is None:
-            return self.pending.get(id) if type(id) is int else None
-        if type(id) is int:
-            return exchange if id == exchange.id else None
-        return exchange if is_error else None
 
     def _notified(self, notification: Notification, exchange: PendingRequest | None) -> PendingRequest | None:
         method = notification.method
@@ -406,21 +434,6 @@ class ServerConnection:
     def publish(self, notification: Notification) -> None:
         if notification.method in CHANGES:
             self._heard(self.scope, notification)
-
-    def _refuse_garbage(self, value: Any) -> None:
-        self._garbage += 1
-        if self._garbage <= _LOGGED_GARBAGE:
-            text = value[:_SHOWN].decode("utf-8", "replace") if isinstance(value, bytes) else _glimpse(value)
-            start = ServerOutput(self.settings).clean(text)[:200]
-            log.warning("server sent what is no message", extra={"server": self.settings.key, "start": start})
-        if self._garbage > MAX_GARBAGE:
-            self.retire("the server does not speak MCP: nothing but noise")
-            self.transport.discard_input()
-
-    def refuse(self, request: Request) -> None:
-        """Says at once that nobody answers that here. A server left waiting would never finish its call."""
-        error = {"code": jsonrpc.METHOD_NOT_FOUND, "message": f"{request.method} is not supported"}
-        self.transport.send_soon(jsonrpc.encode(Response(request.id, error=error)))
 
 
 def _usual_result(value: Any, id: int) -> Json | None:

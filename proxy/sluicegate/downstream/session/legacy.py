@@ -8,7 +8,7 @@ refused at once: a server left waiting would never finish its call.
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from math import inf
 from typing import Any, Final
@@ -51,7 +51,7 @@ from sluicegate.runtime.deadline import AnswerDeadline
 
 log = logging.getLogger(__name__)
 
-_LEVEL_TIME = 5.0
+_LEVEL_TIME: Final = 5.0
 STREAM_TIME: Final = 2.0
 """Seconds that a new connection waits until what its server says by itself can be heard."""
 MAX_ASIDE: Final = 16  # questions outside of any call that may be open at once
@@ -103,9 +103,167 @@ class InitializeRefused(Lost):
     """The server answered `initialize`, and does not speak what Sluice speaks."""
 
 
+class ServerQuestions:
+    """What a server asks, and who is asked: the call on whose stream it came; else the calls of the one session that
+    the connection belongs to; else the only open call; outside of any call that session itself. `calls` are those that
+    may be asked, by the ids of their requests. `missed_roots`: it asked for roots while nobody could be asked."""
+
+    def __init__(self, connection: ServerConnection, suspended: SuspendedCalls) -> None:
+        self._connection, self._transport, self._suspended = connection, connection.transport, suspended
+        self.calls: dict[int, InteractiveExchange] = {}
+        self._askers = WeakValueDictionary[tuple[type, RequestId], InteractiveExchange]()  # by the id of a question
+        self._aside: dict[tuple[type, RequestId], anyio.CancelScope] = {}
+        self._aside_weight = 0
+        self.roots: Json | None = None
+        self.missed_roots = False
+
+    def take(self, request: Request, exchange: PendingRequest | None) -> None:
+        if exchange is None and self._open():
+            self._suspended.is_aside = True
+            self._ask_call(self._call_of_task(request) or self.call_of_all(), request)
+        elif isinstance(exchange, InteractiveExchange):
+            self._ask_call(exchange, request)
+        else:
+            self._ask_session(request)
+
+    def take_over(self, unanswered: Iterable[Request]) -> None:
+        """What a call was asked that is over may have been another's of its session, or nobody's: many servers ask for
+        roots right after the handshake."""
+        for request in unanswered:
+            if self._connection.session is not None and self._open():
+                self._ask_call(self.call_of_all(), request)
+            else:
+                self._ask_session(request)
+
+    def _ask_call(self, asking: InteractiveExchange | None, request: Request) -> None:
+        if asking is not None and asking.asked(request):
+            self._askers[type(request.id), request.id] = asking
+            if asking.is_parked:
+                self._suspended.weigh(asking)
+            return
+        why = "it cannot be told which call asks" if asking is None else "too many or too large questions"
+        self._refuse(request, why)
+
+    def _call_of_task(self, request: Request) -> InteractiveExchange | None:
+        """The call that waits for the task which asks (2025-11-25 basic/utilities/tasks#associating-task-related-
+        messages)."""
+        id = tasks.relation(request.params)
+        return next((asking for asking in self._open() if id is not None and asking.task_id == id), None)
+
+    def _open(self) -> list[InteractiveExchange]:
+        """One that was answered is among the calls until its task has noticed, and is asked nothing."""
+        return [call for call in self.calls.values() if not call.is_over]
+
+    def call_of_all(self) -> InteractiveExchange | None:
+        """Of several calls of one session any will do, for its client is asked in any case; best one that has not
+        asked yet, whose time would run on while another's client thinks."""
+        calls = self._open()
+        if len(calls) > 1 and self._connection.session is None:
+            return None
+        return min(calls, key=lambda call: (call.is_parked, len(call.asks)), default=None)
+
+    def _ask_session(self, request: Request) -> None:
+        key, weight = (type(request.id), request.id), weight_of(request.params)
+        is_too_much = len(self._aside) >= MAX_ASIDE or self._aside_weight + weight > MAX_WAITING_BYTES
+        if self._connection.session is None or self._suspended.ask is None or is_too_much or key in self._aside:
+            self._answer_alone(request)
+            return
+        scope = self._aside[key] = anyio.CancelScope()
+        self._aside_weight += weight
+        asking = partial(self._ask_aside, request, self._connection.session, self._suspended.ask, key, scope, weight)
+        self._connection.start_chore(asking)
+
+    async def _ask_aside(
+        self, request: Request, session: str, ask: Ask, key: tuple[type, RequestId], scope: anyio.CancelScope,
+        weight: int,
+    ) -> None:  # fmt: skip
+        try:
+            with scope:
+                answer = await ask(session, request.method, task_ids.marked(request.params, self._connection.mark))
+                if answer is None:
+                    return self._answer_alone(request)
+                if request.method == ROOTS:
+                    self._keep_roots(answer.result)
+                self._transport.send_soon(
+                    encode(task_ids.belonging(Response(request.id, answer.result, answer.error), request))
+                )
+        finally:
+            del self._aside[key]
+            self._aside_weight -= weight
+
+    def _keep_roots(self, roots: Json | None) -> None:
+        """Keeps the client's roots, for when it cannot be asked. Long ones are not kept: each session has its own."""
+        self.roots = None if is_longer(roots, MAX_ROOTS) else roots
+
+    def _answer_alone(self, request: Request) -> None:
+        """There is nobody to ask: the roots may be known from earlier, the rest is refused."""
+        if request.method == ROOTS and self.roots is not None:
+            self._transport.send_soon(encode(Response(request.id, self.roots)))
+            return
+        self.missed_roots = self.missed_roots or request.method == ROOTS
+        self._refuse(request, "there is no client that could be asked")
+
+    def refusals(self, asking: InteractiveExchange, why: str) -> list[bytes]:
+        """Of all that it was asked. Where that came on a channel for several calls it may be another's: then none."""
+        if not self._transport.is_private and not self.calls.keys() <= {asking.id}:
+            return []
+        refused, asking.asks = asking.asks, {}
+        return [_refusal(request, why) for request in refused.values()]
+
+    def _refuse(self, request: Request, why: str) -> None:
+        self._transport.send_soon(_refusal(request, why))
+
+    def withdraw(self, id: RequestId | None) -> None:
+        if not isinstance(id, str | int):
+            return
+        asking = self._askers.pop((type(id), id), None)
+        if asking is None or not asking.withdraw(id):
+            if (scope := self._aside.get((type(id), id))) is not None:
+                scope.cancel()
+
+    def answers(self, asking: InteractiveExchange, params: Json) -> dict[str, Response] | Failure:
+        """To what was asked; other keys are ignored (2026-07-28 basic/patterns/mrtr)."""
+        given = input_requests_server.read_answers(params)
+        if isinstance(given, Failure):
+            return given
+        made: dict[str, Response] = {}
+        for key, request in asking.asks.items():
+            if key in given and key in asking.shown:
+                answer = input_requests_server.answer(request, key, given[key], self._connection.revision)
+                if isinstance(answer, Failure):
+                    return answer
+                made[key] = answer
+                if request.method == ROOTS:
+                    self._keep_roots(answer.result)
+        return made
+
+
+class LogLevel:
+    """A connection's one log level: the lowest that anyone wanted, and each call filters for itself."""
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self._connection = connection
+        self.rank = len(LOG_LEVELS)  # none was asked for yet
+
+    async def lower(self, rank: int, call: Call | None = None) -> None:
+        """Raises `Withheld` where the right is lost meanwhile to begin that call."""
+        if rank < 0 or rank >= self.rank:
+            return
+        if "logging" not in self._connection.capabilities:
+            self.rank = 0  # no level is ever to be asked for
+            return
+        self.rank = rank  # before the answer, so that a hundred calls do not ask a hundred times
+        settings = self._connection.settings
+        try:
+            await self._connection.ask("logging/setLevel", {"level": LOG_LEVELS[rank]}, _LEVEL_TIME)
+        except TimeoutError:
+            log.warning("server does not answer logging/setLevel", extra={"server": settings.key})
+        if call is not None and not settings.may_still(call):
+            raise too_late()
+
+
 class LegacyConnection(ServerConnection):
     era: Era = "legacy"
-    _level = len(LOG_LEVELS)  # none was asked for yet
     _tasks: Json | None = None
 
     def __init__(
@@ -117,12 +275,8 @@ class LegacyConnection(ServerConnection):
         self._declared = declared
         self._suspended = suspended
         self._may_be_asked = input_requests_server.may_ask(declared)
-        self._calls: dict[int, InteractiveExchange] = {}
-        self._askers = WeakValueDictionary[tuple[type, RequestId], InteractiveExchange]()  # by the id of a question
-        self._aside: dict[tuple[type, RequestId], anyio.CancelScope] = {}
-        self._aside_weight = 0
-        self._roots: Json | None = None
-        self._missed_roots = False
+        self._questions = ServerQuestions(self, suspended)
+        self._log_level = LogLevel(self)
         self._begun = Begun(heard)
         self._watched = OneByOne(partial(self.ask, timeout=settings.list_timeout))
 
@@ -139,7 +293,7 @@ class LegacyConnection(ServerConnection):
             raise InitializeRefused(f"the server wants to speak {wanted}", sent=False)
         self.revision = revision.name
         self.discovered = dialect.discovered(answer.result)
-        self._may_batch = revision.batches
+        self.incoming.may_batch = revision.batches
         self._tasks = tasks.offered(self.capabilities) if revision.tasks else None
         self.transport.agreed(revision)
         with anyio.move_on_after(STREAM_TIME):  # a server may ask as soon as it hears that the handshake is over
@@ -153,7 +307,7 @@ class LegacyConnection(ServerConnection):
         await self.transport.live()
 
     def assign(self, scope: str | None, session: str | None) -> bool:
-        if session is not None and self.session is None and self._missed_roots:
+        if session is not None and self.session is None and self._questions.missed_roots:
             if not self._tells_of_roots:
                 return False  # the server would never learn its roots
             self.transport.send_soon(encode(Notification(ROOTS_CHANGED, {})))
@@ -168,14 +322,14 @@ class LegacyConnection(ServerConnection):
 
     @property
     def is_taken(self) -> bool:  # type: ignore[override]  # as above
-        return bool(self._calls)
+        return bool(self._questions.calls)
 
     @property
     def _tells_of_roots(self) -> bool:
         return bool((self._declared.get("roots") or {}).get("listChanged"))
 
     def tell_roots_changed(self) -> None:
-        self._roots = None
+        self._questions.roots = None
         if self._tells_of_roots:
             self.transport.send_soon(encode(Notification(ROOTS_CHANGED, {})))
 
@@ -192,11 +346,12 @@ class LegacyConnection(ServerConnection):
             asking = InteractiveExchange(
                 next(self._ids), call, self._loop.time() + self.settings.max_time, self._forget
             )
-            self._calls[asking.id] = asking  # before anything is awaited: from here on the connection is taken
+            # Before anything is awaited: from here on the connection is taken.
+            self._questions.calls[asking.id] = asking
             return await self._turn(call, asking, partial(self._begin, call, asking, as_task))
         exchange = PendingRequest(next(self._ids), call)
-        if 0 <= exchange.level < self._level:
-            await self._lower(exchange.level, call)
+        if 0 <= exchange.level < self._log_level.rank:
+            await self._log_level.lower(exchange.level, call)
         params = dialect.params(call, exchange.id, self.settings.is_sluice)
         response = await self.perform(exchange, call.method, params, self.patience(call.method), [])
         return self._read(call, response, exchange)
@@ -237,35 +392,19 @@ class LegacyConnection(ServerConnection):
 
     async def _begin(self, call: Call, asking: InteractiveExchange, as_task: bool) -> None:
         """`as_task`: the server does this as a task alone, and its client waits."""
-        await self._lower(asking.level, call)
+        await self._log_level.lower(asking.level, call)
         if self.is_over:
             raise await self.ending()
         self.pending[asking.id] = asking
         asking.once = call.method == "tools/call"
         if as_task:
             task = LegacyTask(self, call, asking, next(self._ids), can_cancel="cancel" in (self._tasks or {}))
-            asking.stop_task = partial(self._group.start_soon, self.chore, task.cancel)
-            self._group.start_soon(self.chore, task.live)
+            asking.stop_task = partial(self.start_chore, task.cancel)
+            self.start_chore(task.live)
             return
         params = dialect.params(call, asking.id, self.settings.is_sluice)
         body = dump({"jsonrpc": "2.0", "id": asking.id, "method": call.method, "params": params})
         await self.transport.send(asking, body, [])
-
-    async def _lower(self, level: int, call: Call | None = None) -> None:
-        """The level is the connection's: the lowest that anyone wanted, and each call filters for itself. Raises
-        `Withheld` where the right is lost meanwhile to begin that call."""
-        if level < 0 or level >= self._level:
-            return
-        if "logging" not in self.capabilities:
-            self._level = 0  # no level is ever to be asked for
-            return
-        self._level = level  # before the answer, so that a hundred calls do not ask a hundred times
-        try:
-            await self.ask("logging/setLevel", {"level": LOG_LEVELS[level]}, _LEVEL_TIME)
-        except TimeoutError:
-            log.warning("server does not answer logging/setLevel", extra={"server": self.settings.key})
-        if call is not None and not self.settings.may_still(call):
-            raise too_late()
 
     def _abandon(self, exchange: PendingRequest, why: str) -> None:
         self.transport.send_soon(_cancelled(exchange, why))
@@ -281,33 +420,17 @@ class LegacyConnection(ServerConnection):
 
     async def _resume(self, asking: InteractiveExchange, call: Call) -> Outcome:
         """The client's next request for that call: its answers, and then whatever the server says to them."""
-        answers = self._read_answers(asking, call.params)
+        answers = self._questions.answers(asking, call.params)
         if isinstance(answers, Failure):
             self._give_up(asking, "the client's answer is malformed")
             return answers
         asking.attach(call)
         return await self._turn(call, asking, partial(self._answer, asking, answers))
 
-    def _read_answers(self, asking: InteractiveExchange, params: Json) -> dict[str, Response] | Failure:
-        """To what was asked; other keys are ignored (2026-07-28 basic/patterns/mrtr)."""
-        given = input_requests_server.read_answers(params)
-        if isinstance(given, Failure):
-            return given
-        made: dict[str, Response] = {}
-        for key, request in asking.asks.items():
-            if key in given and key in asking.shown:
-                answer = input_requests_server.answer(request, key, given[key], self.revision)
-                if isinstance(answer, Failure):
-                    return answer
-                made[key] = answer
-                if request.method == ROOTS:
-                    self._keep_roots(answer.result)
-        return made
-
     async def _answer(self, asking: InteractiveExchange, answers: dict[str, Response]) -> None:
         asking.answered(set(answers))
         try:
-            await self._lower(asking.level)
+            await self._log_level.lower(asking.level)
             for answer in answers.values():
                 if not self.is_over:  # also where the call has ended: the question may have been another's
                     await self.transport.notify(encode(answer))
@@ -316,15 +439,8 @@ class LegacyConnection(ServerConnection):
             raise Lost(lost.text, sent=True, gone=lost.gone) from None
 
     def _give_up(self, asking: InteractiveExchange, why: str) -> None:
-        """The server's questions get a refusal each; a call that does not end of that is cancelled. Where they came
-        on a channel for several calls they may be another's, which takes them over."""
-        refusals: list[bytes] = []
-        if self.transport.is_private or self._calls.keys() <= {asking.id}:
-            refusals = [
-                encode(input_requests_server.refusal(request.method, request.id, why))
-                for request in asking.asks.values()
-            ]
-            asking.asks.clear()
+        """The server's questions get a refusal each; a call that does not end of that is cancelled."""
+        refusals = self._questions.refusals(asking, why)
         if not refusals or self.is_over:
             return self._cancel(asking, why)
         asking.park()
@@ -341,19 +457,14 @@ class LegacyConnection(ServerConnection):
         self._leave(asking)
 
     def _leave(self, asking: InteractiveExchange) -> None:
-        """The call is over. What was asked meanwhile may have been another's of its session, or nobody's: many
-        servers ask for roots right after the handshake."""
         unanswered = asking.close()
         self._forget(asking)
-        for request in unanswered if not self.is_over else ():
-            if self.session is not None and self._open():
-                self._ask_call(self._call_of_all(), request)
-            else:
-                self._ask_session(request)
+        if not self.is_over:
+            self._questions.take_over(unanswered)
 
     def _forget(self, asking: InteractiveExchange) -> None:
         """The server has ended it, or never will. If it is parked, its client still comes with answers."""
-        if self._calls.pop(asking.id, None) is None:
+        if self._questions.calls.pop(asking.id, None) is None:
             return
         self.pending.pop(asking.id, None)
         if self._is_retired and not self.in_flight:
@@ -367,96 +478,20 @@ class LegacyConnection(ServerConnection):
             self.transport.send_soon(encode(Response(request.id, error=error)))
             if (owner := exchange or self._only_call()) is not None:
                 owner.unmet = request
-        elif exchange is None and self._open():
-            self._suspended.is_aside = True
-            self._ask_call(self._call_of_task(request) or self._call_of_all(), request)
-        elif isinstance(exchange, InteractiveExchange):
-            self._ask_call(exchange, request)
         else:
-            self._ask_session(request)
-
-    def _ask_call(self, asking: InteractiveExchange | None, request: Request) -> None:
-        if asking is not None and asking.asked(request):
-            self._askers[type(request.id), request.id] = asking
-            if asking.is_parked:
-                self._suspended.weigh(asking)
-            return
-        why = "it cannot be told which call asks" if asking is None else "too many or too large questions"
-        self.transport.send_soon(encode(input_requests_server.refusal(request.method, request.id, why)))
-
-    def _call_of_task(self, request: Request) -> InteractiveExchange | None:
-        """The call that waits for the task which asks (2025-11-25 basic/utilities/tasks#associating-task-related-
-        messages)."""
-        id = tasks.relation(request.params)
-        return next((asking for asking in self._open() if id is not None and asking.task_id == id), None)
-
-    def _open(self) -> list[InteractiveExchange]:
-        """One that was answered is among the calls until its task has noticed, and is asked nothing."""
-        return [call for call in self._calls.values() if not call.is_over]
-
-    def _call_of_all(self) -> InteractiveExchange | None:
-        """Of several calls of one session any will do, for its client is asked in any case; best one that has not
-        asked yet, whose time would run on while another's client thinks."""
-        calls = self._open()
-        if len(calls) > 1 and self.session is None:
-            return None
-        return min(calls, key=lambda call: (call.is_parked, len(call.asks)), default=None)
-
-    def _ask_session(self, request: Request) -> None:
-        key, weight = (type(request.id), request.id), weight_of(request.params)
-        is_too_much = len(self._aside) >= MAX_ASIDE or self._aside_weight + weight > MAX_WAITING_BYTES
-        if self.session is None or self._suspended.ask is None or is_too_much or key in self._aside:
-            self._answer_alone(request)
-            return
-        scope = self._aside[key] = anyio.CancelScope()
-        self._aside_weight += weight
-        self._group.start_soon(
-            self.chore, partial(self._ask_aside, request, self.session, self._suspended.ask, key, scope, weight)
-        )
-
-    async def _ask_aside(
-        self, request: Request, session: str, ask: Ask, key: tuple[type, RequestId], scope: anyio.CancelScope,
-        weight: int,
-    ) -> None:  # fmt: skip
-        try:
-            with scope:
-                answer = await ask(session, request.method, task_ids.marked(request.params, self.mark))
-                if answer is None:
-                    return self._answer_alone(request)
-                if request.method == ROOTS:
-                    self._keep_roots(answer.result)
-                self.transport.send_soon(
-                    encode(task_ids.belonging(Response(request.id, answer.result, answer.error), request))
-                )
-        finally:
-            del self._aside[key]
-            self._aside_weight -= weight
-
-    def _keep_roots(self, roots: Json | None) -> None:
-        """Keeps the client's roots, for when it cannot be asked. Long ones are not kept: each session has its own."""
-        self._roots = None if is_longer(roots, MAX_ROOTS) else roots
-
-    def _answer_alone(self, request: Request) -> None:
-        """There is nobody to ask: the roots may be known from earlier, the rest is refused."""
-        if request.method == ROOTS and self._roots is not None:
-            self.transport.send_soon(encode(Response(request.id, self._roots)))
-            return
-        self._missed_roots = self._missed_roots or request.method == ROOTS
-        self.transport.send_soon(
-            encode(input_requests_server.refusal(request.method, request.id, "there is no client that could be asked"))
-        )
+            self._questions.take(request, exchange)
 
     def _progressed(self, notification: Notification) -> PendingRequest | None:
         return super()._progressed(notification) or self._begun.progressed(notification)
 
     def _noticed(self, notification: Notification, exchange: PendingRequest | None) -> PendingRequest | None:
         if notification.method == "notifications/cancelled":
-            self._withdraw(notification.params.get("requestId"))
+            self._questions.withdraw(notification.params.get("requestId"))
         elif notification.method == _PAGE_VISITED:
             id = notification.params.get("elicitationId")
             if not isinstance(id, str) or not input_forms.is_short(id):
                 return None
-            owner = exchange if exchange is not None else self._call_of_all()
+            owner = exchange if exchange is not None else self._questions.call_of_all()
             if owner is None or (isinstance(owner, InteractiveExchange) and owner.is_parked):
                 send_to_session(self._heard, self.session, notification)
             else:
@@ -473,13 +508,9 @@ class LegacyConnection(ServerConnection):
             self.publish(notification)
         return None
 
-    def _withdraw(self, id: RequestId | None) -> None:
-        if not isinstance(id, str | int):
-            return
-        asking = self._askers.pop((type(id), id), None)
-        if asking is None or not asking.withdraw(id):
-            if (scope := self._aside.get((type(id), id))) is not None:
-                scope.cancel()
+
+def _refusal(request: Request, why: str) -> bytes:
+    return encode(input_requests_server.refusal(request.method, request.id, why))
 
 
 def _cancelled(exchange: PendingRequest, why: str) -> bytes:

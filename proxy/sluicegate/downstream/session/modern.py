@@ -165,12 +165,12 @@ class ModernConnection(ServerConnection):
             if isinstance(outcome := dialect.outcome(call, response), TaskStarted):
                 await self._task(call, PolledTask(outcome.task["taskId"])).cancel()
 
-        self._group.start_soon(self.chore, begin)
+        self.start_chore(begin)
         try:
             return await begun
         except asyncio.CancelledError:
             if begun.done() and not begun.cancelled() and begun.exception() is None:  # it came in the same moment
-                self._group.start_soon(self.chore, partial(cancel, begun.result()))
+                self.start_chore(partial(cancel, begun.result()))
             raise
 
     def _task(self, call: Call, task: PolledTask) -> ModernTask:
@@ -179,10 +179,7 @@ class ModernConnection(ServerConnection):
         async def ask(method: str, params: Json) -> Response:
             return await self._own(method, params, self.settings.timeout, declared)
 
-        def later(work: Callable[[], Awaitable[None]]) -> None:
-            self._group.start_soon(self.chore, work)
-
-        return ModernTask(call, task, ask, later, self.settings)
+        return ModernTask(call, task, ask, self.start_chore, self.settings)
 
     def _send(
         self, call: Call, exchange: PendingRequest | None = None, with_tasks: bool = False
@@ -248,7 +245,7 @@ class ModernConnection(ServerConnection):
         self._streams = [stream for stream in self._streams if not stream.is_over]
         stream = ChangeStream(wanted, self._subscribe, tell, live)
         self._streams.append(stream)
-        self._group.start_soon(self.chore, stream.keep)
+        self.start_chore(stream.keep)
         return stream
 
     def _subscribe(self, wanted: Json) -> tuple[PendingRequest, Awaitable[Response]]:
