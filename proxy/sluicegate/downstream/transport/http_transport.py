@@ -7,6 +7,7 @@ from __future__ import annotations  # httpx is imported at its first use
 
 import logging
 import ssl
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -52,6 +53,76 @@ def http_client(settings: ServerSettings, egress: Egress | None = None) -> HttpC
     return HttpClient(ssl_context=context, route=Route(partial(rules.permit, f"server {settings.key}"), rules.proxy))
 
 
+class PushStream:
+    """The GET stream of a session, for as long as the server offers one (2025-11-25 basic/transports#listening).
+    `is_settled` is set once it is heard, or known never to come; `is_begun` once the server was told that the session
+    has begun."""
+
+    def __init__(
+        self, settings: ServerSettings, budget: LoopBudget, get: Callable[[StreamPosition], Awaitable[Reply]],
+        take: Callable[[bytes | Spool, None], Awaitable[PendingRequest | None]], session_over: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._settings, self._budget = settings, budget
+        self._get, self._take, self._session_over = get, take, session_over
+        self.is_settled, self.is_begun = anyio.Event(), anyio.Event()
+        self._has_told = False
+
+    async def keep(self) -> None:
+        position = StreamPosition()
+        failures, had_one = 0, False
+        while True:
+            is_begun = self.is_begun.is_set()
+            try:
+                response = await self._get(position)
+            except Lost:
+                failures += 1
+            else:
+                if 400 <= response.status < 500:
+                    self._without(response, had_one)
+                    if is_begun or response.status == 405:
+                        return
+                    await self.is_begun.wait()
+                    continue
+                had_one = had_one or response.status == 200
+                failures = 0 if await self._read(response, position) else failures + 1
+            self.is_settled.set()
+            await anyio.sleep(max(_pause(position), DEFAULT_BACKOFF.pause(failures) if failures else 0.0))
+
+    def _without(self, response: Reply, had_one: bool) -> None:
+        """Any 4xx, 405 above all, means "no push channel" and is no failure; but where there was one, 404 means
+        that the session has ended."""
+        response.close()
+        if response.status == 404 and had_one:
+            self._session_over()
+        self.is_settled.set()
+
+    async def _read(self, response: Reply, position: StreamPosition) -> bool:
+        """Returns whether anything came."""
+        was_useful, settings = False, self._settings
+        events = EventParser(position, settings.max_result, unfinished=settings.unfinished, close=response.close)
+        try:
+            if response.status == 200 and http_base.is_event_stream(response):
+                self.is_settled.set()
+                async for chunk in response:
+                    for start in range(0, len(chunk), PIECE):
+                        since = self._budget.now()
+                        for data in events.feed(chunk[start : start + PIECE]):
+                            was_useful = True
+                            if touched := await self._take(data, None):
+                                await touched.flush()
+                        await self._budget.charge_and_rest(since)
+        except (httpx.TransportError, EventTooLarge):
+            pass
+        except TooMuchUnfinished as error:
+            if not self._has_told:
+                self._has_told = True  # once for each session: the server may do so again and again
+                log.warning("stream closed: the server sent %s", error, extra={"server": settings.key})
+        finally:
+            events.end()
+            response.close()
+        return was_useful
+
+
 class StreamableHttpTransport(http_base.HttpTransport):
     """The `Transport` of one endpoint: every exchange is a POST of its own. Legacy: with the session that the server
     gave, and with a GET stream for what it says by itself."""
@@ -59,7 +130,6 @@ class StreamableHttpTransport(http_base.HttpTransport):
     is_private = True
     refusal = 0
     """The status with which the last request was refused."""
-    _has_told = False
 
     def __init__(self, settings: ServerSettings, http: HttpClient, era: Era, budget: LoopBudget) -> None:
         super().__init__(settings, http, budget)
@@ -67,8 +137,7 @@ class StreamableHttpTransport(http_base.HttpTransport):
         self._session: str | None = None
         self._version: http_base.Raw = []
         self._revision: Revision | None = None
-        self._heard = anyio.Event()
-        self._is_begun = anyio.Event()
+        self._push = PushStream(settings, budget, self._get, self._take_message, self._session_over)
         self._rebuild()
 
     def agreed(self, revision: Revision) -> None:
@@ -77,7 +146,7 @@ class StreamableHttpTransport(http_base.HttpTransport):
             self._version = [(b"mcp-protocol-version", revision.name.encode())]
         self._rebuild()
         if revision.era == "legacy":
-            self._group.start_soon(self._hear)
+            self._group.start_soon(self._push.keep)
 
     def _rebuild(self) -> None:
         ours = [*_FIXED, *self._version]
@@ -166,8 +235,12 @@ class StreamableHttpTransport(http_base.HttpTransport):
             is_over = await http_base.is_proof(response, in_session=True)
         finally:
             if is_over:
-                self._retire("the server ended the session", False)
+                self._session_over()
         return is_over
+
+    def _session_over(self) -> None:
+        if self._session is not None:
+            self._retire("the server ended the session", False)
 
     async def _body(self, response: Reply) -> bytes | Spool:
         try:
@@ -267,66 +340,10 @@ class StreamableHttpTransport(http_base.HttpTransport):
                 raise await http_base.refused(response)
         finally:
             response.close()
-        self._is_begun.set()  # `initialized` is the first
+        self._push.is_begun.set()  # `initialized` is the first
 
     async def live(self) -> None:
-        await self._heard.wait()
-
-    async def _hear(self) -> None:
-        """The GET stream, for as long as the server offers one (2025-11-25 basic/transports#listening)."""
-        position = StreamPosition()
-        failures, had_one = 0, False
-        while True:
-            is_begun = self._is_begun.is_set()
-            try:
-                response = await self._get(position)
-            except Lost:
-                failures += 1
-            else:
-                if 400 <= response.status < 500:
-                    await self._without_stream(response, had_one)
-                    if is_begun or response.status == 405:
-                        return
-                    await self._is_begun.wait()
-                    continue
-                had_one = had_one or response.status == 200
-                failures = 0 if await self._listen(response, position) else failures + 1
-            self._heard.set()
-            await anyio.sleep(max(_pause(position), DEFAULT_BACKOFF.pause(failures) if failures else 0.0))
-
-    async def _without_stream(self, response: Reply, had_one: bool) -> None:
-        """Any 4xx, 405 above all, means "no push channel" and is no failure; but where there was one, 404 means
-        that the session has ended."""
-        response.close()
-        if response.status == 404 and self._session is not None and had_one:
-            self._retire("the server ended the session", False)
-        self._heard.set()
-
-    async def _listen(self, response: Reply, position: StreamPosition) -> bool:
-        """Reads the GET stream; returns whether anything came."""
-        was_useful, settings = False, self._settings
-        events = EventParser(position, settings.max_result, unfinished=settings.unfinished, close=response.close)
-        try:
-            if response.status == 200 and http_base.is_event_stream(response):
-                self._heard.set()
-                async for chunk in response:
-                    for start in range(0, len(chunk), PIECE):
-                        since = self._budget.now()
-                        for data in events.feed(chunk[start : start + PIECE]):
-                            was_useful = True
-                            if touched := await self._take_message(data, None):
-                                await touched.flush()
-                        await self._budget.charge_and_rest(since)
-        except (httpx.TransportError, EventTooLarge):
-            pass
-        except TooMuchUnfinished as error:
-            if not self._has_told:
-                self._has_told = True  # once for each session: the server may do so again and again
-                log.warning("stream closed: the server sent %s", error, extra={"server": settings.key})
-        finally:
-            events.end()
-            response.close()
-        return was_useful
+        await self._push.is_settled.wait()
 
     def discard_input(self) -> None:
         """Each answer ends by itself, and the stream of its own with the connection."""
