@@ -263,7 +263,7 @@ async def test_a_connection_that_ends_by_itself_is_news_and_one_that_we_end_is_n
 
 async def test_what_is_held_is_heard_on_any_connection_of_its_scope_or_a_spare_or_missed() -> None:
     async with pooled() as (pool, _, _group):
-        releases = [pool.hold(A), pool.hold(A), pool.hold(B)]
+        releases = [pool.needs.hold(A), pool.needs.hold(A), pool.needs.hold(B)]
         assert pool.missing() == [SPARE]
         spare = await pool.get(SPARE)
         assert pool.missing() == [] and pool.find_hearing(A) is spare
@@ -280,8 +280,8 @@ async def test_what_is_held_is_heard_on_any_connection_of_its_scope_or_a_spare_o
 
 async def test_a_modern_connection_hears_for_no_legacy_client() -> None:
     async with pooled() as (pool, _, _group):
-        pool.hold(A)
-        pool.hold(MODERN_KEY)
+        pool.needs.hold(A)
+        pool.needs.hold(MODERN_KEY)
         await pool.get(MODERN_KEY)
         assert pool.missing() == [SPARE]
 
@@ -289,7 +289,7 @@ async def test_a_modern_connection_hears_for_no_legacy_client() -> None:
 async def test_only_a_spare_of_the_same_capabilities_is_adopted_and_the_other_ends_when_nobody_needs_it() -> None:
     async with pooled() as (pool, bench, _):
         spare = await pool.get(SPARE)
-        release = pool.hold(A)
+        release = pool.needs.hold(A)
         asked = await pool.get(ASKED)
         assert asked is not spare and pool.find(SPARE) is spare
         release()
@@ -304,7 +304,7 @@ async def test_the_idle_are_closed_but_not_the_needed_the_sessions_and_the_last(
         held = ConnectionKey("legacy", ("client", "held"), "scope held")
         for key in (A, B, held, A._replace(lane=1)):
             await pool.get(key)
-        release = pool.hold(held)
+        release = pool.needs.hold(held)
         bench.now = IDLE_LANE
         pool.sweep()
         assert [pool.find(key) is not None for key in (A, B, held, A._replace(lane=1))] == [True, True, True, False]
@@ -347,7 +347,7 @@ async def test_a_connection_with_an_open_call_a_task_or_a_watched_resource_is_no
         bench.idle = {f"s{number}" for number in range(4)}
         calling.pending[1] = PendingRequest(1, Call(Client("p"), "tools/call", {}))
         tasking.tasks_until = anyio.current_time() + 1000
-        pool.require(keys[2], True)
+        pool.needs.require(keys[2], True)
         bench.now = 60.0
         pool.sweep()
         assert [connection.is_over for connection in (calling, tasking, watching, idle)] == [False, False, False, True]
@@ -361,7 +361,7 @@ async def test_several_idle_sessions_of_different_clients_leave_one_spare_that_h
         ]
         for key in keys:
             await pool.get(key)
-            pool.hold(key)
+            pool.needs.hold(key)
         assert pool.missing() == []
         bench.idle, bench.now = {"s0", "s1", "s2"}, 60.0
         assert pool.missing() == [SPARE]
@@ -378,7 +378,7 @@ async def test_under_the_bound_the_connection_goes_that_was_idle_longest() -> No
         )
         for bench.now, key in ((1.0, first), (2.0, second)):
             await pool.get(key)
-            pool.hold(key)
+            pool.needs.hold(key)
         with pytest.raises(Full, match="all 2 processes"):
             await pool.get(third)
         bench.now = 3.0
@@ -462,5 +462,5 @@ async def test_a_connection_that_is_ending_keeps_its_place_until_it_has_ended() 
 async def test_a_large_message_is_weighed_measured_decoded_and_searched_in_steps_of_their_own() -> None:
     """Each takes milliseconds for a megabyte; whoever takes the pieces lets others have their turn between them."""
     connection = ServerConnection(SETTINGS, NoTransport(), lambda scope, notification: None, {})
-    pieces = connection._receive_in_pieces(b'{"jsonrpc": "2.0", "id": 1, "result": {}}', None)
+    pieces = connection.incoming.receive_in_pieces(b'{"jsonrpc": "2.0", "id": 1, "result": {}}', None)
     assert sum(1 for _ in pieces) == 4

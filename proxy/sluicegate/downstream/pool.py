@@ -6,7 +6,7 @@ can outlive it. The pool reads keys and connections; it chooses no transport and
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Iterator
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final, NamedTuple
@@ -106,20 +106,13 @@ class PooledConnection:
     def is_live(self) -> bool:
         return self.connection is not None and not self.connection.is_over
 
-
-class ConnectionUse:
-    """Ends one need, once. There is one for each idle session and server, so it is small."""
-
-    __slots__ = ("_need", "_pool")
-
-    def __init__(self, pool: "ConnectionPool", need: ConnectionKey) -> None:
-        self._pool = pool
-        self._need: ConnectionKey | None = need
-
-    def __call__(self) -> None:
-        need, self._need = self._need, None
-        if need is not None:
-            self._pool.release(need)
+    def end(self, why: str, all_lost: bool) -> None:
+        self.is_wanted = False
+        if self.connection is not None:
+            self.connection.retire(why, all_lost)
+        else:
+            self.error = Full(why, sent=False)
+            self.dial.cancel()
 
 
 def _scope_of(slot: PooledConnection) -> tuple[Era, str | None]:
@@ -135,10 +128,142 @@ def _is_heard(need: ConnectionKey, heard: Container[tuple[Era, str | None]]) -> 
     return (need.era, need.scope) in heard or (need.era, None) in heard
 
 
+class ConnectionUse:
+    """Ends one need, once. There is one for each idle session and server, so it is small."""
+
+    __slots__ = ("_need", "_needs")
+
+    def __init__(self, needs: "ConnectionNeeds", need: ConnectionKey) -> None:
+        self._needs = needs
+        self._need: ConnectionKey | None = need
+
+    def __call__(self) -> None:
+        need, self._need = self._need, None
+        if need is not None:
+            self._needs.release(need)
+
+
+class ConnectionNeeds:
+    """What somebody wants to hear of, and which connections would be missed."""
+
+    def __init__(self) -> None:
+        # need -> itself, so that equal ones are one object, and how often
+        self._held: dict[ConnectionKey, tuple[ConnectionKey, int]] = {}
+        self._required: set[ConnectionKey] = set()
+
+    def hold(self, key: ConnectionKey) -> ConnectionUse:
+        """Somebody wants to hear of changes as a connection of that key would: another of its scope will do. Gives
+        what ends the need."""
+        need = key._replace(owner=(), lane=0)
+        need, count = self._held.get(need, (need, 0))
+        self._held[need] = need, count + 1
+        return ConnectionUse(self, need)
+
+    def release(self, need: ConnectionKey) -> None:
+        need, count = self._held.pop(need)
+        if count > 1:
+            self._held[need] = need, count - 1
+
+    def require(self, key: ConnectionKey, is_required: bool) -> None:
+        """Whether that very connection is needed: what was done on it would be lost with it."""
+        (self._required.add if is_required else self._required.discard)(key)
+
+    def lacking(self, slots: Iterable[PooledConnection]) -> list[ConnectionKey]:
+        """Keys of connections, one of each era, on which would be heard what nobody hears."""
+        heard = _heard(slots)
+        lacking = {need.era: need for need in self._held if not _is_heard(need, heard)}
+        return [MODERN_KEY if era == "modern" else spare_for(need) for era, need in lacking.items()]
+
+    def may_lose(self, slot: PooledConnection, slots: Iterable[PooledConnection]) -> bool:
+        """Whether everybody would hear what they want to if this one ended."""
+        if slot.key in self._required:
+            return False
+        heard = _heard(slots)
+        without = heard - Counter([_scope_of(slot)])
+        return not any(_is_heard(need, heard) and not _is_heard(need, without) for need in self._held)
+
+    def may_lose_idle(self, slot: PooledConnection, slots: Iterable[PooledConnection]) -> bool:
+        """The same of one at rest: of a session that is idle nobody hears what its server announces."""
+        return slot.key not in self._required if slot.key.session is not None else self.may_lose(slot, slots)
+
+
+class LostSessions:
+    """Sessions that lost their connection, and why: each learns it with the next result on another one."""
+
+    def __init__(self, server_key: str) -> None:
+        self._server_key = server_key
+        self._why: dict[ConnectionKey, str] = {}
+
+    def add(self, key: ConnectionKey, why: str) -> None:
+        if key.session is not None and len(self._why) < _MAX_TAKEN:
+            self._why[key] = f"the server began anew for this session: {why}"
+
+    def inherit(self, before: "LostSessions") -> None:
+        self._why = dict(before._why)
+
+    def forget(self, session: str) -> None:
+        self._why = {key: why for key, why in self._why.items() if key.session != session}
+
+    def tell(self, key: ConnectionKey, connection: ServerConnection) -> None:
+        """The connection is of that key now. What was announced meanwhile, nobody may have heard."""
+        if key in self._why:
+            connection.anew = why = self._why.pop(key)
+            for method in {entry.changed for entry in LISTS.values() if entry.capability in connection.capabilities}:
+                connection.publish(Notification(method, {}))
+            log.warning("server began anew", extra={"server": self._server_key, "why": why, "whose": key.owner[1]})
+
+
+class IdleTimes:
+    """For how long connections were not used. `is_idle` says whether a session has no open stream and no open call."""
+
+    def __init__(
+        self, settings: ServerSettings, clock: Callable[[], float], is_idle: Callable[[str], bool]
+    ) -> None:
+        self._patience = settings.idle or (IDLE if settings.url else inf)
+        self._clock, self._is_idle = clock, is_idle
+
+    def is_free(self, slot: PooledConnection) -> bool:
+        """Whether no client waits for the connection, and its session is idle."""
+        if slot.connection is None or not slot.is_live or slot.connection.is_busy:
+            return False
+        return slot.key.session is None or self._is_idle(slot.key.session)
+
+    def expired(self, slots: Iterable[PooledConnection]) -> Iterator[PooledConnection]:
+        now = self._clock()
+        for slot in slots:
+            if not self.is_free(slot):
+                slot.used = now
+            elif now - slot.used >= self._patience_with(slot.key):
+                yield slot
+
+    def _patience_with(self, key: ConnectionKey) -> float:
+        if key.lane:
+            return IDLE_LANE
+        return self._patience if key.session is not None or self._patience < inf else IDLE
+
+
+def _heard(slots: Iterable[PooledConnection]) -> Counter[tuple[Era, str | None]]:
+    """Where changes are heard, and on how many connections. What is heard on one of no scope, all hear."""
+    return Counter(_scope_of(slot) for slot in slots if slot.is_live)
+
+
+def _least_entitled(
+    key: ConnectionKey, slots: Collection[PooledConnection], most: int, free: Sequence[PooledConnection]
+) -> PooledConnection | None:
+    """Which connection ends for that key, where `most` are there: of the free ones that which was idle longest, first
+    of a principal that has more than an equal share. Where none is free, one of such a principal for one that has less.
+    """
+    counts = Counter(slot.key.principal for slot in slots)
+    counts[key.principal] += 1
+    fair_part = max(1, most // len(counts))
+    if not free and counts[key.principal] <= fair_part:
+        free = [slot for slot in slots if counts[slot.key.principal] > fair_part and _is_at_rest(slot)]
+    return min(free, key=lambda slot: (counts[slot.key.principal] <= fair_part, slot.used), default=None)
+
+
 class ConnectionPool:
-    """`ended` is told of each connection that ends by itself: (seconds that it lived, why). `is_idle` says whether a
-    session has no open stream and no open call. A started server has at most `settings.processes`, those included that
-    have been told to end and have not yet."""
+    """`ended` is told of each connection that ends by itself: (seconds that it lived, why). A started server has at
+    most `settings.processes`, those included that have been told to end and have not yet."""
 
     def __init__(
         self, open: Open, ended: Callable[[float, str], None], clock: Callable[[], float], settings: ServerSettings,
@@ -149,17 +274,11 @@ class ConnectionPool:
         self.first = self._nobodys = nobodys_key(settings)
         self._ended = ended
         self._clock = clock
-        self._is_idle = is_idle
-        self._key = settings.key
-        self._patience = settings.idle or (IDLE if settings.url else inf)
+        self._idle = IdleTimes(settings, clock, is_idle)
         self._most = MAX_CONNECTIONS if settings.command is None else settings.processes
         self._room = anyio.CapacityLimiter(self._most)
-        self._taken: dict[ConnectionKey, str] = {}  # connections that sessions lost, and why
         self._slots: dict[ConnectionKey, PooledConnection] = {}
-        self._holds: dict[
-            ConnectionKey, tuple[ConnectionKey, int]
-        ] = {}  # need -> itself, so that equal ones are one object, and how often
-        self._required: set[ConnectionKey] = set()
+        self.needs, self.lost = ConnectionNeeds(), LostSessions(settings.key)
         self._group: TaskGroup | None = None
 
     def start(self, group: TaskGroup) -> None:
@@ -177,10 +296,6 @@ class ConnectionPool:
         self._group = None
         for slot in tuple(self._slots.values()):
             (self._take if slot.is_live else self._end)(slot, why)
-
-    def inherit(self, before: "ConnectionPool") -> None:
-        """Sessions that had a connection to the server before, under the same key, learn that it began anew."""
-        self._taken = dict(before._taken)
 
     def find(self, key: ConnectionKey) -> ServerConnection | None:
         """The live connection of that key. On the hot path."""
@@ -244,7 +359,7 @@ class ConnectionPool:
         del self._slots[before]
         spare.key, spare.used = key, self._clock()
         self._slots[key] = spare
-        self._give(key, spare.connection)
+        self.lost.tell(key, spare.connection)
         return spare.connection
 
     def _dial(self, key: ConnectionKey) -> PooledConnection:
@@ -258,23 +373,39 @@ class ConnectionPool:
         return slot
 
     def _make_room(self, key: ConnectionKey) -> None:
-        """Under the bound the connection goes that was idle longest, first of a principal that has more than an equal
-        share. Where none is idle, one goes of such a principal for one that has less. Raises `Full` else."""
-        counts = Counter(slot.key.principal for slot in self._slots.values())
-        counts[key.principal] += 1
-        fair_part = max(1, self._most // len(counts))
-        idle = [slot for slot in self._slots.values() if self._is_free(slot) and self._may_go(slot)]
-        if not idle and counts[key.principal] <= fair_part:
-            greedy = (slot for slot in self._slots.values() if counts[slot.key.principal] > fair_part)
-            idle = [slot for slot in greedy if _is_at_rest(slot)]
-        if not idle:
+        """Raises `Full` where no connection may end for that one."""
+        slots = self._slots.values()
+        free = [slot for slot in slots if self._idle.is_free(slot) and self.needs.may_lose_idle(slot, slots)]
+        slot = _least_entitled(key, slots, self._most, free)
+        if slot is None:
             raise Full(self.all_in_use, sent=False)
-        first = min(idle, key=lambda slot: (counts[slot.key.principal] <= fair_part, slot.used))
-        self._take(first, "another session needed its place")
+        self._take(slot, "another session needed its place")
 
-    def _may_go(self, slot: PooledConnection) -> bool:
-        """Of a session that is idle nobody hears what its server announces."""
-        return slot.key not in self._required if slot.key.session is not None else not self._is_needed(slot)
+    def missing(self) -> list[ConnectionKey]:
+        """Keys of connections that are needed so that everybody hears what they want to, as far as there is room. One
+        spare does for all, also in place of several idle sessions."""
+        if self.is_full:
+            return []
+        slots = self._slots.values()
+        idle = [slot for slot in self._idle.expired(slots) if slot.key.session is not None]
+        idle = [slot for slot in idle if self.needs.may_lose_idle(slot, slots)]
+        if len(idle) > 1 and not any(self.needs.may_lose(slot, slots) for slot in idle):
+            return [spare_for(idle[0].key)]
+        return self.needs.lacking(slots)
+
+    def _drop_spares(self, but: PooledConnection) -> None:
+        """A spare that was made ready for other clients costs a process: nobody seems to want it."""
+        if but.key.era == "legacy" and but.key.declared != "{}":
+            for slot in tuple(self._slots.values()):
+                is_idle = slot is not but and slot.key.is_spare and self._idle.is_free(slot)
+                if is_idle and self.needs.may_lose(slot, self._slots.values()):
+                    self._end(slot, "not needed any more")
+
+    def sweep(self) -> None:
+        """Closes what nobody has used for long; the last connection stays, as the next client's."""
+        for slot in tuple(self._idle.expired(self._slots.values())):
+            if len(self._slots) > 1 and self.needs.may_lose(slot, self._slots.values()):
+                self._take(slot, "its connection was idle")
 
     @property
     def all_in_use(self) -> str:
@@ -305,7 +436,7 @@ class ConnectionPool:
                     if connection.era != slot.key.era:
                         self._move(slot)
                     connection.assign(slot.key.scope, slot.key.session)
-                    self._give(slot.key, connection)
+                    self.lost.tell(slot.key, connection)
                     if self._slots.get(slot.key) is not slot:
                         connection.retire("not needed any more")
                     self.first = self._nobodys  # the first client has its connection, or has none of its own
@@ -344,94 +475,21 @@ class ConnectionPool:
             del self._slots[slot.key]
         if slot.is_wanted and slot.connection is not None:
             slot.is_wanted = False
-            self._remember(slot, "its connection ended")
+            self.lost.add(slot.key, "its connection ended")
             self._ended(self._clock() - slot.opened, slot.connection.why)
 
     def _end(self, slot: PooledConnection, why: str, all_lost: bool = True) -> None:
-        slot.is_wanted = False
         if self._slots.get(slot.key) is slot:
             del self._slots[slot.key]
-        if slot.connection is not None:
-            slot.connection.retire(why, all_lost)
-        else:
-            slot.error = Full(why, sent=False)
-            slot.dial.cancel()
+        slot.end(why, all_lost)
 
     def _take(self, slot: PooledConnection, why: str) -> None:
         """Takes a connection away although its session goes on."""
-        self._remember(slot, why)
+        self.lost.add(slot.key, why)
         self._end(slot, why)
-
-    def _remember(self, slot: PooledConnection, why: str) -> None:
-        if slot.key.session is not None and len(self._taken) < _MAX_TAKEN:
-            self._taken[slot.key] = f"the server began anew for this session: {why}"
-
-    def _give(self, key: ConnectionKey, connection: ServerConnection) -> None:
-        """The session learns with its next result what it lost with the connection before; what was announced
-        meanwhile, nobody may have heard."""
-        if key in self._taken:
-            connection.anew = self._taken.pop(key)
-            for method in {entry.changed for entry in LISTS.values() if entry.capability in connection.capabilities}:
-                connection.publish(Notification(method, {}))
-            log.warning("server began anew", extra={"server": self._key, "why": connection.anew, "whose": key.owner[1]})
-
-    def hold(self, key: ConnectionKey) -> Callable[[], None]:
-        """Somebody wants to hear of changes as a connection of that key would: another of its scope will do. Gives
-        what ends the need."""
-        need = key._replace(owner=(), lane=0)
-        need, count = self._holds.get(need, (need, 0))
-        self._holds[need] = need, count + 1
-        return ConnectionUse(self, need)
-
-    def release(self, need: ConnectionKey) -> None:
-        need, count = self._holds.pop(need)
-        if count > 1:
-            self._holds[need] = need, count - 1
-
-    def require(self, key: ConnectionKey, is_required: bool) -> None:
-        """Whether that very connection is needed: what was done on it would be lost with it."""
-        (self._required.add if is_required else self._required.discard)(key)
-
-    def missing(self) -> list[ConnectionKey]:
-        """Keys of connections that are needed so that everybody hears what they want to, as far as there is room. One
-        spare does for all, also in place of several idle sessions."""
-        if self.is_full:
-            return []
-        idle = [slot for slot in self._idle() if slot.key.session is not None and self._may_go(slot)]
-        if len(idle) > 1 and all(self._is_needed(slot) for slot in idle):
-            return [spare_for(idle[0].key)]
-        heard = self._heard()
-        lacking = {need.era: need for need in self._holds if not _is_heard(need, heard)}
-        return [MODERN_KEY if era == "modern" else spare_for(need) for era, need in lacking.items()]
-
-    def _heard(self) -> Counter[tuple[Era, str | None]]:
-        """Where changes are heard, and on how many connections. What is heard on one of no scope, all hear."""
-        return Counter(_scope_of(slot) for slot in self._slots.values() if slot.is_live)
-
-    def _is_needed(self, slot: PooledConnection) -> bool:
-        """Whether somebody would not hear any more what they want to if this one ended."""
-        if slot.key in self._required:
-            return True
-        heard = self._heard()
-        without = heard - Counter([_scope_of(slot)])
-        return any(_is_heard(need, heard) and not _is_heard(need, without) for need in self._holds)
-
-    def _drop_spares(self, but: PooledConnection) -> None:
-        """A spare that was made ready for other clients costs a process: nobody seems to want it."""
-        if but.key.era == "legacy" and but.key.declared != "{}":
-            for slot in tuple(self._slots.values()):
-                is_idle = slot is not but and slot.key.is_spare and slot.is_live and self._is_free(slot)
-                if is_idle and not self._is_needed(slot):
-                    self._end(slot, "not needed any more")
 
     def live(self) -> list[ServerConnection]:
         return [slot.connection for slot in self._slots.values() if slot.connection is not None and slot.is_live]
-
-    def describe(self) -> Json:
-        live = self.live()
-        pids = [connection.transport.pid for connection in live if connection.transport.pid is not None]
-        revisions = sorted({connection.revision for connection in live})
-        return {"revisions": revisions, "pids": pids, "connections": len(live), "processes": len(pids)}
 
     def end_session(self, session: str) -> None:
         for slot in tuple(self._slots.values()):
@@ -439,7 +497,7 @@ class ConnectionPool:
                 self._end(slot, "the client's session ended")
         if self.first.session == session:
             self.first = self._nobodys
-        self._taken = {key: why for key, why in self._taken.items() if key.session != session}
+        self.lost.forget(session)
 
     def retain(self, holders: Container[str]) -> bool:
         """Ends what belongs to the key of a client that is not good any more, once the calls there have their answers.
@@ -449,33 +507,14 @@ class ConnectionPool:
             self._end(slot, "its client's key is over", all_lost=False)
         return bool(over)
 
-    def sweep(self) -> None:
-        """Closes what nobody has used for long; the last connection stays, as the next client's."""
-        for slot in tuple(self._idle()):
-            if len(self._slots) > 1 and not self._is_needed(slot):
-                self._take(slot, "its connection was idle")
-
-    def _idle(self) -> Iterator[PooledConnection]:
-        now = self._clock()
-        for slot in self._slots.values():
-            if not self._is_free(slot):
-                slot.used = now
-            elif now - slot.used >= self._patience_with(slot.key):
-                yield slot
-
-    def _patience_with(self, key: ConnectionKey) -> float:
-        if key.lane:
-            return IDLE_LANE
-        return self._patience if key.session is not None or self._patience < inf else IDLE
-
-    def _is_free(self, slot: PooledConnection) -> bool:
-        """Whether no client waits for the connection, and its session is idle."""
-        if slot.connection is None or not slot.is_live or slot.connection.is_busy:
-            return False
-        return slot.key.session is None or self._is_idle(slot.key.session)
-
     def __len__(self) -> int:
         return len(self._slots)
+
+
+def describe(live: Collection[ServerConnection]) -> Json:
+    pids = [connection.transport.pid for connection in live if connection.transport.pid is not None]
+    revisions = sorted({connection.revision for connection in live})
+    return {"revisions": revisions, "pids": pids, "connections": len(live), "processes": len(pids)}
 
 
 def _is_over(key: ConnectionKey, holders: Container[str]) -> bool:

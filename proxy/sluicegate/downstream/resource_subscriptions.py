@@ -358,7 +358,7 @@ class ResourceWatches:
         board = self._boards.get(key)
         if board is None:
             board = self._boards[key] = WatchBoard(key)
-            self._pool.require(key, True)
+            self._pool.needs.require(key, True)
         want = ResourceWatch(set(uris), tell, client.principal)
         board.join(want)
         try:
@@ -439,4 +439,4 @@ class ResourceWatches:
                 pass  # what it still says is for nobody
         if not board.uris and self._boards.get(board.key) is board:
             del self._boards[board.key]
-            self._pool.require(board.key, False)
+            self._pool.needs.require(board.key, False)

@@ -148,7 +148,7 @@ class ConnectionSelector:
 
     async def hold(self, connection: ServerConnection, key: ConnectionKey) -> Callable[[], None]:
         """Returns when changes are heard on it, or it takes too long; and what ends the need for that."""
-        release = self._pool.hold(key)
+        release = self._pool.needs.hold(key)
         try:
             with anyio.move_on_after(self._settings.list_timeout):
                 await connection.live()

@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 from sluicegate.downstream import failures
 from sluicegate.downstream.call_limits import Breaker, ConcurrencyLimit, RetryBackoff, room
 from sluicegate.downstream.connector import Connector
-from sluicegate.downstream.pool import MODERN_KEY, ConnectionKey, ConnectionPool
+from sluicegate.downstream.pool import MODERN_KEY, ConnectionKey, ConnectionPool, describe
 from sluicegate.downstream.resource_subscriptions import ResourceWatches
 from sluicegate.downstream.selector import ConnectionSelector
 from sluicegate.downstream.server_output import ServerHealth
@@ -176,7 +176,7 @@ class DownstreamServer:
         eras, parked = sorted(self._connector.eras or ()), len(self.suspended)
         own = {"key": self.key, "transport": self._connector.transport, "status": self._status, "eras": eras}
         boxed = {} if self.settings.sandbox is None else {"sandbox": str(self.settings.sandbox)}
-        return own | boxed | self._pool.describe() | self.numbers() | {"parked": parked} | self._health.describe()
+        return own | boxed | describe(self._pool.live()) | self.numbers() | {"parked": parked} | self._health.describe()
 
     def output(self, after: str) -> Json:
         """Returns what the server wrote to stderr after a position."""
@@ -439,7 +439,7 @@ class DownstreamServer:
 
     def inherit(self, before: "DownstreamServer") -> None:
         """It takes the key of that one: sessions that were open there are told."""
-        self._pool.inherit(before._pool)
+        self._pool.lost.inherit(before._pool.lost)
 
     async def run(self) -> None:
         """Keeps the server reachable until it is cancelled or `aclose` is called."""
