@@ -157,7 +157,7 @@ async def core(
         queue.reconsider()  # the file may have changed while nothing ran
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
-        stack.push_async_callback(behind.control.aclose)
+        stack.push_async_callback(behind.control.tasks.aclose)
         group.start_soon(anyio.to_thread.run_sync, end_forsaken)
         behind.tasking.start.set(lambda job: group.start_soon(telemetry.supervise, "held call", job))
         for name, run in _tasks(made):
@@ -182,7 +182,7 @@ def _windows(services: Services) -> dict[str, Windows]:
 
 def _tasks(made: Core) -> Iterator[tuple[str, Callable[[], Awaitable[object]]]]:
     services, behind = made.services, made.behind
-    yield "servers", behind.control.run
+    yield "servers", behind.control.tasks.run
     yield "approvals", made.queue.run
     judges = services.judging
 

@@ -9,17 +9,13 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from contextlib import asynccontextmanager
 from typing import Final
 
-import anyio
-from anyio.abc import TaskGroup
-
-from sluicegate import telemetry
 from sluicegate.app import settings
 from sluicegate.catalog import cursor
 from sluicegate.catalog.uris import Rewriting
 from sluicegate.catalog_cache import CatalogCache
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.config import AnyServer, Config, Tools
-from sluicegate.downstream.accounts import AccountServers, AnyDownstream, inherit
+from sluicegate.downstream.accounts import AccountServers, AnyDownstream, ServerTasks, inherit
 from sluicegate.guards.inspect import Mode
 from sluicegate.protocol.model import Client
 
@@ -79,7 +75,7 @@ class ServerTables:
 
 
 class ServerControl:
-    """`make` makes a server of its section; `run` is their life. `may_see` says on which servers a client has a right.
+    """`make` makes a server of its section. `may_see` says on which servers a client has a right.
     `on_switch` is called when other servers run, `on_end` with the keys of those whose section has changed, or that do
     not run any more."""
 
@@ -95,14 +91,13 @@ class ServerControl:
         self._pins: DefinitionPins | None = None
         self._lists: CatalogCache | None = None
         self._put_pins: Callable[[], None] | None = None
-        self._leaving: set[AnyDownstream] = set()
-        self._group: TaskGroup | None = None
         self.on_switch: list[Callable[[], None]] = []
         self.on_end: list[Callable[[Collection[str]], None]] = []
         self.tables = tables
         sections = self._wanted(config)
         self.tables.update(config, sections)
         self.servers = RunningServers({key: make(key, section, config) for key, section in sections.items()})
+        self.tasks = ServerTasks(self.servers.values)
 
     def attach(self, lists: CatalogCache, pins: DefinitionPins) -> None:
         """Attaches the parts that are made of the servers."""
@@ -215,37 +210,13 @@ class ServerControl:
         for end in self.on_end if gone else ():
             end(gone)
         for server in ended:
-            self._leaving.add(server)
-            if self._group is not None:
-                self._group.start_soon(self._leave, server)
+            self.tasks.end(server)
         for key in changed.keys() & servers.keys():
             self._expect(key)
-            self._start(servers[key])
+            self.tasks.start(servers[key])
         for key in changed:
             word = "server removed" if key not in servers else "server replaced" if changed[key] else "server added"
             log.info(word, extra={"server": key, "open_calls": open_calls.get(key, 0)})
-
-    async def run(self) -> None:
-        async with anyio.create_task_group() as self._group:
-            for server in self.servers.values():
-                self._start(server)
-            await anyio.sleep_forever()
-
-    def _start(self, server: AnyDownstream) -> None:
-        if self._group is not None:
-            self._group.start_soon(telemetry.supervise, f"server {server.key}", server.run)
-
-    async def _leave(self, server: AnyDownstream) -> None:
-        try:
-            await server.aclose()
-        finally:
-            self._leaving.discard(server)
-
-    async def aclose(self) -> None:
-        """All servers at once: a child that does not want to leave takes seconds, and ten of them no longer."""
-        async with anyio.create_task_group() as group:
-            for server in (*self.servers.values(), *self._leaving):
-                group.start_soon(server.aclose)
 
     def expect(self, client: Client) -> None:
         """This client comes first, for servers that are added later, too, while its session lasts."""
@@ -261,7 +232,7 @@ class ServerControl:
     def end_session(self, session: str) -> None:
         if self._first_client is not None and self._first_client.session == session:
             self._first_client = None
-        for server in (*self.servers.values(), *self.servers.removed.values(), *self._leaving):
+        for server in (*self.servers.values(), *self.servers.removed.values(), *self.tasks.ending):
             server.end_session(session)
 
 

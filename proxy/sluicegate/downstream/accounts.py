@@ -4,7 +4,7 @@ Whoever has a login is served by a `DownstreamServer` that sends its token, ever
 connections, sessions, suspended calls and lists of two accounts never meet. Knows logins by their ids alone.
 """
 
-from collections.abc import Callable, Collection, Container, Coroutine, Mapping
+from collections.abc import Callable, Collection, Container, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -52,6 +52,52 @@ class ServedLogin:
         self.login, self.server, self.scopes = login, server, PublicScopes(login)
 
 
+class ServerTasks:
+    """A task for each server that runs, while `run` does, and for each that ends. `running` gives those that run."""
+
+    def __init__(self, running: "Callable[[], Iterable[AnyDownstream]]") -> None:
+        self._running = running
+        self.ending: set[AnyDownstream] = set()
+        self._group: TaskGroup | None = None
+        self._stopped = anyio.Event()
+
+    async def run(self) -> None:
+        """Runs until it is cancelled or `aclose` is called."""
+        self._stopped = anyio.Event()
+        try:
+            async with anyio.create_task_group() as self._group:
+                for server in self._running():
+                    self.start(server)
+                await anyio.sleep_forever()
+        finally:
+            self._group = None
+            self._stopped.set()
+
+    def start(self, server: "AnyDownstream") -> None:
+        if self._group is not None:
+            self._group.start_soon(telemetry.supervise, f"server {server.key}", server.run)
+
+    def end(self, server: "AnyDownstream") -> None:
+        self.ending.add(server)
+        if self._group is not None:
+            self._group.start_soon(self._end, server)
+
+    async def _end(self, server: "AnyDownstream") -> None:
+        try:
+            await server.aclose()
+        finally:
+            self.ending.discard(server)
+
+    async def aclose(self) -> None:
+        """All at once: a child that does not want to leave takes seconds, and ten of them no longer."""
+        async with anyio.create_task_group() as group:
+            for server in (*self._running(), *self.ending):
+                group.start_soon(server.aclose)
+        if self._group is not None:
+            self._group.cancel_scope.cancel()
+            await self._stopped.wait()
+
+
 class AccountServers:
     """All of them as one server. `run` is its life, as that of each."""
 
@@ -67,9 +113,7 @@ class AccountServers:
         self._nobody = make("", partial(self._heard, ""))
         self._without = ServedLogin("", self._nobody)
         self._accounts: dict[str, ServedLogin] = {}
-        self._leaving: set[DownstreamServer] = set()
-        self._group: TaskGroup | None = None
-        self._stopped = anyio.Event()
+        self._tasks = ServerTasks(self._all)
         self._is_retired = False
         self._former: dict[str, DownstreamServer] = {}
         # While no login has changed, by all of a client that makes a login its own: app.logins.whose
@@ -112,16 +156,14 @@ class AccountServers:
         served = self._accounts[login] = ServedLogin(login, server)
         if login in self._former:
             server.inherit(self._former.pop(login))
-        self._start(server)
+        self._tasks.start(server)
         return served
 
     def _end(self, login: str) -> None:
         server = self._accounts.pop(login).server
         self._forget()
         server.retire(_LOGGED_OUT)
-        self._leaving.add(server)
-        if self._group is not None:
-            self._group.start_soon(self._leave, server)
+        self._tasks.end(server)
 
     def take(self, logins: Collection[str], new: Collection[str]) -> None:
         """These logins are good now. The others end with all that is open on them; who logged in just now is served
@@ -288,33 +330,10 @@ class AccountServers:
         """Runs until it is cancelled or `aclose` is called."""
         if self._is_retired:
             return await self._nobody.run()
-        self._stopped = anyio.Event()
-        try:
-            async with anyio.create_task_group() as self._group:
-                for server in self._all():
-                    self._start(server)
-                await anyio.sleep_forever()
-        finally:
-            self._group = None
-            self._stopped.set()
-
-    def _start(self, server: DownstreamServer) -> None:
-        if self._group is not None:
-            self._group.start_soon(telemetry.supervise, f"server {server.key}", server.run)
-
-    async def _leave(self, server: DownstreamServer) -> None:
-        try:
-            await server.aclose()
-        finally:
-            self._leaving.discard(server)
+        await self._tasks.run()
 
     async def aclose(self) -> None:
-        async with anyio.create_task_group() as group:
-            for server in (*self._all(), *self._leaving):
-                group.start_soon(server.aclose)
-        if self._group is not None:
-            self._group.cancel_scope.cancel()
-            await self._stopped.wait()
+        await self._tasks.aclose()
 
 
 AnyDownstream = DownstreamServer | AccountServers
