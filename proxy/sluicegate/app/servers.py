@@ -74,7 +74,7 @@ class Tasking:
         """Calls that wait for a person as tasks of our own."""
         router = self.router()
         deps = ApprovalTaskDeps(
-            again=again, start=lambda job: self.start()(job), unfit=router.unfit, may_hold=router.may_hold,
+            again=again, start=lambda job: self.start()(job), unfit=router.offers.unfit, may_hold=router.may_hold,
             keep=router.keep, hand_over=router.hand_over, forget=router.forget, about=router.about,
             announce=self.publish, current=current,
         )  # fmt: skip

@@ -152,7 +152,7 @@ class Router:
 
     async def _with_tasks(self, call: Call, snapshots: ServerSnapshots, value: Json) -> Json:
         """Tasks are declared to the one client whose servers have them in its own form."""
-        declared = await self.tasks.declared(call, snapshots)
+        declared = await self.tasks.offers.declared(call, snapshots)
         if not declared:
             return value
         capabilities: Json = {**value["capabilities"]}

@@ -55,21 +55,11 @@ def shown_whole(client: Client, target: Target, task: Json) -> Json:
     return task
 
 
-class TaskRouter:
-    def __init__(
-        self, servers: Mapping[str, McpServer], lists: CatalogCache, book: TaskRegistry, may_list: MayList,
-        may_see: MaySee, cursors: Cursors, inspected: InspectState, shown_task: ShownTask = shown_whole,
-    ) -> None:  # fmt: skip
-        self.book = book
-        self._servers = servers
-        self._lists = lists
-        self._may_list = may_list
-        self._may_see = may_see
-        self._cursors = cursors
-        self._inspected = inspected
-        self._shown_task = shown_task
+class TaskOffers:
+    """What clients are offered as tasks: what the servers that they may see can do in their own era."""
 
-    # ------------------------------------------------------------ what is offered
+    def __init__(self, servers: Mapping[str, McpServer], lists: CatalogCache, may_see: MaySee) -> None:
+        self._servers, self._lists, self._may_see = servers, lists, may_see
 
     async def offered(self, call: Call, snapshots: ServerSnapshots | None = None) -> Json | None:
         """What the servers that this client may see do as tasks in its own era; None where none does. Where no form
@@ -95,27 +85,11 @@ class TaskRouter:
             return {"extensions": {tasks.EXTENSION: {}}}
         return {"tasks": {**offer, "requests": {"tools": {"call": {}}}}}
 
-    # ------------------------------------------------------------ a call of a tool
-
-    async def begin(self, call: Call, target: Target, server: Handler) -> Outcome:
-        """A legacy client wants its call to be a task (`params.task`)."""
-        bare = {key: value for key, value in call.params.items() if key != "task"}
-        if await self.offered(call) is None:
-            return await server(replace(call, params=bare))  # nothing was declared: the wish is ignored
-        if (unfit := self._unfit(call, target)) is not None:
-            return unfit
-        if self.book.is_full(tasks.owner(call.client)):
-            return _too_many(call)
-        outcome = await server(replace(call, params={**bare, "task": tasks.asked_ttl(call.params["task"])}))
-        if isinstance(outcome, TaskStarted):
-            return await self.keep(call, target, outcome)
-        return tasks.or_error(outcome)
-
     async def unfit(self, call: Call, target: Target) -> Failure | None:
         """Returns why a call cannot run as the task that its client asked for."""
-        return None if await self.offered(call) is None else self._unfit(call, target)
+        return None if await self.offered(call) is None else self.misfit(call, target)
 
-    def _unfit(self, call: Call, target: Target) -> Failure | None:
+    def misfit(self, call: Call, target: Target) -> Failure | None:
         if tasks.support(target.item) != "forbidden" and self._has_tasks(call, target.server):
             return None
         return Failure(METHOD_NOT_FOUND, f"Tool {target.public} does not support task-augmented execution")
@@ -124,6 +98,36 @@ class TaskRouter:
         snapshot = self._lists.current(server, call.client)
         return snapshot is not None and tasks.offered(snapshot.about["capabilities"]) is not None
 
+
+class TaskRouter:
+    def __init__(
+        self, servers: Mapping[str, McpServer], lists: CatalogCache, book: TaskRegistry, may_list: MayList,
+        may_see: MaySee, cursors: Cursors, inspected: InspectState, shown_task: ShownTask = shown_whole,
+    ) -> None:  # fmt: skip
+        self.book = book
+        self.offers = TaskOffers(servers, lists, may_see)
+        self._lists = lists
+        self._may_list = may_list
+        self._cursors = cursors
+        self._inspected = inspected
+        self._shown_task = shown_task
+
+    # ------------------------------------------------------------ a call of a tool
+
+    async def begin(self, call: Call, target: Target, server: Handler) -> Outcome:
+        """A legacy client wants its call to be a task (`params.task`)."""
+        bare = {key: value for key, value in call.params.items() if key != "task"}
+        if await self.offers.offered(call) is None:
+            return await server(replace(call, params=bare))  # nothing was declared: the wish is ignored
+        if (unfit := self.offers.misfit(call, target)) is not None:
+            return unfit
+        if self.book.is_full(tasks.owner(call.client)):
+            return _too_many(call)
+        outcome = await server(replace(call, params={**bare, "task": tasks.asked_ttl(call.params["task"])}))
+        if isinstance(outcome, TaskStarted):
+            return await self.keep(call, target, outcome)
+        return tasks.or_error(outcome)
+
     def refuses(self, call: Call) -> Outcome | None:
         """The answer to a call that could become a task, where this client has too many that run."""
         return _too_many(call) if self.book.is_full(tasks.owner(call.client)) and tasks.takes(call.client) else None
@@ -131,7 +135,7 @@ class TaskRouter:
     async def may_hold(self, call: Call) -> bool:
         """Whether the client takes a task for this call, also one that Sluice makes itself."""
         takes = tasks.takes(call.client) or "task" in call.params
-        return takes and not self.book.is_full(tasks.owner(call.client)) and await self.offered(call) is not None
+        return takes and not self.book.is_full(tasks.owner(call.client)) and await self.offers.offered(call) is not None
 
     async def keep(self, call: Call, target: Target, started: TaskStarted, holder: Handler | None = None) -> Outcome:
         """The task under an id of ours. Whoever else makes tasks gives itself as the `holder`, and is asked instead of
@@ -157,7 +161,7 @@ class TaskRouter:
     async def resolve(self, call: Call) -> Target | Failure | None:
         """What a request about a task is about: the tool that it runs. Who has not declared the extension is told so
         before it is known whether there is such a task (SEP-2663, Protocol Errors)."""
-        offer = await self.offered(call)
+        offer = await self.offers.offered(call)
         if offer is None or (call.client.era == "legacy" and call.method == "tasks/cancel" and "cancel" not in offer):
             return _NO_SUCH_METHOD
         if call.client.era == "modern" and not tasks.takes(call.client):
@@ -170,7 +174,7 @@ class TaskRouter:
         filter = call.params.get("notifications")
         if not isinstance(filter, dict) or "taskIds" not in filter or tasks.takes(call.client):
             return None
-        return None if await self.offered(call) is None else tasks.undeclared()
+        return None if await self.offers.offered(call) is None else tasks.undeclared()
 
     async def _record(self, call: Call) -> TaskRecord | None:
         id = call.params.get("taskId")
@@ -271,7 +275,7 @@ class TaskRouter:
     async def listed(self, call: Call) -> Outcome:
         """2025-11-25 basic/utilities/tasks#task-listing: whatever `tasks/get` would find. What still runs is looked
         at in the rhythm that its server suggests; until then, and where that fails, the last that was known is told."""
-        if "list" not in (await self.offered(call) or {}):
+        if "list" not in (await self.offers.offered(call) or {}):
             return _NO_SUCH_METHOD
         start = self._start(call)
         if start is None:
