@@ -8,6 +8,7 @@ to read it. Requests that arrive together are answered one after the other. Know
 import asyncio
 import re
 from collections import deque
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import islice
 from typing import Final, NamedTuple, cast
@@ -49,6 +50,193 @@ class _RepeatedRequest(NamedTuple):
     head: RequestHead
 
 
+class RequestParser:
+    """Turns the bytes of one connection into requests, which `connection` accepts as soon as their heads are whole.
+    llhttp takes the bytes apart; here is what cannot be left to it."""
+
+    def __init__(self, connection: "Http1", most: int) -> None:
+        self._connection, self._most = connection, most
+        self._llhttp = httptools.HttpRequestParser(self)
+        self._refusal = (400, "not a valid HTTP/1.1 request")
+        self.is_receiving = True
+        self.incoming: HttpRequest | None = None  # from the end of its head to the end of its body
+        self._progressed = False
+        self._url = b""
+        self._host: bytes | None = None  # that of an earlier request, judged
+        self._headers: Headers = []
+        self._read = self.unheaded = self._blanks = self._chunks = self._body = self._trailers = 0
+        self._repeatable: _RepeatedRequest | None = None
+
+    def feed(self, data: bytes) -> None:
+        repeatable, connection = self._repeatable, self._connection
+        if repeatable is not None and not (self.is_receiving or connection.requests):
+            if len(data) == repeatable.size and data.startswith(repeatable.text):
+                request = HttpRequest(connection, repeatable.head)
+                request.fill(data[len(repeatable.text) :])
+                connection.accept(request)
+                return
+        is_first = not (self.is_receiving or connection.requests)
+        self._read = len(data)
+        self._progressed = False
+        try:
+            self._llhttp.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            connection.refuse(*self._refusal)
+            return
+        if self.is_receiving and not self._progressed:  # head, trailers, chunk extensions: llhttp may hold them unseen
+            self.unheaded += self._read
+            if self.unheaded > self._most:
+                connection.refuse(431, "headers too large")
+                return
+        if self.is_receiving:
+            connection.await_rest()
+        elif is_first and len(connection.requests) == 1:
+            self._remember(connection.requests[0], data)
+
+    def _remember(self, request: HttpRequest, data: bytes) -> None:
+        """Remembers the head of this request: a client's requests of equal length differ in their bodies alone, and
+        their heads need not be parsed again. Only where the length stands once and in one form, so that the end of a
+        body is beyond doubt."""
+        text, end, body = data.partition(b"\r\n\r\n")
+        head = request.head
+        is_plain = request.keeps and len(head) == len(head.headers) and head.keys().isdisjoint(_SPECIAL)
+        is_sized = head.get(b"content-length") == b"%d" % len(body)
+        self._repeatable = _RepeatedRequest(text + end, len(data), head) if is_plain and is_sized else None
+
+    def forget(self) -> None:
+        """Parses the next head, though it may be that of the request before."""
+        self._repeatable = None
+
+    def end(self) -> None:
+        del self._llhttp, self._connection  # they hold our methods, and us: circles
+
+    def on_message_begin(self) -> None:
+        self.is_receiving = True
+        self.incoming = None
+        self.unheaded = self._blanks = self._chunks = self._body = self._trailers = 0
+        self._url = b""
+        self._headers = []
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.incoming is None:  # else a trailer: nobody here may mistake it for a header
+            kept = value.rstrip(b" \t")  # RFC 9112 5: blanks behind a value are no part of it; the parser leaves them
+            self._blanks += len(value) - len(kept)
+            self._headers.append((name.lower(), kept))
+            if len(self._headers) > _MAX_LINES:  # the shortest has 4 bytes, and costs as much as a long one
+                raise self._leave(431, "too many headers")
+        else:
+            self._trailers += 1
+            if self._trailers > _MAX_LINES:
+                raise self._leave(431, "too many trailers")
+
+    def on_headers_complete(self) -> None:
+        self._check(dict(self._headers))
+        parser = self._llhttp
+        is_1_1 = parser.get_http_version() == "1.1"
+        method, (path, query) = parser.get_method().decode("ascii"), _split(self._url)
+        keeps = is_1_1 and parser.should_keep_alive() and not self._connection.is_retiring
+        self.incoming = HttpRequest(self._connection, RequestHead(method, path, query, self._headers), is_1_1, keeps)
+        self._connection.accept(self.incoming)
+
+    def _check(self, head: dict[bytes, bytes]) -> None:
+        """Refuses heads that no request may have, whatever its target. Raises `_Refused`."""
+        if self.unheaded + self._read > self._most:  # else there was no room for too many: no need to count
+            self._check_size()
+        host = head.get(b"host")
+        if host is None or (len(head) < len(self._headers) and sum(name == b"host" for name, _ in self._headers) > 1):
+            raise self._leave(400, "exactly one Host header is required")
+        if host != self._host:  # a connection says the same one each time
+            if authority(host.decode("latin-1")) is None:
+                raise self._leave(400, "malformed Host header")
+            self._host = host
+        if b"_" in b"".join(head):  # some gateways read Mcp_Name as Mcp-Name
+            raise self._leave(400, "header names must not have underscores")
+        # RFC 9110 5.5: some read UTF-8, others Latin-1.
+        if not b"".join([value for _, value in self._headers]).isascii():
+            raise self._leave(400, "header values must be ASCII")
+        if not self._url.startswith(b"/"):  # absolute-form would bring a second, unchecked authority
+            raise self._leave(400, "the request target must be a path")
+        if b"#" in self._url or _NOT_CANONICAL.search(self._url.partition(b"?")[0]):
+            raise self._leave(400, "the path is not in its canonical form")
+        self._check_framing(head)
+        if self._llhttp.should_upgrade():  # the parser would give the body away as another protocol's bytes
+            raise self._leave(400, "no protocol to upgrade to")
+        if len(self._connection.requests) > _MAX_PIPELINED:
+            raise self._leave(400, "too many requests at once on one connection")
+
+    def _check_framing(self, head: dict[bytes, bytes]) -> None:
+        """RFC 9112 2.3, 6.1 and 6.2: what intermediaries read differently is refused, though the parser takes it."""
+        version = self._llhttp.get_http_version()
+        if version not in ("1.0", "1.1"):
+            raise self._leave(400, "the version must be HTTP/1.1 or HTTP/1.0")
+        coding, length = head.get(b"transfer-encoding"), head.get(b"content-length", b"0")
+        is_one = sum(name == b"transfer-encoding" for name, _ in self._headers) < 2
+        if coding is not None and (coding.lower() != b"chunked" or not is_one or version == "1.0"):
+            raise self._leave(400, "Transfer-Encoding must be chunked, once")
+        if length != b"%d" % int(length):
+            raise self._leave(400, "Content-Length must be a plain number")
+
+    def _check_size(self) -> None:
+        if self._blanks + sum(len(name) + len(value) + 4 for name, value in self._headers) > self._most:
+            raise self._leave(431, "headers too large")
+        if len(self._url) > self._most:
+            raise self._leave(431, "request target too long")
+
+    def _leave(self, status: int, text: str) -> _Refused:
+        self._refusal = (status, text)
+        return _Refused(text)
+
+    def on_chunk_header(self) -> None:
+        """Raises `_Refused` where a body comes in crumbs."""
+        self._chunks += 1
+        if self._chunks > _FEW_CHUNKS + self._body // _CHUNK:
+            raise self._leave(400, f"the body is in chunks of less than {_CHUNK} bytes on average")
+
+    def on_body(self, body: bytes) -> None:
+        self._progressed = True
+        self._body += len(body)
+        if self.incoming is not None:
+            self.incoming.feed(body)
+
+    def on_message_complete(self) -> None:
+        self.is_receiving = False
+        self._connection.end_deadline()
+        incoming, self.incoming = self.incoming, None
+        if incoming is not None:
+            incoming.end_body()
+
+
+class IdleTimer:
+    """Calls `expired` where a connection has rested for so many seconds."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, expired: Callable[[], None]) -> None:
+        self._loop, self._seconds, self._expired = loop, seconds, expired
+        self.since = loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def rest(self) -> None:
+        """Notes the time only: a timer set and cancelled with every request would cost more."""
+        self.since = self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._seconds, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        left = self.since + self._seconds - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._check)
+        else:
+            self._expired()
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        del self._expired  # a circle
+
+
 class Http1(asyncio.Protocol):
     """`connections` and `tasks` are sets of the server's, by which it drains: we keep ourselves in them. `first` was
     read by somebody else, who gave the connection to us."""
@@ -66,25 +254,14 @@ class Http1(asyncio.Protocol):
         self.outbox = write_coalescer_of(self.loop)
         self.writable = asyncio.Event()
         self.writable.set()
-        self._parser = httptools.HttpRequestParser(self)
-        self._requests: deque[HttpRequest] = deque()  # those without a whole answer; the oldest has its turn
+        self._parser = RequestParser(self, wire.headers)
+        self.requests: deque[HttpRequest] = deque()  # those without a whole answer; the oldest has its turn
         self._worker: asyncio.Task[None] | None = None
         self._wanted: asyncio.Future[None] | None = None  # while the worker has nothing to do
         self._deadline: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
-        self._idler: asyncio.TimerHandle | None = None
-        self._idle_since = 0.0
-        self._refusal = (400, "not a valid HTTP/1.1 request")
-        self._deaf = self._lingers = self._paused = self._is_lost = self._retires = False
-        # Of the message that is arriving:
-        self._receiving = True
-        self._incoming: HttpRequest | None = None  # from the end of its head to the end of its body
-        self._extended = self._progressed = False
-        self._url = b""
-        self._host: bytes | None = None  # that of an earlier request, judged
-        self._headers: Headers = []
-        self._read = self._unheaded = self._blanks = self._chunks = self._body = self._trailers = 0
-        self._repeatable: _RepeatedRequest | None = None
+        self.idle = IdleTimer(self.loop, wire.idle, self._rested)
+        self._deaf = self._lingers = self._paused = self._is_lost = self._extended = self.is_retiring = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if self.accepted(transport):
@@ -96,8 +273,7 @@ class Http1(asyncio.Protocol):
     def accepted(self, transport: asyncio.BaseTransport) -> bool:
         """Counts the connection, and sets its deadline. False where there is no room: it has ended."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's has no such base class
-        self._idle_since = self.loop.time()
-        if len(self._connections) >= self._wire.connections and not self._make_room():
+        if len(self._connections) >= self._wire.connections and not _make_room(self._connections):
             self.transport.abort()
             return False
         self._connections.add(self)
@@ -112,46 +288,44 @@ class Http1(asyncio.Protocol):
         self.client = _address(transport.get_extra_info("peername"))
         self.is_from_peer = self._wire.is_for_peers or (self._wire.is_shared and self.server is None)
 
-    def _make_room(self) -> bool:
-        """Ends the connection that has been without a request for longest, among some: whoever opens many has most of
-        them. False where all have requests."""
-        some = islice(self._connections, _SAMPLE)
-        idle = [one for one in some if not one._requests and one._incoming is None]
-        if idle:
-            longest = min(idle, key=lambda one: one._idle_since)
-            self._connections.discard(longest)
-            longest.abort()
-        return bool(idle)
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no request, and no head of one."""
+        return not self.requests and self._parser.incoming is None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
-        for timer in (self._deadline, self._stalled, self._idler):
-            if timer is not None:
-                timer.cancel()
-        self.writable.set()
-        for request in self._requests:
+        self.end_deadline()
+        self.resume_writing()
+        for request in self.requests:
             request.lose()
         self._is_lost = True
         self._wake()
-        del self._parser  # it holds our methods: a circle
+        self._parser.end()
+        self.idle.end()
 
     def shutdown(self) -> None:
         """Ends the connection at once, or after the last answer that is due. A balancer may have sent a request just
         now: then it ends after a moment, or with that answer."""
-        if self._requests:
-            self._requests[-1].keeps = False
-        elif self._retires:
+        if self.requests:
+            self.requests[-1].keeps = False
+        elif self.is_retiring:
             self.loop.call_later(self._wire.linger, self._close_idle)
         else:
             self._close()
 
     def _close_idle(self) -> None:
-        if not self._requests and not self._is_lost:
+        if not self.requests and not self._is_lost:
+            self._close()
+
+    def _rested(self) -> None:
+        if not (self.requests or self._parser.is_receiving):  # else it rests again
             self._close()
 
     def retire(self) -> None:
         """The next request is the last one: its answer says so (RFC 9112 9.6), and no request meets a closed door."""
-        self._retires, self._repeatable = True, None
+        self.is_retiring = True
+        self._parser.forget()
 
     def abort(self) -> None:
         """Ends the connection now, after the answers that are already written."""
@@ -170,50 +344,21 @@ class Http1(asyncio.Protocol):
         # Step 1 of docs/explanation/performance.md
         if self._deaf:
             return
-        repeatable, is_first = self._repeatable, not self._receiving and not self._requests
         if self.unclaimed is not None:
             self.unclaimed.append(data)
-        if repeatable is not None and is_first and len(data) == repeatable.size and data.startswith(repeatable.text):
-            self._repeat(repeatable, data)
-            return
-        self._read = len(data)
-        self._progressed = False
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._refuse(*self._refusal)
-            return
-        if self._receiving:
-            self._await_rest(len(data))
-        elif is_first and len(self._requests) == 1:
-            self._remember(self._requests[0], data)
+        self._parser.feed(data)
 
-    def _remember(self, request: HttpRequest, data: bytes) -> None:
-        """Remembers the head of this request: a client's requests of equal length differ in their bodies alone, and
-        their heads need not be parsed again. Only where the length stands once and in one form, so that the end of a
-        body is beyond doubt."""
-        text, end, body = data.partition(b"\r\n\r\n")
-        head = request.head
-        is_plain = request.keeps and len(head) == len(head.headers) and head.keys().isdisjoint(_SPECIAL)
-        is_sized = head.get(b"content-length") == b"%d" % len(body)
-        self._repeatable = _RepeatedRequest(text + end, len(data), head) if is_plain and is_sized else None
-
-    def _repeat(self, repeatable: _RepeatedRequest, data: bytes) -> None:
-        request = HttpRequest(self, repeatable.head)
-        request.fill(data[len(repeatable.text) :])
-        self._accept(request)
-
-    def _await_rest(self, size: int) -> None:
+    def await_rest(self) -> None:
         """Starts the timer for a request that came in pieces; most come whole and need none."""
-        if not self._progressed:  # head, trailers, chunk extensions: what the parser may be holding unseen
-            self._unheaded += size
-            if self._unheaded > self._wire.headers:
-                self._refuse(431, "headers too large")
-                return
         if self._deadline is None:
-            self._extended = self._incoming is not None
+            self._extended = self._parser.incoming is not None
             wait = self._wire.request_deadline if self._extended else self._wire.head_deadline
             self._deadline = self.loop.call_later(wait, self._too_late)
+
+    def end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     def _too_late(self) -> None:
         """Absolute: a drip of bytes does not move it. Where we stopped reading, the peer is not to blame."""
@@ -221,30 +366,30 @@ class Http1(asyncio.Protocol):
         rest = self._wire.request_deadline - self._wire.head_deadline
         if self._paused:
             self._deadline = self.loop.call_later(self._wire.request_deadline, self._too_late)
-        elif self._incoming is not None and not self._extended:
+        elif self._parser.incoming is not None and not self._extended:
             self._extended = True
             self._deadline = self.loop.call_later(rest, self._too_late)
-        elif self._incoming is None and not self._unheaded:
+        elif self._parser.incoming is None and not self._parser.unheaded:
             # Nothing was asked: an answer would be taken for that to what is asked next. The last may be on its way.
             if not self.transport.get_write_buffer_size():
                 return self.abort()
             self._close()
             self._deadline = self.loop.call_later(self._wire.linger, self.abort)
         else:
-            self._refuse(408, "the request took too long")
+            self.refuse(408, "the request took too long")
 
-    def _refuse(self, status: int, text: str) -> None:
+    def refuse(self, status: int, text: str) -> None:
         """An answer if no other is due, then the end of the connection. The peer may still be talking: closing
         over unread bytes resets the connection and would take the answer with it, so we listen on, deaf."""
         if self._deaf or self.transport.is_closing():
             return
         self._deaf = True
-        broken = self._incoming
-        if broken is not None and self._requests and self._requests[-1] is broken and not broken.is_started:
-            self._requests.pop()
+        broken = self._parser.incoming
+        if broken is not None and self.requests and self.requests[-1] is broken and not broken.is_started:
+            self.requests.pop()
             broken.lose()
-        if self._requests:
-            self._requests[-1].keeps = False  # what came after a whole request is not that one's fault
+        if self.requests:
+            self.requests[-1].keeps = False  # what came after a whole request is not that one's fault
             return
         self._lingers = True
         body = error_body(text)
@@ -269,116 +414,15 @@ class Http1(asyncio.Protocol):
             self._paused = False
             self.transport.resume_reading()
 
-    def on_message_begin(self) -> None:
-        self._receiving = True
-        self._incoming = None
-        self._extended = False
-        self._unheaded = self._blanks = self._chunks = self._body = self._trailers = 0
-        self._url = b""
-        self._headers = []
-
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._incoming is None:  # else a trailer: nobody here may mistake it for a header
-            kept = value.rstrip(b" \t")  # RFC 9112 5: blanks behind a value are no part of it; the parser leaves them
-            self._blanks += len(value) - len(kept)
-            self._headers.append((name.lower(), kept))
-            if len(self._headers) > _MAX_LINES:  # the shortest has 4 bytes, and costs as much as a long one
-                raise self._leave(431, "too many headers")
-        else:
-            self._trailers += 1
-            if self._trailers > _MAX_LINES:
-                raise self._leave(431, "too many trailers")
-
-    def on_headers_complete(self) -> None:
-        self._check(dict(self._headers))
-        parser = self._parser
-        is_1_1 = parser.get_http_version() == "1.1"
-        method, (path, query) = parser.get_method().decode("ascii"), _split(self._url)
-        keeps = is_1_1 and parser.should_keep_alive() and not self._retires
-        self._incoming = HttpRequest(self, RequestHead(method, path, query, self._headers), is_1_1, keeps)
-        self._accept(self._incoming)
-
-    def _accept(self, request: HttpRequest) -> None:
-        self._requests.append(request)
+    def accept(self, request: HttpRequest) -> None:
+        self.requests.append(request)
         if self._worker is None:
             self._worker = self.loop.create_task(self._work())
             self._tasks.add(self._worker)
-        elif len(self._requests) == 1:
+        elif len(self.requests) == 1:
             self._wake()
         else:
             self.pause_reading()
-
-    def _check(self, head: dict[bytes, bytes]) -> None:
-        """Refuses heads that no request may have, whatever its target. Raises `_Refused`."""
-        if self._unheaded + self._read > self._wire.headers:  # else there was no room for too many: no need to count
-            self._check_size()
-        host = head.get(b"host")
-        if host is None or (len(head) < len(self._headers) and sum(name == b"host" for name, _ in self._headers) > 1):
-            raise self._leave(400, "exactly one Host header is required")
-        if host != self._host:  # a connection says the same one each time
-            if authority(host.decode("latin-1")) is None:
-                raise self._leave(400, "malformed Host header")
-            self._host = host
-        if b"_" in b"".join(head):  # some gateways read Mcp_Name as Mcp-Name
-            raise self._leave(400, "header names must not have underscores")
-        # RFC 9110 5.5: some read UTF-8, others Latin-1.
-        if not b"".join([value for _, value in self._headers]).isascii():
-            raise self._leave(400, "header values must be ASCII")
-        if not self._url.startswith(b"/"):  # absolute-form would bring a second, unchecked authority
-            raise self._leave(400, "the request target must be a path")
-        if b"#" in self._url or _NOT_CANONICAL.search(self._url.partition(b"?")[0]):
-            raise self._leave(400, "the path is not in its canonical form")
-        self._check_framing(head)
-        if self._parser.should_upgrade():  # the parser would give the body away as another protocol's bytes
-            raise self._leave(400, "no protocol to upgrade to")
-        if len(self._requests) > _MAX_PIPELINED:
-            raise self._leave(400, "too many requests at once on one connection")
-
-    def _check_framing(self, head: dict[bytes, bytes]) -> None:
-        """RFC 9112 2.3, 6.1 and 6.2: what intermediaries read differently is refused, though the parser takes it."""
-        version = self._parser.get_http_version()
-        if version not in ("1.0", "1.1"):
-            raise self._leave(400, "the version must be HTTP/1.1 or HTTP/1.0")
-        coding, length = head.get(b"transfer-encoding"), head.get(b"content-length", b"0")
-        is_one = sum(name == b"transfer-encoding" for name, _ in self._headers) < 2
-        if coding is not None and (coding.lower() != b"chunked" or not is_one or version == "1.0"):
-            raise self._leave(400, "Transfer-Encoding must be chunked, once")
-        if length != b"%d" % int(length):
-            raise self._leave(400, "Content-Length must be a plain number")
-
-    def _check_size(self) -> None:
-        if self._blanks + sum(len(name) + len(value) + 4 for name, value in self._headers) > self._wire.headers:
-            raise self._leave(431, "headers too large")
-        if len(self._url) > self._wire.headers:
-            raise self._leave(431, "request target too long")
-
-    def _leave(self, status: int, text: str) -> _Refused:
-        self._refusal = (status, text)
-        return _Refused(text)
-
-    def on_chunk_header(self) -> None:
-        """Raises `_Refused` where a body comes in crumbs."""
-        self._chunks += 1
-        if self._chunks > _FEW_CHUNKS + self._body // _CHUNK:
-            raise self._leave(400, f"the body is in chunks of less than {_CHUNK} bytes on average")
-
-    def on_body(self, body: bytes) -> None:
-        self._progressed = True
-        self._body += len(body)
-        if self._incoming is not None:
-            self._incoming.feed(body)
-
-    def on_message_complete(self) -> None:
-        self._receiving = False
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-        incoming, self._incoming = self._incoming, None
-        if incoming is not None:
-            incoming.end_body()
 
     async def _work(self) -> None:
         """Answers requests as long as there is a connection, in one task for all of them."""
@@ -387,11 +431,11 @@ class Http1(asyncio.Protocol):
         assert task is not None
         try:
             while not self._is_lost:
-                if not self._requests:
+                if not self.requests:
                     self._wanted = self.loop.create_future()
                     await self._wanted
                     continue
-                request = self._requests[0]
+                request = self.requests[0]
                 await self._serve(request)
                 if not request.is_answered or task.cancelling():
                     break  # lost or left alone; or cancelled too late for this request, and never for the next
@@ -407,15 +451,15 @@ class Http1(asyncio.Protocol):
             self._wanted.set_result(None)
 
     def answered(self, request: HttpRequest) -> None:
-        self._requests.popleft()
+        self.requests.popleft()
         if self.unclaimed is not None:
-            self.unclaimed = None if self._requests or self._receiving else []
+            self.unclaimed = None if self.requests or self._parser.is_receiving else []
         if not request.keeps:
             self._close()
         elif not self.transport.is_closing():
             self.resume_reading()
-            if not self._requests:
-                self._rest()
+            if not self.requests:
+                self.idle.rest()
 
     async def hand_over(self, give: Give) -> bool:
         """Has `give` take the connection, beginning with the current request. True if it did, or if the client has
@@ -432,22 +476,6 @@ class Http1(asyncio.Protocol):
             self.transport.set_write_buffer_limits(high=self._wire.write_buffer)
         return is_given
 
-    def _rest(self) -> None:
-        """Notes the time only: a timer set and cancelled with every request would cost more."""
-        self._idle_since = self.loop.time()
-        if self._idler is None:
-            self._idler = self.loop.call_later(self._wire.idle, self._check_idle)
-
-    def _check_idle(self) -> None:
-        self._idler = None
-        left = self._idle_since + self._wire.idle - self.loop.time()
-        if self._requests or self._receiving:
-            return  # busy: set again when it rests
-        if left > 0:
-            self._idler = self.loop.call_later(left, self._check_idle)
-        else:
-            self._close()
-
     def pause_writing(self) -> None:
         self.writable.clear()
         if self._stalled is None:
@@ -458,6 +486,17 @@ class Http1(asyncio.Protocol):
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
+
+
+def _make_room(connections: set[Http1]) -> bool:
+    """Ends the connection that has been without a request for longest, among some: whoever opens many has most of
+    them. False where all have requests."""
+    idle = [one for one in islice(connections, _SAMPLE) if one.is_idle]
+    if idle:
+        longest = min(idle, key=lambda one: one.idle.since)
+        connections.discard(longest)
+        longest.abort()
+    return bool(idle)
 
 
 @lru_cache(maxsize=256)
