@@ -111,7 +111,7 @@ async def test_a_revoked_key_loses_its_streams() -> None:
         raw = await here.raw(post(body, *lines(headers)))
         await raw.reader.readuntil(b"acknowledged")
         here.identity.replace(IdentitySettings())
-        here.listener.sweep()
+        list(here.listener.sweep())
         await raw.closed()
         await until(lambda: not here.handler.listening)
         assert (await (await here.raw(post(body, *lines(headers)))).answer())[0] == 401
@@ -129,10 +129,10 @@ async def test_a_call_ends_with_the_key_that_made_it(how: str, tool: str) -> Non
         raw = await here.raw(post(body, *lines(headers)))
         await here.handler.waiting.wait()
         here.identity.replace(IdentitySettings(keys=(key("a", A, roles=("role:other",)),)))
-        here.listener.sweep()
+        list(here.listener.sweep())
         assert len(here.handler.cancelled) == 0, "other roles end no call"
         here.identity.replace(IdentitySettings(keys=KEYS_AFTER[how]))
-        here.listener.sweep()
+        list(here.listener.sweep())
         with anyio.fail_after(5):
             if tool == "slow":  # its answer is a stream already
                 assert b"late" not in await raw.closed()

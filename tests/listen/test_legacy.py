@@ -140,7 +140,7 @@ async def test_a_revoked_key_ends_its_sessions() -> None:
         id = await open_session(client)
         raw = await stream(here, id)
         here.identity.replace(IdentitySettings())
-        here.listener.sweep()
+        list(here.listener.sweep())
         assert here.ended == [id]
         await raw.closed()
         await listening(here, 0)
@@ -155,7 +155,7 @@ async def test_a_replaced_key_ends_its_sessions_with_what_they_run() -> None:
             group.start_soon(partial(client.post, "/mcp", json=call("wait")))
             await here.handler.waiting.wait()
             here.identity.replace(IdentitySettings(keys=(key("a", "second", roles=("role:a",), owner="team"),)))
-            here.listener.sweep()
+            list(here.listener.sweep())
             with anyio.fail_after(5):
                 await raw.closed()
                 await here.handler.ended.wait()
@@ -174,12 +174,12 @@ async def test_an_idle_session_expires_and_a_used_one_does_not() -> None:
         now[0] = 9.0
         assert (await client.post("/mcp", json=call("echo"))).status_code == 200
         now[0] = 11.0
-        here.listener.sweep()
+        list(here.listener.sweep())
         assert here.ended == [idle]
         raw.close()
         await until(lambda: here.server.connections == 1)
         now[0] = 20.0
-        here.listener.sweep()
+        list(here.listener.sweep())
         assert here.ended == [idle, used]
 
 
@@ -528,7 +528,7 @@ async def test_finished_streams_are_kept_for_a_while_and_in_bounds() -> None:
         assert (await client.get("/mcp", headers={"last-event-id": "1-0"})).status_code == 400
         assert (await client.get("/mcp", headers={"last-event-id": "6-0"})).status_code == 200
         now[0] = 11.0
-        here.listener.sweep()
+        list(here.listener.sweep())
         assert (await client.get("/mcp", headers={"last-event-id": "6-0"})).status_code == 400
 
 

@@ -256,7 +256,7 @@ async def test_a_revoked_key_loses_its_streams() -> None:
     async with site() as here, stream(here) as client:
         await client.initialize()
         here.identity.replace(IdentitySettings(keys=(key("b", B),)))
-        here.listener.sweep()
+        list(here.listener.sweep())
         assert await client.is_over()
         await until(lambda: not here.listener.open_sessions)
 
@@ -457,7 +457,7 @@ async def test_a_replaced_key_loses_its_streams_and_the_new_one_finds_none_of_th
         await here.handler.waiting.wait()
         here.identity.replace(IdentitySettings(keys=(key("a", "second", roles=("role:a",)),)))
         assert await client.post(call("echo"), secret="second") == 404
-        here.listener.sweep()
+        list(here.listener.sweep())
         with anyio.fail_after(5):
             assert await client.is_over()
 

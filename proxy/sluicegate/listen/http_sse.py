@@ -16,6 +16,7 @@ from urllib.parse import parse_qs
 
 import anyio
 
+from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.listen.auth import Principal
 from sluicegate.listen.http_exchange import HttpExchange, event
 from sluicegate.listen.jsonrpc_session import DuplexChannel, JsonRpcSession
@@ -29,6 +30,7 @@ SSE: Final = "/sse"
 MESSAGES: Final = "/messages"
 _MAX_QUERY: Final = 1024
 _MAX_FIELDS: Final = 16
+_ALLOW: Final = [(b"allow", b"GET, OPTIONS")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +71,27 @@ def _nothing() -> None: ...
 class HttpSse:
     """All open streams of a listener. Their number is bounded with that of all other streams of a principal."""
 
-    def __init__(self, context: EndpointContext, on_session_end: Callable[[str], None]) -> None:
-        self._context = context
+    def __init__(
+        self, context: EndpointContext, forwarded: ForwardedHeaders, on_session_end: Callable[[str], None]
+    ) -> None:
+        self._context, self._forwarded = context, forwarded
         self._channel = DuplexChannel("sse", on_session_end, context.settings.limits.max_batch, is_legacy=True)
         self._streams: dict[str, SseSession] = {}
 
     def __len__(self) -> int:
         return len(self._streams)
 
-    async def open(self, exchange: HttpExchange, principal: Principal, prefix: str) -> None:
-        """`prefix` is what clients see before our paths."""
+    async def open(self, exchange: HttpExchange, principal: Principal) -> None:
+        if exchange.head.method != "GET":  # a POST here asks which transport this is: <= 2026-07-28 basic/transports
+            await exchange.error(405, "Method not allowed", _ALLOW)
+            return
+        if exchange.head.duplicate is not None:
+            await exchange.error(400, "a header is given twice")
+            return
         if not accepts(exchange.head.get(b"accept", b"*/*"))[1]:
             await exchange.error(406, "Accept must have text/event-stream")
             return
+        prefix = self._forwarded.prefix(exchange.client, exchange.head.headers)
         async with anyio.create_task_group() as group:
             unread = self._context.large.unread
             put = _event_writer(exchange, partial(unread.note, principal.name, exchange.peer))

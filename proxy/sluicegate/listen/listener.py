@@ -46,7 +46,6 @@ _Take = Callable[[HttpExchange, Principal, Any], Awaitable[None]]
 
 _MODERN: Final = MODERN.encode()
 _ALLOW: Final = [(b"allow", b"POST, GET, DELETE, OPTIONS")]
-_ALLOW_GET: Final = [(b"allow", b"GET, OPTIONS")]
 _ALLOW_POST: Final = [(b"allow", b"POST, OPTIONS")]
 _SWEEP_EVERY: Final = 2.0
 
@@ -67,6 +66,102 @@ class Pages(Protocol):
     def is_at(self, path: str) -> bool: ...
 
 
+class Authenticator:
+    """Who sends a request: the principal of its credential, within the toolset of its path. `on_refused` is told of the
+    address and the reason."""
+
+    def __init__(
+        self, identity: Identity, toolsets: ToolsetEntry, forwarded: ForwardedHeaders, resource: ProtectedResource,
+        on_refused: Callable[[str, str], None] | None,
+    ) -> None:  # fmt: skip
+        self._identity, self._toolsets, self._forwarded = identity, toolsets, forwarded
+        self._resource, self._on_refused = resource, on_refused
+
+    def remembered(self, exchange: HttpExchange) -> Principal | None:
+        """None where its credential has to be verified first."""
+        head = exchange.head
+        if head.duplicate == b"authorization":
+            return None
+        credential = head.get(b"authorization")
+        if credential is not None:
+            return self._identity.identify(credential, False, None)
+        # Which way it came matters for nobody else, and takes a walk.
+        address = exchange.server[0] if exchange.server else None
+        return self._identity.identify(None, is_forwarded(head.headers), address)
+
+    async def verified(self, exchange: HttpExchange) -> Principal | None:
+        """None where it is refused, and has its answer."""
+        if exchange.head.duplicate == b"authorization":
+            found: Principal | CredentialRefused = CredentialRefused("credential")
+        else:
+            found = await self._identity.verify(exchange.head.get(b"authorization"))
+        if isinstance(found, Principal):
+            return found
+        if self._on_refused is not None:
+            self._on_refused(self._forwarded.client(exchange.client, exchange.head.headers), found.reason)
+        status, text = (403, "Forbidden") if found.is_known else (401, "Unauthorized")
+        await exchange.error(status, text, self._resource.challenge(exchange, found))
+        return None
+
+    def again(self, exchange: HttpExchange, principal: Principal) -> Principal | None:
+        """Who sends this request by now, after a wait; None where that credential is over."""
+        now = self.remembered(exchange) or (principal if self._identity.is_current(principal) else None)
+        return None if now is None else self.entered(exchange, now)
+
+    def entered(self, exchange: HttpExchange, principal: Principal) -> Principal | None:
+        """The principal with its toolset; None where the path names one that is not there for it. HTTP+SSE has none."""
+        toolset = exchange.head.remembered.toolset
+        return principal if toolset is None else self._toolsets.enter(principal, toolset)
+
+
+class OwnerForwarding:
+    """Has other workers or replicas serve what is theirs."""
+
+    def __init__(
+        self, peers: PeerForwarding, context: streamable_http.EndpointContext, policy: HostOriginPolicy
+    ) -> None:
+        self.peers, self._context, self._policy = peers, context, policy
+        self._limits = context.settings.limits
+
+    def begin(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None] | None:
+        """None where it is served here."""
+        owner = self.peers.owners.of(exchange, principal.name)
+        if owner is not None:
+            return self._pass_on(exchange, principal, owner)
+        exchange.peer.connection.unclaimed = None
+        return None
+
+    def resume(self, exchange: HttpExchange, principal: Principal, request: Request) -> Awaitable[None] | None:
+        """The same of what goes on with an answer that its owner gave."""
+        owner = self.peers.owners.holder(exchange, request.params)
+        return None if owner is None else self._pass_on_again(exchange, principal, request, owner)
+
+    async def _pass_on(self, exchange: HttpExchange, principal: Principal, owner: Owner) -> None:
+        if exchange.peer.connection.is_from_peer:  # the other worker still has an older principal for it
+            return await exchange.error(503, "the credential has just changed", [(b"retry-after", b"1")])
+        if exchange.peer.connection.unclaimed is not None:
+            return await self.peers.hand_over(exchange, owner)
+        peer, limits, head = exchange.peer, self._limits, exchange.head
+        if head.remembered.passed is None and head.remembered.toolset is not None and head.method == "POST":
+            if b"origin" not in head and streamable_http.check_form(exchange) is None:  # to an endpoint of MCP
+                head.remembered.passed = self._policy
+        if peer.is_whole and peer.size <= LARGE:  # as most are: a context takes as long as all else here
+            is_answered = await self.peers.forward(exchange, owner, peer.take_body(limits.max_request), limits)
+        else:
+            async with streamable_http.unread(exchange, principal, self._context) as body:
+                is_answered = await self.peers.forward(exchange, owner, body, limits)
+        if not is_answered:
+            await exchange.error(404, "Session not found")  # it has ended: the client begins anew
+
+    async def _pass_on_again(
+        self, exchange: HttpExchange, principal: Principal, request: Request, owner: Owner
+    ) -> None:
+        """Where that one has ended, it may be good here, too."""
+        exchange.is_call = True  # its owner judges it
+        if not await self.peers.forward(exchange, owner, encode(request), self._limits):
+            await streamable_http.serve_modern(self._context, exchange, request, principal)
+
+
 class Listener:
     """Serves requests. `run` belongs in a task beside it; `close` comes before the server stops accepting."""
 
@@ -81,20 +176,22 @@ class Listener:
     ) -> None:  # fmt: skip
         """`pages` are for people. `peers`: other workers or replicas exist, and each serves what is its own. `toolsets`
         have paths of their own."""
-        self._settings, self._identity, self._on_refused = settings, identity, on_refused
+        self._settings, self._identity = settings, identity
         self._policy = HostOriginPolicy(settings.names, MCP_PORT)
         large = LargeRequests(settings.limits, until_free)
         self._context = streamable_http.EndpointContext(
             partial(large.handle, handler), server_info, lambda: Trail(new_id()), on_abandoned, settings,
             streamable_http.StreamSlots(settings.limits.streams), large,
         )  # fmt: skip
-        self._on_sweep, self._pages, self._peers = on_sweep, pages, peers
+        self._on_sweep, self._pages = on_sweep, pages
+        self._peers = None if peers is None else OwnerForwarding(peers, self._context, self._policy)
         self._toolsets = toolsets
         self.sessions = Sessions(settings.sessions, self._context, on_session_end, clock)
-        self._legacy = LegacyHttp(self._context, self.sessions, self._again)
         self._forwarded = ForwardedHeaders(settings.names)
         self._resource = ProtectedResource(settings, identity, self._forwarded, lambda: toolsets.is_used)
-        self._event_streams = HttpSse(self._context, on_session_end)
+        self._callers = Authenticator(identity, toolsets, self._forwarded, self._resource, on_refused)
+        self._legacy = LegacyHttp(self._context, self.sessions, self._callers.again)
+        self._event_streams = HttpSse(self._context, self._forwarded, on_session_end)
         self._routes = self._lay_out()
         self._endpoints = frozenset(path for path, serve in self._routes.items() if serve == self._route)
 
@@ -103,7 +200,7 @@ class Listener:
         place."""
         routes: dict[str, _Serve] = {self._settings.path: self._route}
         for prefix in ("", self._forwarded.beside):
-            routes[prefix + SSE] = partial(self._uncalled, self._open_stream)
+            routes[prefix + SSE] = partial(self._uncalled, self._event_streams.open)
             routes[prefix + MESSAGES] = self._post_to_stream
         if (public := self._settings.names.public_path) is not None:
             routes = {public: self._route} | routes
@@ -133,15 +230,11 @@ class Listener:
     async def run(self) -> None:
         while True:
             await anyio.sleep(_SWEEP_EVERY)
-            for _ in self._sweep():
+            for _ in self.sweep():
                 await checkpoint()
 
-    def sweep(self) -> None:
+    def sweep(self) -> Iterator[None]:
         """Ends what is too old, and what belongs to a credential that was revoked or has expired."""
-        for _ in self._sweep():
-            pass
-
-    def _sweep(self) -> Iterator[None]:
         self._context.streams.sweep(self._identity)
         yield from self.sessions.sweep(self._identity.is_known)
         self._context.large.unread.sweep()
@@ -170,7 +263,7 @@ class Listener:
         self._context.streams.stop()
         self.sessions.close()
         if self._peers is not None:
-            self._peers.stop()
+            self._peers.peers.stop()
 
     def _serve(self, exchange: HttpExchange) -> Awaitable[None]:
         """No coroutine, as little as what follows: each of them is made, resumed at each wait of a call, and ended."""
@@ -207,86 +300,36 @@ class Listener:
 
     def _enter(self, exchange: HttpExchange, serve: _Serve) -> Awaitable[None]:
         """Authenticates the request."""
-        principal = self._principal(exchange)
+        principal = self._callers.remembered(exchange)
         if principal is None:
-            return self._admit(exchange, serve)
+            return self._verify(exchange, serve)
         return self._dispatch(exchange, principal, serve)
+
+    async def _verify(self, exchange: HttpExchange, serve: _Serve) -> None:
+        if (principal := await self._callers.verified(exchange)) is not None:
+            await self._dispatch(exchange, principal, serve)
 
     def _dispatch(self, exchange: HttpExchange, principal: Principal, serve: _Serve) -> Awaitable[None]:
         """Has it served by its owner, which may be another process."""
-        entered = self._entered(exchange, principal)
+        entered = self._callers.entered(exchange, principal)
         if entered is None:
             return exchange.error(404, "Not found")  # as a path that is none
-        principal = entered
         peers = self._peers
-        if peers is not None:
-            owner = peers.owners.of(exchange, principal.name)
-            if owner is not None:
-                return self._pass_on(exchange, principal, peers, owner)
-            exchange.peer.connection.unclaimed = None
-        return serve(exchange, principal)
-
-    async def _pass_on(self, exchange: HttpExchange, principal: Principal, peers: PeerForwarding, owner: Owner) -> None:
-        if exchange.peer.connection.is_from_peer:  # the other worker still has an older principal for it
-            return await exchange.error(503, "the credential has just changed", [(b"retry-after", b"1")])
-        if exchange.peer.connection.unclaimed is not None:
-            return await peers.hand_over(exchange, owner)
-        peer, limits, head = exchange.peer, self._settings.limits, exchange.head
-        if head.remembered.passed is None and head.remembered.toolset is not None and head.method == "POST":
-            if b"origin" not in head and streamable_http.check_form(exchange) is None:  # to an endpoint of MCP
-                head.remembered.passed = self._policy
-        if peer.is_whole and peer.size <= LARGE:  # as most are: a context takes as long as all else here
-            is_answered = await peers.forward(exchange, owner, peer.take_body(limits.max_request), limits)
-        else:
-            async with streamable_http.unread(exchange, principal, self._context) as body:
-                is_answered = await peers.forward(exchange, owner, body, limits)
-        if not is_answered:
-            await exchange.error(404, "Session not found")  # it has ended: the client begins anew
-
-    async def _go_on(
-        self, exchange: HttpExchange, principal: Principal, request: Request, peers: PeerForwarding, owner: Owner
-    ) -> None:
-        """Passes on what goes on with its owner's answer. Where that one has ended, it may be good here, too."""
-        exchange.is_call = True  # its owner judges it
-        if not await peers.forward(exchange, owner, encode(request), self._settings.limits):
-            await streamable_http.serve_modern(self._context, exchange, request, principal)
-
-    async def _admit(self, exchange: HttpExchange, serve: _Serve) -> None:
-        """Verifies a credential that is not remembered, then serves or refuses the request."""
-        if exchange.head.duplicate == b"authorization":
-            found: Principal | CredentialRefused = CredentialRefused("credential")
-        else:
-            found = await self._identity.verify(exchange.head.get(b"authorization"))
-        if isinstance(found, Principal):
-            return await self._dispatch(exchange, found, serve)
-        if self._on_refused is not None:
-            self._on_refused(self._forwarded.client(exchange.client, exchange.head.headers), found.reason)
-        status, text = (403, "Forbidden") if found.is_known else (401, "Unauthorized")
-        await exchange.error(status, text, self._resource.challenge(exchange, found))
-
-    def _principal(self, exchange: HttpExchange) -> Principal | None:
-        head = exchange.head
-        if head.duplicate == b"authorization":
-            return None
-        credential = head.get(b"authorization")
-        if credential is not None:
-            return self._identity.identify(credential, False, None)
-        # Which way it came matters for nobody else, and takes a walk.
-        address = exchange.server[0] if exchange.server else None
-        return self._identity.identify(None, is_forwarded(head.headers), address)
+        if peers is not None and (forwarded := peers.begin(exchange, entered)) is not None:
+            return forwarded
+        return serve(exchange, entered)
 
     def _route(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
         if exchange.head.method == "POST":
             return self._post(exchange, principal)
-        is_end = exchange.head.method == "DELETE" and self._legacy.has_session(exchange, principal)
-        if is_end:  # it waits for nothing: what waits ends with it
-            return self._serve_no_post(exchange, principal)
+        if exchange.head.method == "DELETE" and self._legacy.has_session(exchange, principal):
+            return self._serve_no_post(exchange, principal)  # it waits for nothing: what waits ends with it
         return self._uncalled(self._serve_no_post, exchange, principal)
 
     async def _uncalled(self, serve: _Serve, exchange: HttpExchange, principal: Principal) -> None:
         """What is no call for certain waits for its client's turn, too."""
         await self._context.large.enter(principal.name)
-        await self._pay(exchange, principal, serve(exchange, principal))
+        await _paid(self._context.large, exchange, principal.name, serve(exchange, principal))
 
     def _serve_no_post(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
         method = exchange.head.method
@@ -299,8 +342,7 @@ class Listener:
         return (self._legacy.get if method == "GET" else self._legacy.delete)(exchange, principal)
 
     def _post(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
-        problem = streamable_http.check_form(exchange)
-        if problem is not None:
+        if (problem := streamable_http.check_form(exchange)) is not None:
             return self._uncalled(partial(_refuse, *problem, []), exchange, principal)
         if b"origin" not in exchange.head:
             exchange.head.remembered.passed = self._policy
@@ -315,21 +357,11 @@ class Listener:
     async def _take_later(self, exchange: HttpExchange, principal: Principal, take: _Take | None = None) -> None:
         """Waits for the body. Its key may have been revoked since the head came, or may give other roles."""
         async with streamable_http.received(exchange, principal, self._context) as value:
-            now = self._again(exchange, principal)
+            now = self._callers.again(exchange, principal)
             if now is None:
-                refused = CredentialRefused("ended")
-                return await exchange.error(401, "Unauthorized", self._resource.challenge(exchange, refused))
+                challenge = self._resource.challenge(exchange, CredentialRefused("ended"))
+                return await exchange.error(401, "Unauthorized", challenge)
             await self._begin(exchange, now, take or self._take_value, value, perf_counter() - exchange.spent)
-
-    def _again(self, exchange: HttpExchange, principal: Principal) -> Principal | None:
-        """Who sends this request by now, after a wait; None where that credential is over."""
-        now = self._principal(exchange) or (principal if self._identity.is_current(principal) else None)
-        return None if now is None else self._entered(exchange, now)
-
-    def _entered(self, exchange: HttpExchange, principal: Principal) -> Principal | None:
-        """The principal with its toolset; None where the path names one that is not there for it. HTTP+SSE has none."""
-        toolset = exchange.head.remembered.toolset
-        return principal if toolset is None else self._toolsets.enter(principal, toolset)
 
     def _take(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
         # Step 3 of docs/explanation/performance.md
@@ -348,15 +380,7 @@ class Listener:
             self._context.large.refused(principal.name, perf_counter() - since)
             raise
         exchange.spent = perf_counter() - since
-        return work if exchange.is_call else self._pay(exchange, principal, work)
-
-    async def _pay(self, exchange: HttpExchange, principal: Principal, work: Awaitable[None]) -> None:
-        steps, spent = OwnSteps(work), exchange.spent
-        try:
-            await steps
-        finally:
-            if not exchange.is_call:
-                self._context.large.refused(principal.name, spent + steps.seconds, max(spent, steps.longest))
+        return work if exchange.is_call else _paid(self._context.large, exchange, principal.name, work)
 
     def _take_value(self, exchange: HttpExchange, principal: Principal, value: Any) -> Awaitable[None]:
         by_header = streamable_http.version(exchange) == _MODERN
@@ -375,21 +399,11 @@ class Listener:
         elif by_header or is_modern(message):
             if isinstance(message, Request):
                 if self._peers is not None:
-                    owner = self._peers.owners.holder(exchange, message.params)
-                    if owner is not None:
-                        return self._go_on(exchange, principal, message, self._peers, owner)
+                    if (forwarded := self._peers.resume(exchange, principal, message)) is not None:
+                        return forwarded
                 return streamable_http.serve_modern(self._context, exchange, message, principal)
             return exchange.empty(202)
         return self._legacy.post(exchange, message, principal)
-
-    async def _open_stream(self, exchange: HttpExchange, principal: Principal) -> None:
-        if exchange.head.method != "GET":  # a POST here asks which transport this is: <= 2026-07-28 basic/transports
-            await exchange.error(405, "Method not allowed", _ALLOW_GET)
-        elif exchange.head.duplicate is not None:
-            await exchange.error(400, "a header is given twice")
-        else:
-            prefix = self._forwarded.prefix(exchange.client, exchange.head.headers)
-            await self._event_streams.open(exchange, principal, prefix)
 
     async def _post_to_stream(self, exchange: HttpExchange, principal: Principal) -> None:
         if exchange.head.method != "POST":
@@ -402,3 +416,12 @@ class Listener:
 
 def _refuse(status: int, text: str, headers: Headers, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
     return exchange.error(status, text, headers)
+
+
+async def _paid(large: LargeRequests, exchange: HttpExchange, principal: str, work: Awaitable[None]) -> None:
+    steps, spent = OwnSteps(work), exchange.spent
+    try:
+        await steps
+    finally:
+        if not exchange.is_call:
+            large.refused(principal, spent + steps.seconds, max(spent, steps.longest))
