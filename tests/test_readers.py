@@ -52,7 +52,7 @@ QUESTIONS = {
     "task polling": "downstream/tasks/polling.py",
     # a proxy's work
     "circuit breaker, concurrency limit, retry backoff": "downstream/call_limits.py",
-    "selector of connections": "downstream/selector.py",
+    "selector of connections": "downstream/server_life.py",
     "connection pool of one server": "downstream/pool.py",
     "stdio child process": "downstream/transport/process.py",
     "stderr of a server": "downstream/server_output.py",

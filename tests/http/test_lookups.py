@@ -13,8 +13,7 @@ import httpx
 import pytest
 from waiting import until
 
-from sluicegate.http.client.lookups import NAMED_AT_ONCE, look_up
-from sluicegate.http.client.pool import HttpClient
+from sluicegate.http.client.pool import NAMED_AT_ONCE, HttpClient, look_up
 from sluicegate.http.egress import Egress
 from sluicegate.http.fetch import Fetcher, Unfetched
 

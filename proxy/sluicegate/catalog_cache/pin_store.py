@@ -2,9 +2,9 @@
 begins.
 
 A book belongs to a server's key, identity and era. A server that has none of its own, while others under its key have,
-begins with what was pinned for those, and nothing of it is a first use. Books that were kept before servers had an
-identity belong to the first server that finds them. They are read in pieces, for others may have written 16 MiB. What
-a book says of a definition, `policy.pins` knows.
+begins with theirs, and nothing in them is a first use. Books that were kept before servers had an identity belong to
+the first server that finds them. They are read in pieces, for others may have written 16 MiB. What they say, and when
+one changes, `policy.pins` knows.
 """
 
 import asyncio

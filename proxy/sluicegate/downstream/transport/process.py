@@ -1,4 +1,4 @@
-"""A child process and all that it starts: started with nothing of ours, ended as a group with what left it, reaped.
+"""A child process that speaks on stdio, and all that it starts: it gets nothing of ours, and is ended as a group.
 
 `subprocess.Popen` starts it and not the event loop. uvloop hands down every inheritable descriptor, the pipes of
 children that start at the same time among them, so that one server could read what is meant for another.

@@ -20,18 +20,21 @@ from __future__ import annotations  # httpx is imported at its first use
 import asyncio
 import socket
 import ssl
+import threading
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import anyio
+import anyio.lowlevel
 import httpx
 
 from sluicegate.http.addresses import is_literal
 from sluicegate.http.client.connection import IDLE_MAX, HttpClientConnection, Origin, Reply
-from sluicegate.http.client.lookups import Info, look_up
 
 IDLE_TRUSTED = 0.05
 """Seconds of silence after which the socket itself is asked whether the server has hung up."""
@@ -42,6 +45,12 @@ _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 _PORTS: Final = {"http": 80, "https": 443}
 _MAX_TUNNEL_HEAD: Final = 16 * 1024
 _END: Final = b"\r\n\r\n"
+AT_ONCE: Final = 32
+NAMED_AT_ONCE: Final = 16
+"""Lookups at once of hosts that clients named, and as many for each issuer and each login. More wait."""
+
+Info = tuple[int, int, int, str, tuple[Any, ...]]
+_Found = Sequence[Info] | OSError | UnicodeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,3 +359,74 @@ def _check_tunnel(head: bytes) -> None:
     # Whatever comes after the head was not said by the server: nothing has been asked of it yet.
     if len(status) != 3 or not status.startswith("2") or not head.endswith(_END) or head.count(_END) != 1:
         raise OSError(f"the proxy refuses the connection ({status if status.isdigit() else 'no HTTP'})")
+
+
+class _Lookups:
+    """Lookups of host names of one event loop, each in a thread of its own: a silent name server delays only its own.
+    The system's call holds a thread for as long as no name server answers, 10 to 30 seconds, and the event loop has
+    four for it. One host is looked up once for all who wait, and few at once that others named. A turn is over when
+    its thread ends, even if its caller gave up earlier."""
+
+    def __init__(self) -> None:
+        self.running: dict[tuple[str, int], asyncio.Future[_Found]] = {}
+        self._turns = defaultdict(lambda: asyncio.Semaphore(NAMED_AT_ONCE), {"": asyncio.Semaphore(AT_ONCE)})
+
+    async def find(self, host: str, port: int, named_by: str) -> _Found:
+        key = host.lower(), port
+        if (future := self.running.get(key)) is None:
+            turns = self._turns[named_by]
+            await turns.acquire()
+            if (future := self.running.get(key)) is None:
+                future = self._start(key, turns)
+            else:
+                turns.release()  # somebody was first meanwhile
+        return await asyncio.shield(future)
+
+    def _start(self, key: tuple[str, int], turns: asyncio.Semaphore) -> asyncio.Future[_Found]:
+        loop = asyncio.get_running_loop()
+        future = self.running[key] = loop.create_future()
+
+        def end(found: _Found) -> None:
+            turns.release()
+            del self.running[key]
+            future.set_result(found)
+
+        def run() -> None:
+            found: _Found = OSError("the lookup broke off")
+            try:
+                found = _ask(*key)
+            finally:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(end, found)
+
+        try:
+            threading.Thread(target=run, name="lookup", daemon=True).start()
+        except RuntimeError as full:  # as many as the system permits
+            end(OSError(str(full)))
+        return future
+
+
+def _ask(host: str, port: int) -> _Found:
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return error
+
+
+_lookups: Final = anyio.lowlevel.RunVar[_Lookups]("lookups")
+
+
+async def look_up(host: str, port: int, named_by: str = "") -> Sequence[Info]:
+    """The addresses of a host, as `getaddrinfo` gives them. `named_by` is what kind of peer named it, empty for the
+    operator. Raises `OSError` and `UnicodeError`."""
+    if is_literal(host):  # nobody is asked
+        return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        lookups = _lookups.get()
+    except LookupError:
+        lookups = _Lookups()
+        _lookups.set(lookups)
+    found = await lookups.find(host, port, named_by)
+    if isinstance(found, Exception):
+        raise found.with_traceback(None)  # each of those who wait would add to it
+    return found
