@@ -102,24 +102,12 @@ class _Budget:
     members: bool = True  # whether the names of members count: those of our own records do not
 
 
-class Redactor:
-    """`key` is the secret of the digests; `keys` and `pointers` are the operator's own."""
+class KeyedDigests:
+    """Equal texts have equal digests, and nobody without the key can try out guesses."""
 
-    def __init__(self, key: bytes, keys: Iterable[str] = (), pointers: Mapping[str, Iterable[str]] | None = None):
+    def __init__(self, key: bytes) -> None:
         block = (sha256(key).digest() if len(key) > _BLOCK else key).ljust(_BLOCK, b"\0")
         self._inner, self._outer = (sha256(bytes(byte ^ pad for byte in block)) for pad in (0x36, 0x5C))
-        self._keys = frozenset(names.plain(name) for name in keys)
-        # Names in texts are looked for only where a text has a hint of one.
-        self._hints = tuple(hint for key in self._keys if (hint := names.hint(key)))
-        self._pointers = [(tool, [_parse(pointer) for pointer in places]) for tool, places in (pointers or {}).items()]
-        self._names: dict[str, bool] = {}
-        self._shown_names = set[str]()  # names of members without a secret in them
-        # Names that are no secrets, have none in them and tell of none beside them, as canonical JSON has them.
-        self._innocent = {""}
-        # Those of them whose values may name, or describe, what is beside them.
-        self._telling, self._labels = set[str](), set[str]()
-
-    # ------------------------------------------------------------ digests
 
     def digest(self, data: bytes) -> str:
         """The keyed digest of a whole value: HMAC (RFC 2104), the key worked in once. `hmac` itself takes twice as
@@ -133,9 +121,157 @@ class Redactor:
         """Enough of it to tell texts apart: 16 hex digits."""
         return self.digest(text.encode("utf-8", "surrogatepass")).removeprefix("hmac-sha256:")[:16]
 
-    def _mark(self, secret: str) -> str:
+    def mark(self, secret: str) -> str:
         """What stands for a secret; equal secrets, equal marks."""
         return f"[redacted:{self.short_digest(secret)}]"
+
+
+class NeighbourMasker:
+    """Masks what is a secret because of what stands beside it: in the words of a command, in headers, in the steps of
+    a form, in a table and among a statement's parameters. `mark` gives what stands for a secret."""
+
+    def __init__(self, mark: Callable[[str], str], hints: tuple[str, ...]) -> None:
+        self._mark, self._hints = mark, hints
+
+    def without_options(self, items: list[Any], is_secret: IsSecret, program: str) -> list[Any]:
+        """The words of a command without secrets, and the pair of a name and a value without the value."""
+        if len(items) == 2 and all(isinstance(item, str) for item in items) and not items[0].startswith("-"):
+            name, value = items
+            is_pair = is_secret(name[:MAX_NAME]) and _PLAIN_WORD.fullmatch(value) is None
+            return [name, self._mark(value)] if is_pair and values.is_secret_value(value, name) else items
+        words = [item if isinstance(item, str) and len(item) <= MAX_NAME else "_" for item in items[:_MAX_WORDS]]
+        if any(word[:1] in ("-", "/") for word in words):
+            separator = " "
+        elif any(_STEP.match(word) for word in words):
+            separator = "\n"
+        else:
+            return items
+        line, changed, at = program, list(items), len(program)
+        places = []
+        for word in words:
+            places.append(at + 1)
+            line += separator + word
+            at = len(line)
+        for start, end in credentials.find(line, is_secret, self._hints):
+            for index in range(bisect_right(places, start) - 1, bisect_right(places, end - 1)):
+                word, left, right = words[index], max(start - places[index], 0), end - places[index]
+                if index >= 0 and left < len(word) and changed[index] == word:
+                    changed[index] = word[:left] + self._mark(word[left:right]) + word[right:]
+        return changed
+
+    def without_flat(self, items: list[Any], is_secret: IsSecret) -> list[Any]:
+        """Headers as names and values in turn without the values of secrets."""
+        if len(items) % 2 or len(items) > _MAX_WORDS or not all(isinstance(item, str) for item in items):
+            return items
+        pairs = zip(items[::2], items[1::2], strict=True)
+        return [
+            self._mark(item) if is_value and is_secret(name) and values.is_secret_value(item, name) else item
+            for name, value in pairs
+            for is_value, item in ((False, name), (True, value))
+        ]
+
+    def without_typed(self, steps: list[Any]) -> list[Any]:
+        """The steps of a form without what is typed where the step before went to the field of a secret."""
+        changed, is_there = list(steps), False
+        for at, step in enumerate(steps[:_MAX_WORDS]):
+            if not isinstance(step, dict) or len(step) > _MAX_PAIR:
+                continue
+            texts = {name: item for name, item in step.items() if isinstance(item, str)}
+            labels = [item for name, item in texts.items() if names.last_word(name) in _LABELS]
+            actions = [item[:MAX_NAME] for name, item in texts.items() if names.last_word(name) in _ACTIONS]
+            typed = [name for name in texts if names.last_word(name) in _TYPED]
+            if labels:
+                is_there = any(map(names.is_secret_label, labels))
+            elif is_there and typed and (not actions or any(map(_TYPING.search, actions))):
+                changed[at] = step | {name: self._mark(texts[name]) for name in typed}
+                is_there = False
+        return changed
+
+    def without_columns(self, value: Json, is_secret: IsSecret) -> Json:
+        """A table without the values of columns that have the name of a secret; all data of Kubernetes' secrets."""
+        if value.get("kind") == "Secret":
+            return {
+                name: {key: self._mark(canonical(inner)) for key, inner in item.items()}
+                if name in ("data", "stringData") and isinstance(item, dict) else item
+                for name, item in value.items()
+            }  # fmt: skip
+        if value.get("type") in _RANDOM_RESULTS:  # in a state of Terraform
+            pointer = ["instances", _ANY, "attributes", "result"]
+            return dict(_change(value, pointer, lambda secret: self._mark(canonical(secret))))
+        if "number" in value and any(_CARD.search(name) for name in value):  # a card of payment
+            return {name: self._mark(canonical(item)) if name == "number" else item for name, item in value.items()}
+        if "code" in value and not _SECOND_FACTORS.isdisjoint(
+            item.lower() for item in value.values() if isinstance(item, str)
+        ):
+            return {name: self._mark(canonical(item)) if name == "code" else item for name, item in value.items()}
+        if isinstance(value.get("kty"), str):  # a JSON Web Key, RFC 7517
+            return {name: self._mark(canonical(item)) if name in _PRIVATE else item for name, item in value.items()}
+        for name, columns in value.items():
+            if name.lower() in _COLUMNS and isinstance(columns, list):
+                titles = [item.get("name") if isinstance(item, dict) else item for item in columns[:MAX_NAME]]
+                wanted = {at for at, title in enumerate(titles) if isinstance(title, str) and is_secret(title)}
+                return {
+                    key: self._without_cells(item, wanted) if wanted and key.lower() in _ROWS else item
+                    for key, item in value.items()
+                }
+        return value
+
+    def without_bound(self, value: Json, is_secret: IsSecret) -> Json:
+        """A statement's parameters without those that it binds to the name of a secret: `password = :p`."""
+        given = {name: item for name, item in value.items() if name.lower() in _PARAMETERS and item}
+        if not given:
+            return value
+        wanted: set[str] = set()
+        for text in value.values():
+            if isinstance(text, str):
+                for number, found in enumerate(_BINDING.find_all(text[:MAX_TEXT])):
+                    name, parameter = found.groups()
+                    if name is not None and is_secret(name):
+                        wanted.add(parameter or str(number + 1))
+                for insert in forms.INSERT.find_all(text[:MAX_TEXT]):
+                    columns = insert[1].split(",")
+                    wanted |= {str(at) for at, name in enumerate(columns, 1) if is_secret(name.strip(" \"`[]\n"))}
+        return {name: self._without_parameters(item, wanted) if name in given else item for name, item in value.items()}
+
+    def _without_parameters(self, given: Any, wanted: set[str]) -> Any:
+        if isinstance(given, dict):
+            found = {name: name.lstrip("$:@") in wanted for name in given}
+            return {name: self._mark(canonical(item)) if found[name] else item for name, item in given.items()}
+        if not isinstance(given, list):
+            return given
+        head = given[:MAX_NAME]
+        shown = [self._mark(canonical(item)) if str(at) in wanted else item for at, item in enumerate(head, 1)]
+        return shown + given[MAX_NAME:]
+
+    def _without_cells(self, rows: Any, wanted: set[int]) -> Any:
+        if not isinstance(rows, list):
+            return rows
+        return [
+            [
+                self._mark(canonical(cell)) if at in wanted and values.is_secret_value(cell) else cell
+                for at, cell in enumerate(row)
+            ] if isinstance(row, list) else row
+            for row in rows[:MAX_NODES]
+        ] + rows[MAX_NODES:]  # fmt: skip
+
+
+class Redactor:
+    """`key` is the secret of the digests; `keys` and `pointers` are the operator's own."""
+
+    def __init__(self, key: bytes, keys: Iterable[str] = (), pointers: Mapping[str, Iterable[str]] | None = None):
+        digests = KeyedDigests(key)
+        self.digest, self.short_digest, self._mark = digests.digest, digests.short_digest, digests.mark
+        self._keys = frozenset(names.plain(name) for name in keys)
+        # Names in texts are looked for only where a text has a hint of one.
+        self._hints = tuple(hint for key in self._keys if (hint := names.hint(key)))
+        self._neighbours = NeighbourMasker(self._mark, self._hints)
+        self._pointers = [(tool, [_parse(pointer) for pointer in places]) for tool, places in (pointers or {}).items()]
+        self._names: dict[str, bool] = {}
+        self._shown_names = set[str]()  # names of members without a secret in them
+        # Names that are no secrets, have none in them and tell of none beside them, as canonical JSON has them.
+        self._innocent = {""}
+        # Those of them whose values may name, or describe, what is beside them.
+        self._telling, self._labels = set[str](), set[str]()
 
     # ------------------------------------------------------------ texts
 
@@ -295,66 +431,12 @@ class Redactor:
     ) -> list[Any]:
         if is_secret is not None:
             if name.lower() in _HEADERS and len(value) > 2:
-                value = self._without_flat(value, is_secret)
-            head = self._without_typed(self._without_options(value[: budget.nodes + 1], is_secret, program))
-            value = head + value[budget.nodes + 1 :]
+                value = self._neighbours.without_flat(value, is_secret)
+            head = self._neighbours.without_options(value[: budget.nodes + 1], is_secret, program)
+            value = self._neighbours.without_typed(head) + value[budget.nodes + 1 :]
         masked = [self._walk(item, budget, depth - 1, is_secret, name) for item in value[: budget.nodes + 1]]
         budget.is_cut |= len(masked) < len(value)
         return masked if len(masked) == len(value) else [*masked, f"...({len(value) - len(masked)} more)"]
-
-    def _without_options(self, items: list[Any], is_secret: IsSecret, program: str) -> list[Any]:
-        """The words of a command without secrets, and the pair of a name and a value without the value."""
-        if len(items) == 2 and all(isinstance(item, str) for item in items) and not items[0].startswith("-"):
-            name, value = items
-            is_pair = is_secret(name[:MAX_NAME]) and _PLAIN_WORD.fullmatch(value) is None
-            return [name, self._mark(value)] if is_pair and values.is_secret_value(value, name) else items
-        words = [item if isinstance(item, str) and len(item) <= MAX_NAME else "_" for item in items[:_MAX_WORDS]]
-        if any(word[:1] in ("-", "/") for word in words):
-            separator = " "
-        elif any(_STEP.match(word) for word in words):
-            separator = "\n"
-        else:
-            return items
-        line, changed, at = program, list(items), len(program)
-        places = []
-        for word in words:
-            places.append(at + 1)
-            line += separator + word
-            at = len(line)
-        for start, end in credentials.find(line, is_secret, self._hints):
-            for index in range(bisect_right(places, start) - 1, bisect_right(places, end - 1)):
-                word, left, right = words[index], max(start - places[index], 0), end - places[index]
-                if index >= 0 and left < len(word) and changed[index] == word:
-                    changed[index] = word[:left] + self._mark(word[left:right]) + word[right:]
-        return changed
-
-    def _without_flat(self, items: list[Any], is_secret: IsSecret) -> list[Any]:
-        """Headers as names and values in turn without the values of secrets."""
-        if len(items) % 2 or len(items) > _MAX_WORDS or not all(isinstance(item, str) for item in items):
-            return items
-        pairs = zip(items[::2], items[1::2], strict=True)
-        return [
-            self._mark(item) if is_value and is_secret(name) and values.is_secret_value(item, name) else item
-            for name, value in pairs
-            for is_value, item in ((False, name), (True, value))
-        ]
-
-    def _without_typed(self, steps: list[Any]) -> list[Any]:
-        """The steps of a form without what is typed where the step before went to the field of a secret."""
-        changed, is_there = list(steps), False
-        for at, step in enumerate(steps[:_MAX_WORDS]):
-            if not isinstance(step, dict) or len(step) > _MAX_PAIR:
-                continue
-            texts = {name: item for name, item in step.items() if isinstance(item, str)}
-            labels = [item for name, item in texts.items() if names.last_word(name) in _LABELS]
-            actions = [item[:MAX_NAME] for name, item in texts.items() if names.last_word(name) in _ACTIONS]
-            typed = [name for name in texts if names.last_word(name) in _TYPED]
-            if labels:
-                is_there = any(map(names.is_secret_label, labels))
-            elif is_there and typed and (not actions or any(map(_TYPING.search, actions))):
-                changed[at] = step | {name: self._mark(texts[name]) for name in typed}
-                is_there = False
-        return changed
 
     def _members(self, value: Json, budget: _Budget, depth: int, is_secret: IsSecret | None) -> Json:
         masked: Json = {}
@@ -363,7 +445,7 @@ class Redactor:
             by_member = None
         pair = _pair(value, by_member) if by_member is not None else None
         if by_member is not None and len(value) <= _MAX_PAIR:
-            value = self._without_bound(self._without_columns(value, by_member), by_member)
+            value = self._neighbours.without_bound(self._neighbours.without_columns(value, by_member), by_member)
         for name, item in value.items():
             if budget.nodes < 0 or budget.chars < 0:
                 masked["..."] = f"({len(value) - len(masked)} more)"
@@ -373,7 +455,7 @@ class Redactor:
             if shown in masked:  # names that differ only in what is cut off or masked
                 shown, budget.is_cut = f"{shown} {self._mark(name)}", True
             budget.chars -= len(shown)
-            if by_member is not None and self._is_secret_member(name, item, by_member, pair):
+            if by_member is not None and _is_secret_member(name, item, by_member, pair):
                 masked[shown] = self._mark(item if isinstance(item, str) else canonical(item))
                 budget.nodes -= 1
             elif isinstance(item, list) and by_member is not None and name.lower() in _WORDS:
@@ -402,84 +484,6 @@ class Redactor:
                 elif last in _TELLING or name.lower() in _COLUMNS:
                     self._telling.add(written)
         return shown
-
-    def _is_secret_member(self, name: str, item: Any, is_secret: IsSecret, pair: str | None) -> bool:
-        if is_secret(name):
-            return values.is_secret_value(item, name)
-        if pair is not None and names.last_word(name) in _PAIR_VALUES:
-            return values.is_secret_value(item, pair)
-        if name.lower() not in _SOMETIMES:
-            return False
-        # As a file of Docker has it, or as a pair of a user and a password.
-        is_pair = isinstance(item, list) and len(item) == 2 and isinstance(item[1], str) and values.is_odd(item[1])
-        return is_pair or (isinstance(item, str) and values.is_random(item))
-
-    def _without_columns(self, value: Json, is_secret: IsSecret) -> Json:
-        """A table without the values of columns that have the name of a secret; all data of Kubernetes' secrets."""
-        if value.get("kind") == "Secret":
-            return {
-                name: {key: self._mark(canonical(inner)) for key, inner in item.items()}
-                if name in ("data", "stringData") and isinstance(item, dict) else item
-                for name, item in value.items()
-            }  # fmt: skip
-        if value.get("type") in _RANDOM_RESULTS:  # in a state of Terraform
-            pointer = ["instances", _ANY, "attributes", "result"]
-            return dict(_change(value, pointer, lambda secret: self._mark(canonical(secret))))
-        if "number" in value and any(_CARD.search(name) for name in value):  # a card of payment
-            return {name: self._mark(canonical(item)) if name == "number" else item for name, item in value.items()}
-        if "code" in value and not _SECOND_FACTORS.isdisjoint(
-            item.lower() for item in value.values() if isinstance(item, str)
-        ):
-            return {name: self._mark(canonical(item)) if name == "code" else item for name, item in value.items()}
-        if isinstance(value.get("kty"), str):  # a JSON Web Key, RFC 7517
-            return {name: self._mark(canonical(item)) if name in _PRIVATE else item for name, item in value.items()}
-        for name, columns in value.items():
-            if name.lower() in _COLUMNS and isinstance(columns, list):
-                titles = [item.get("name") if isinstance(item, dict) else item for item in columns[:MAX_NAME]]
-                wanted = {at for at, title in enumerate(titles) if isinstance(title, str) and is_secret(title)}
-                return {
-                    key: self._without_cells(item, wanted) if wanted and key.lower() in _ROWS else item
-                    for key, item in value.items()
-                }
-        return value
-
-    def _without_bound(self, value: Json, is_secret: IsSecret) -> Json:
-        """A statement's parameters without those that it binds to the name of a secret: `password = :p`."""
-        given = {name: item for name, item in value.items() if name.lower() in _PARAMETERS and item}
-        if not given:
-            return value
-        wanted: set[str] = set()
-        for text in value.values():
-            if isinstance(text, str):
-                for number, found in enumerate(_BINDING.find_all(text[:MAX_TEXT])):
-                    name, parameter = found.groups()
-                    if name is not None and is_secret(name):
-                        wanted.add(parameter or str(number + 1))
-                for insert in forms.INSERT.find_all(text[:MAX_TEXT]):
-                    columns = insert[1].split(",")
-                    wanted |= {str(at) for at, name in enumerate(columns, 1) if is_secret(name.strip(" \"`[]\n"))}
-        return {name: self._without_parameters(item, wanted) if name in given else item for name, item in value.items()}
-
-    def _without_parameters(self, given: Any, wanted: set[str]) -> Any:
-        if isinstance(given, dict):
-            found = {name: name.lstrip("$:@") in wanted for name in given}
-            return {name: self._mark(canonical(item)) if found[name] else item for name, item in given.items()}
-        if not isinstance(given, list):
-            return given
-        head = given[:MAX_NAME]
-        shown = [self._mark(canonical(item)) if str(at) in wanted else item for at, item in enumerate(head, 1)]
-        return shown + given[MAX_NAME:]
-
-    def _without_cells(self, rows: Any, wanted: set[int]) -> Any:
-        if not isinstance(rows, list):
-            return rows
-        return [
-            [
-                self._mark(canonical(cell)) if at in wanted and values.is_secret_value(cell) else cell
-                for at, cell in enumerate(row)
-            ] if isinstance(row, list) else row
-            for row in rows[:MAX_NODES]
-        ] + rows[MAX_NODES:]  # fmt: skip
 
     def _is_secret_name(self, name: str) -> bool:
         cached = self._names.get(name)
@@ -545,6 +549,18 @@ def _pair(value: Json, is_secret: IsSecret) -> str | None:
         elif (word in _PAIR_NAMES and is_secret(item)) or (word in _LABELS and names.is_secret_label(item)):
             return item
     return None
+
+
+def _is_secret_member(name: str, item: Any, is_secret: IsSecret, pair: str | None) -> bool:
+    if is_secret(name):
+        return values.is_secret_value(item, name)
+    if pair is not None and names.last_word(name) in _PAIR_VALUES:
+        return values.is_secret_value(item, pair)
+    if name.lower() not in _SOMETIMES:
+        return False
+    # As a file of Docker has it, or as a pair of a user and a password.
+    is_pair = isinstance(item, list) and len(item) == 2 and isinstance(item[1], str) and values.is_odd(item[1])
+    return is_pair or (isinstance(item, str) and values.is_random(item))
 
 
 def _is_meant(tool: str, glob: str) -> bool:

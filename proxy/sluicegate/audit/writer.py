@@ -40,8 +40,207 @@ class WriterCounts:
     batches: int = 0
 
 
+class SegmentChain:
+    """The records of one writer on the disk: segment after segment, with checkpoints among them. Every failure is an
+    `OSError`, after which the segment has to be closed. `published` gets every checkpoint; `newest` is the last one
+    known from before."""
+
+    def __init__(
+        self, settings: AuditSettings, name: str, signer: Signer, published: Callable[[Checkpoint], None],
+        newest: Checkpoint | None, counts: WriterCounts,
+    ) -> None:  # fmt: skip
+        self.name, self.path = name, file_of(settings.path, name)
+        self._settings, self._signer, self._published, self._newest = settings, signer, published, newest
+        self._is_durable, self._counts = settings.durability == "fsync", counts
+        self.stamp = Stamp()
+        self.segment: Segment | None = None
+        self.open_calls: dict[str, int] = {}  # id -> sequence number of the intent
+        self.checkpoint_at = float("inf")
+        self._epoch = 0
+        self._head = chain.START
+        self._issued = 0  # highest sequence number that was ever given out
+        self._key = ""  # the key that the newest segment's opening names
+        self._first = 0  # sequence number of the newest segment's first record
+        self._since = 0  # records since the last checkpoint
+
+    def append(self, items: list[QueuedRecord]) -> None:
+        """All or nothing, as far as anybody is told."""
+        segment = self._live()
+        segment.check()
+        first = self._head.seq + 1
+        lines, head = chain.link_all(self._head, self.name, self._epoch, [item.body for item in items])
+        self._issued = head.seq
+        segment.write(b"".join(lines))
+        self._advance(head)
+        for seq, item in enumerate(items, first):
+            if item.opens:
+                self.open_calls[item.opens] = seq
+            elif item.closes:
+                self.open_calls.pop(item.closes, None)
+        self._counts.written += len(items)
+
+    def _advance(self, head: ChainHead) -> None:
+        if self._since == 0:
+            self.checkpoint_at = time.monotonic() + self._settings.checkpoints.every
+        self._since += head.seq - self._head.seq
+        self._head = head
+
+    def _live(self) -> Segment:
+        assert self.segment is not None
+        return self.segment
+
+    # ------------------------------------------------------------ checkpoints and rotation
+
+    def is_checkpoint_due(self) -> bool:
+        return self._since >= self._settings.checkpoints.records or time.monotonic() >= self.checkpoint_at
+
+    def full_at(self) -> float:
+        """When the segment is too old, by our own clock; one that holds nothing but its opening never is."""
+        segment = self._live()
+        if self._head.seq == segment.first:
+            return float("inf")
+        return time.monotonic() + self._settings.rotate.age - (time.time() - segment.opened)
+
+    def checkpoint(self) -> None:
+        """Signs what is on the disk, never more."""
+        segment = self._live()
+        self.checkpoint_at = float("inf")
+        if self._since == 0:
+            return
+        segment.check()
+        if not self._is_durable:
+            segment.sync()
+        head, self._since = self._head, 0
+        signed = self._signer.sign(self.name, self._epoch, head.seq, head.hash, self.stamp())
+        line, head = chain.link(head, self.name, self._epoch, signed.body())
+        self._issued = head.seq
+        segment.write(line)
+        self._head = head
+        self._newest = signed
+        self._published(signed)
+
+    def rotate_if_full(self) -> None:
+        segment = self._live()
+        if segment.size < self._settings.rotate.size and time.monotonic() < self.full_at():
+            return
+        self.checkpoint()
+        segment.sync()
+        self.close()
+        retire(self.path, segment.first)
+        self._create("rotate")
+
+    def close(self) -> None:
+        segment, self.segment = self.segment, None
+        if segment is not None:
+            segment.close()
+
+    def end(self) -> None:
+        self._add(record_templates.stop(self.stamp()))
+        self.checkpoint()
+        self._live().sync()
+
+    # ------------------------------------------------------------ opening
+
+    def open(self, problem: str) -> None:
+        """The first segment, or one more after a failure."""
+        if self._epoch == 0:
+            self._start()
+            if self._settings.checkpoints.at_start:
+                self.checkpoint()
+        else:
+            self._create("failure", loss=record_templates.Loss(problem, self._head.seq, self._issued))
+
+    def _start(self) -> None:
+        """The first opening: the chain goes on where it was left, and what was interrupted is said to be so."""
+        found = recover(self.path, self.name)
+        newest = self._newest
+        self._epoch = max(found.epoch, newest.epoch if newest else 0) + 1
+        try:
+            self._resume(found, newest)
+            self._record_interrupted(found)
+        except BaseException:  # cancelled as well: half an opening must not stay, whatever ended it
+            self._epoch = 0  # the next try reads the disk again
+            self.close()
+            raise
+
+    def _resume(self, found: Recovered, newest: Checkpoint | None) -> None:
+        self._head = found.head
+        self._issued = max(found.head.seq, newest.seq if newest else 0)
+        self.open_calls = dict(found.open)  # a new segment names them until they are closed
+        is_cut = self._issued > found.head.seq
+        if found.file is not None and found.file.path == self.path and found.torn is None and not is_cut:
+            opened = record_templates.seconds(found.opened)
+            self.segment = Segment.resume(self.path, found.file.seq, opened, is_durable=self._is_durable)
+            self._first = found.file.seq
+            self._add(record_templates.start(self.stamp(), self._introduction(found.key)))
+            return
+        self._key = found.key
+        loss = (
+            record_templates.Loss("records that were signed are gone", found.head.seq, self._issued, True)
+            if is_cut
+            else None
+        )
+        first = found.file.seq if found.file is not None and found.file.path == self.path else 0
+        self._create("start" if found.torn is None else "torn", loss=loss, torn=found.torn, old=first)
+
+    def _introduction(self, previous: str) -> record_templates.Introduction:
+        """Our key, and what the one before it in this log says to it."""
+        if previous in ("", self._signer.id):
+            return record_templates.Introduction(self._signer.id, self._signer.public)
+        sig = self._signer.introduce(self.name, previous)
+        return record_templates.Introduction(self._signer.id, self._signer.public, previous, sig)
+
+    def _record_interrupted(self, found: Recovered) -> None:
+        for id, seq in found.open.items():
+            self._add(record_templates.interrupted(id, seq, self.stamp()))
+        self.open_calls = {}
+        segment = self._live()
+        segment.sync()
+        segment.sync_name()
+
+    def _add(self, body: bytes) -> None:
+        line, head = chain.link(ChainHead(self._issued, self._head.hash), self.name, self._epoch, body)
+        self._issued = head.seq
+        self._live().write(line)
+        self._advance(head)
+        self._counts.written += 1
+
+    def _create(
+        self,
+        why: str,
+        *,
+        loss: record_templates.Loss | None = None,
+        torn: record_templates.Torn | None = None,
+        old: int = 0,
+    ) -> None:
+        """A new segment, in force when its first record and its name are durable."""
+        if self.path.exists():
+            if self.path.stat().st_size:
+                retire(self.path, old or self._first)
+            else:
+                self.path.unlink()
+        body = record_templates.opening(
+            self.stamp(), why, self._introduction(self._key), self._head, self.open_calls, loss=loss, torn=torn
+        )
+        line, head = chain.link(ChainHead(self._issued, self._head.hash), self.name, self._epoch, body)
+        segment = Segment.create(self.path, head.seq, time.time(), is_durable=self._is_durable)
+        try:
+            segment.write(line)
+            segment.sync()
+            segment.sync_name()
+        except BaseException:  # cancelled as well: a segment without a synced first line must not be found later
+            segment.close()
+            self.path.unlink(missing_ok=True)
+            raise
+        self.segment, self._issued, self._first = segment, head.seq, head.seq
+        self._key = self._signer.id
+        self._advance(head)
+        self._counts.written += 1
+
+
 class AuditWriter:
-    """`published` gets every checkpoint, in the writer's thread; `newest` is the last one known from before."""
+    """The thread, what it has yet to write, and who waits for that. `published` gets every checkpoint, in the thread;
+    `newest` is the last one known from before."""
 
     def __init__(
         self,
@@ -53,28 +252,18 @@ class AuditWriter:
     ) -> None:
         self.name, self.counts = name, WriterCounts()
         self.problem: str | None = "the log is not open yet"
-        self._settings, self._signer, self._published, self._newest = settings, signer, published, newest
-        self._path = file_of(settings.path, name)
-        self._stamp = Stamp()
+        self._settings = settings
         self.inbox = RecordQueue(settings.queue)
         self.busy_since: float | None = None  # monotonic; None while nothing waits to be written
         self._is_stopping = False
         self._opened: asyncio.Future[None] | None = None
         # the thread's own
         self._thread = threading.Thread(target=self._run, name=f"audit {name}", daemon=True)
-        self._segment: Segment | None = None
-        self._epoch = 0
-        self._head = chain.START
-        self._issued = 0  # highest sequence number that was ever given out
-        self._calls: dict[str, int] = {}  # open calls: id -> sequence number of the intent
+        self._chain = SegmentChain(settings, name, signer, published, newest, self.counts)
         self._batch: list[QueuedRecord] = []
         self._carried: list[QueuedRecord] = []  # to be written when the log can be written again
         self._dropped = 0
         self._signing: list[Done] = []  # kept, and waiting for a signature
-        self._key = ""  # the key that the newest segment's opening names
-        self._first = 0  # sequence number of the newest segment's first record
-        self._since = 0  # records since the last checkpoint
-        self._checkpoint_at = float("inf")
         self._retry_at, self._pause = 0.0, _RETRY[0]
 
     # ------------------------------------------------------------ the event loop's side
@@ -98,7 +287,7 @@ class AuditWriter:
 
     def intent_of(self, call: str) -> int | None:
         """The number of its record, once that is kept and until the call has ended."""
-        return self._calls.get(call)
+        return self._chain.open_calls.get(call)
 
     # ------------------------------------------------------------ the thread
 
@@ -126,18 +315,24 @@ class AuditWriter:
             self.inbox.tell(opened, error)
 
     def _next_duty(self) -> float:
-        return self._retry_at if self._segment is None else min(self._checkpoint_at, self._full_at())
+        if self._chain.segment is None:
+            return self._retry_at
+        return min(self._chain.checkpoint_at, self._chain.full_at())
 
     def _turn(self) -> None:
         self.busy_since = self.busy_since or time.monotonic()
         self._batch = self.inbox.take()
         self._dropped += self.inbox.take_dropped()
         try:
-            if self._segment is None:
+            if self._chain.segment is None:
                 self._open()
             self._append(self._batch)
             self._batch = []
-            self._keep_house()
+            if self._chain.is_checkpoint_due() or self._signing:
+                self._chain.checkpoint()
+                signed, self._signing = self._signing, []
+                self.inbox.settle(signed, True)
+            self._chain.rotate_if_full()
             self.busy_since = None
         except private.Exposed:
             raise
@@ -145,212 +340,36 @@ class AuditWriter:
             self._fail(error, self._batch)
         self._batch = []
 
-    # ------------------------------------------------------------ writing
+    def _open(self) -> None:
+        if time.monotonic() < self._retry_at:
+            raise OSError(self.problem)
+        self._chain.open(self.problem or "")
+        if self.problem is not None and self.counts.failures:
+            log.warning("the audit log can be written again", extra={"file": str(self._chain.path)})
+        self.problem, self._pause = None, _RETRY[0]
 
     def _append(self, batch: list[QueuedRecord]) -> None:
-        """All or nothing, as far as anybody is told."""
         items = self._carried + batch if self._carried or self._dropped else batch
         if self._dropped:
-            items = [QueuedRecord(record_templates.lost(self._stamp(), self._dropped)), *items]
+            items = [QueuedRecord(record_templates.lost(self._chain.stamp(), self._dropped)), *items]
         if not items:
             return
-        segment = self._live()
-        segment.check()
-        first = self._head.seq + 1
-        lines, head = chain.link_all(self._head, self.name, self._epoch, [item.body for item in items])
-        self._issued = head.seq
-        segment.write(b"".join(lines))
-        self._advance(head)
-        self._track(items, first)
+        self._chain.append(items)
         self._carried, self._dropped = [], 0
-        self.counts.written += len(items)
         self.counts.batches += 1
         waiting = [item.done for item in items if item.done is not None]
         self._signing += [item.done for item in items if item.done is not None and item.signs]
         self.inbox.settle([done for done in waiting if done not in self._signing] if self._signing else waiting, True)
-
-    @property
-    def _is_durable(self) -> bool:
-        return self._settings.durability == "fsync"
-
-    def _advance(self, head: ChainHead) -> None:
-        if self._since == 0:
-            self._checkpoint_at = time.monotonic() + self._settings.checkpoints.every
-        self._since += head.seq - self._head.seq
-        self._head = head
-
-    def _track(self, items: list[QueuedRecord], first: int) -> None:
-        for seq, item in enumerate(items, first):
-            if item.opens:
-                self._calls[item.opens] = seq
-            elif item.closes:
-                self._calls.pop(item.closes, None)
-
-    def _live(self) -> Segment:
-        assert self._segment is not None
-        return self._segment
-
-    # ------------------------------------------------------------ checkpoints and rotation
-
-    def _keep_house(self) -> None:
-        is_due = self._since >= self._settings.checkpoints.records or time.monotonic() >= self._checkpoint_at
-        if is_due or self._signing:
-            self._checkpoint()
-            signed, self._signing = self._signing, []
-            self.inbox.settle(signed, True)
-        segment = self._live()
-        if segment.size >= self._settings.rotate.size or time.monotonic() >= self._full_at():
-            self._rotate()
-
-    def _full_at(self) -> float:
-        """When the segment is too old, by our own clock; one that holds nothing but its opening never is."""
-        segment = self._live()
-        if self._head.seq == segment.first:
-            return float("inf")
-        return time.monotonic() + self._settings.rotate.age - (time.time() - segment.opened)
-
-    def _checkpoint(self) -> None:
-        """Signs what is on the disk, never more."""
-        segment = self._live()
-        self._checkpoint_at = float("inf")
-        if self._since == 0:
-            return
-        segment.check()
-        if not self._is_durable:
-            segment.sync()
-        head, self._since = self._head, 0
-        signed = self._signer.sign(self.name, self._epoch, head.seq, head.hash, self._stamp())
-        line, head = chain.link(head, self.name, self._epoch, signed.body())
-        self._issued = head.seq
-        segment.write(line)
-        self._head = head
-        self._newest = signed
-        self._published(signed)
-
-    def _rotate(self) -> None:
-        self._checkpoint()
-        segment = self._live()
-        segment.sync()
-        self._close()
-        retire(self._path, segment.first)
-        self._create("rotate")
-
-    def _close(self) -> None:
-        segment, self._segment = self._segment, None
-        if segment is not None:
-            segment.close()
-
-    # ------------------------------------------------------------ opening
-
-    def _open(self) -> None:
-        if time.monotonic() < self._retry_at:
-            raise OSError(self.problem)
-        if self._epoch == 0:
-            self._start()
-            if self._settings.checkpoints.at_start:
-                self._checkpoint()
-        else:
-            self._create("failure", loss=record_templates.Loss(self.problem or "", self._head.seq, self._issued))
-        if self.problem is not None and self.counts.failures:
-            log.warning("the audit log can be written again", extra={"file": str(self._path)})
-        self.problem, self._pause = None, _RETRY[0]
-
-    def _start(self) -> None:
-        """The first opening: the chain goes on where it was left, and what was interrupted is said to be so."""
-        found = recover(self._path, self.name)
-        newest = self._newest
-        self._epoch = max(found.epoch, newest.epoch if newest else 0) + 1
-        try:
-            self._resume(found, newest)
-            self._tell_interrupted(found)
-        except BaseException:  # cancelled as well: half an opening must not stay, whatever ended it
-            self._epoch = 0  # the next try reads the disk again
-            self._close()
-            raise
-
-    def _resume(self, found: Recovered, newest: Checkpoint | None) -> None:
-        self._head = found.head
-        self._issued = max(found.head.seq, newest.seq if newest else 0)
-        self._calls = dict(found.open)  # a new segment names them until they are closed
-        is_cut = self._issued > found.head.seq
-        if found.file is not None and found.file.path == self._path and found.torn is None and not is_cut:
-            opened = record_templates.seconds(found.opened)
-            self._segment = Segment.resume(self._path, found.file.seq, opened, is_durable=self._is_durable)
-            self._first = found.file.seq
-            self._add(record_templates.start(self._stamp(), self._introduction(found.key)))
-            return
-        self._key = found.key
-        loss = (
-            record_templates.Loss("records that were signed are gone", found.head.seq, self._issued, True)
-            if is_cut
-            else None
-        )
-        first = found.file.seq if found.file is not None and found.file.path == self._path else 0
-        self._create("start" if found.torn is None else "torn", loss=loss, torn=found.torn, old=first)
-
-    def _introduction(self, previous: str) -> record_templates.Introduction:
-        """Our key, and what the one before it in this log says to it."""
-        if previous in ("", self._signer.id):
-            return record_templates.Introduction(self._signer.id, self._signer.public)
-        sig = self._signer.introduce(self.name, previous)
-        return record_templates.Introduction(self._signer.id, self._signer.public, previous, sig)
-
-    def _tell_interrupted(self, found: Recovered) -> None:
-        for id, seq in found.open.items():
-            self._add(record_templates.interrupted(id, seq, self._stamp()))
-        self._calls = {}
-        segment = self._live()
-        segment.sync()
-        segment.sync_name()
-
-    def _add(self, body: bytes) -> None:
-        line, head = chain.link(ChainHead(self._issued, self._head.hash), self.name, self._epoch, body)
-        self._issued = head.seq
-        self._live().write(line)
-        self._advance(head)
-        self.counts.written += 1
-
-    def _create(
-        self,
-        why: str,
-        *,
-        loss: record_templates.Loss | None = None,
-        torn: record_templates.Torn | None = None,
-        old: int = 0,
-    ) -> None:
-        """A new segment, in force when its first record and its name are durable."""
-        if self._path.exists():
-            if self._path.stat().st_size:
-                retire(self._path, old or self._first)
-            else:
-                self._path.unlink()
-        body = record_templates.opening(
-            self._stamp(), why, self._introduction(self._key), self._head, self._calls, loss=loss, torn=torn
-        )
-        line, head = chain.link(ChainHead(self._issued, self._head.hash), self.name, self._epoch, body)
-        segment = Segment.create(self._path, head.seq, time.time(), is_durable=self._is_durable)
-        try:
-            segment.write(line)
-            segment.sync()
-            segment.sync_name()
-        except BaseException:  # cancelled as well: a segment without a synced first line must not be found later
-            segment.close()
-            self._path.unlink(missing_ok=True)
-            raise
-        self._segment, self._issued, self._first = segment, head.seq, head.seq
-        self._key = self._signer.id
-        self._advance(head)
-        self.counts.written += 1
 
     # ------------------------------------------------------------ failing and ending
 
     def _fail(self, error: OSError, batch: list[QueuedRecord]) -> None:
         """The segment is given up. Nobody may believe that what was in flight is kept."""
         may_pass = self._settings.on_failure == "allow_and_alarm"
-        if self._segment is not None:
+        if self._chain.segment is not None:
             self.counts.failures += 1
-            log.error("the audit log cannot be written", extra={"file": str(self._path), "error": str(error)})
-        self._close()
+            log.error("the audit log cannot be written", extra={"file": str(self._chain.path), "error": str(error)})
+        self._chain.close()
         waiting = [item.done for item in batch if item.done is not None and not item.signs]
         unsigned = self._signing + [item.done for item in batch if item.done is not None and item.signs]
         passed = [item for item in batch if item.done is None or (may_pass and not item.signs)]
@@ -371,17 +390,15 @@ class AuditWriter:
         self.counts.lost += len(items[room:])
 
     def _end(self) -> None:
-        if self._segment is None:
+        if self._chain.segment is None:
             self._retry_at = 0.0
             self._turn()
-        if self._segment is None:
+        if self._chain.segment is None:
             self.counts.lost += len(self._carried)
             log.error("audit records are lost at the end", extra={"records": len(self._carried) + self._dropped})
             return
         try:
-            self._add(record_templates.stop(self._stamp()))
-            self._checkpoint()
-            self._live().sync()
+            self._chain.end()
         except OSError as error:
             log.error("the audit log could not be closed in good order", extra={"error": str(error)})
-        self._close()
+        self._chain.close()
