@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sluicegate.approval import record
-from sluicegate.approval.queue import ApprovalDeps, ApprovalQueue, ApprovalSettings
+from sluicegate.approval.queue import ApprovalQueue, ApprovalSettings
 from sluicegate.approval.record import Approval, CallBinding
+from sluicegate.approval.validity import ApprovalDeps
 from sluicegate.approval.vote_request import VoteRefused, VoteRequest
 from sluicegate.audit.redact import Redactor
 from sluicegate.guards.approve import ApproveDeps, approve

@@ -13,7 +13,7 @@ import anyio.lowlevel
 import pytest
 from approval_kit import ANN, CAREFUL, LEA, LEO, TOOL, Town, about, bind, reason, text
 
-from sluicegate.approval import presentation
+from sluicegate.approval import presentation, validity
 from sluicegate.approval import queue as desks
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.record import Approval
@@ -303,10 +303,10 @@ def _restore_all(town: Town) -> None:
 
 
 OF_THE_CALL = {
-    _requesters_key_replaced: ("cancelled", desks.OTHER_KEY),
-    _server_replaced: ("superseded", desks.REPLACED),
-    _server_removed: ("superseded", desks.NOT_RUNNING),
-    _right_taken: ("superseded", desks.FORBIDDEN),
+    _requesters_key_replaced: ("cancelled", validity.OTHER_KEY),
+    _server_replaced: ("superseded", validity.REPLACED),
+    _server_removed: ("superseded", validity.NOT_RUNNING),
+    _right_taken: ("superseded", validity.FORBIDDEN),
 }
 GROUND = pytest.mark.parametrize("take_away", OF_THE_CALL)
 ALL_GROUND = pytest.mark.parametrize("take_away", [
@@ -325,7 +325,7 @@ async def test_what_an_approval_stands_on_is_taken_away_and_it_stays_over_when_t
     _restore_all(town)
     assert not await town.desk.consume(approval.id)
     ended = await town.get(approval.id)
-    assert (ended.state, ended.comment) == OF_THE_CALL.get(take_away, ("superseded", desks.UNSUPPORTED))
+    assert (ended.state, ended.comment) == OF_THE_CALL.get(take_away, ("superseded", validity.UNSUPPORTED))
     assert reason(await town.run(amount=1)) == "approval_pending" and not town.seen
 
 
@@ -354,7 +354,7 @@ async def test_a_grant_ends_with_its_ground_and_its_end_is_recorded(
         _restore_all(town)
     await town.desk.refresh()
     assert town.desk.grants.get(grant.id) is None and not await town.desk.use_grant(grant)
-    _, why = OF_THE_CALL.get(take_away, ("", desks.UNSUPPORTED))
+    _, why = OF_THE_CALL.get(take_away, ("", validity.UNSUPPORTED))
     said = {"id": grant.approval, "state": "revoked", "grant": grant.id, "scope": "15m", "comment": why}
     assert [one["approval"] for one in town.told if one["approval"].get("grant") == grant.id][-1] == said
     _restore_all(town)
@@ -372,7 +372,7 @@ async def test_whoever_waits_is_told_why_what_they_asked_for_is_withdrawn(take_a
     with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             group.start_soon(call)
-            await _until(lambda: town.desk._waiters)
+            await _until(lambda: town.desk.waiting._waiters)
             (approval,) = town.desk.open_ones()
             take_away(town)
             town.desk.reconsider()
@@ -432,7 +432,7 @@ async def test_a_row_that_an_earlier_version_wrote_is_read_and_counts_for_nothin
     await later.refresh()
     assert not later.grants.all() and not await later.consume(approval.id)
     ended = await later.get(approval.id)
-    assert ended is not None and (ended.state, ended.comment) == ("superseded", desks.UNIDENTIFIED)
+    assert ended is not None and (ended.state, ended.comment) == ("superseded", validity.UNIDENTIFIED)
 
 
 @pytest.mark.parametrize("scope", ["once", "15m"])
@@ -494,7 +494,8 @@ async def test_a_yes_by_token_counts_while_a_token_of_theirs_is_good(town: Town)
     await town.decide(first, leo)
     await town.decide(second, leo, scope="15m")
     (grant,) = town.desk.grants.alive()
-    town.desk._deps = replace(town.world(), client_of=lambda who, roles, is_operator: None, is_gone=lambda who: False)
+    world = replace(town.world(), client_of=lambda who, roles, is_operator: None, is_gone=lambda who: False)
+    town.desk._validity._deps = world
     assert not await town.desk.consume(first.id) and not await town.desk.use_grant(grant)
 
 
@@ -553,7 +554,7 @@ async def test_two_votes_of_what_is_one_owner_by_now_are_one_vote(is_told: bool)
         town.people |= {LEA.principal: LEA, LEO.principal: LEO}
     assert not await town.desk.consume(approval.id)
     ended = await town.get(approval.id)
-    assert (ended.state, ended.comment) == ("superseded", desks.UNSUPPORTED)
+    assert (ended.state, ended.comment) == ("superseded", validity.UNSUPPORTED)
     assert reason(await town.run(amount=1)) == "approval_pending" and not town.seen
 
 
@@ -646,7 +647,7 @@ async def test_of_what_happens_at_once_that_is_recorded_which_takes_effect(
     assert _row(town, approval.id)["state"] == now or (now == "consumed" and recorded[-1] == "approved"), recorded
     finished = [one["approval"]["state"] in FINISHED for one in town.told if "void" not in one["approval"]]
     assert not any(finished[:-1]), "nothing is recorded behind its end"
-    assert not town.desk._locks
+    assert not town.desk._ledger._locks
 
 
 async def test_what_another_process_was_first_with_makes_a_record_void(tmp_path: Path) -> None:
@@ -868,10 +869,10 @@ async def test_a_waiting_call_runs_when_it_is_approved_and_an_older_twin_is_answ
     with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             group.start_soon(call)
-            await _until(lambda: len(town.desk._waiters) == 1)
-            first = next(iter(town.desk._waiters.values()))
+            await _until(lambda: len(town.desk.waiting._waiters) == 1)
+            first = next(iter(town.desk.waiting._waiters.values()))
             group.start_soon(call)
-            await _until(lambda: next(iter(town.desk._waiters.values()), first) is not first)
+            await _until(lambda: next(iter(town.desk.waiting._waiters.values()), first) is not first)
             await _until(lambda: heard == ["approval_pending"])
             await town.decide(town.desk.open_ones()[0])
     assert heard == ["approval_pending", ""] and len(town.seen) == 1
@@ -886,9 +887,9 @@ async def test_a_client_that_goes_away_leaves_its_approval(town: Town) -> None:
     town.desk.settings = replace(town.desk.settings, hold_for=30.0)
     async with anyio.create_task_group() as group:
         group.start_soon(lambda: town.run(amount=1))
-        await _until(lambda: town.desk._waiters)
+        await _until(lambda: town.desk.waiting._waiters)
         group.cancel_scope.cancel()
-    assert not town.desk._waiters
+    assert not town.desk.waiting._waiters
     await town.decide(town.desk.open_ones()[0])
     assert reason(await town.run(amount=1)) == "" and len(town.seen) == 1
 

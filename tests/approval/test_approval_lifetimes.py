@@ -111,7 +111,7 @@ async def test_a_change_of_what_is_no_longer_so_changes_nothing_in_the_store() -
     before = await town.store.scan("approval/")
     denied = approval.become("denied", by="key:leo", ended=START)
     assert not await town.desk.book.move(read, denied, START)
-    assert not await town.desk._apply(read, denied)
+    assert not await town.desk._ledger.apply(read, denied)
     assert not await town.desk.book.open(approval, {}, {})
     assert await town.store.scan("approval/") == before
     assert town.desk.counts["one-of-leads", "denied"] == 0
@@ -209,9 +209,9 @@ async def waiting(town: Town, approval: Approval, *as_task: bool) -> AsyncIterat
         async with anyio.create_task_group() as group:
             for is_task in as_task:
                 group.start_soon(wait, is_task)
-                await until(lambda: any(key[1] is is_task for key in town.desk._waiters))  # noqa: B023
+                await until(lambda: any(key[1] is is_task for key in town.desk.waiting._waiters))  # noqa: B023
             yield heard
-    assert town.desk._waiters == {} and ", 0 waited for)" in repr(town.desk)
+    assert town.desk.waiting._waiters == {} and ", 0 waited for)" in repr(town.desk)
 
 
 async def test_a_call_and_a_task_wait_side_by_side_and_both_hear_and_leave_nothing_behind() -> None:
@@ -227,11 +227,11 @@ async def test_whoever_waits_when_sluice_stops_is_answered_at_once_and_so_is_who
     town = Town()
     approval = await town.pending(amount=1)
     async with waiting(town, approval, False, True) as heard:
-        town.desk.release()
+        town.desk.waiting.release()
         await until(lambda: len(heard) == 2)
         with anyio.fail_after(5):
             assert (await town.desk.wait(approval, 600.0)).state == "pending"
-    assert town.desk.is_closing and sorted(heard) == [(False, "pending"), (True, "pending")]
+    assert town.desk.waiting.is_closing and sorted(heard) == [(False, "pending"), (True, "pending")]
 
 
 async def test_nobody_waits_longer_than_there_is_to_decide_or_than_was_asked_for() -> None:
@@ -242,7 +242,7 @@ async def test_nobody_waits_longer_than_there_is_to_decide_or_than_was_asked_for
         assert (await town.desk.wait(replace(approval, expires=town.clock.now - 1), 600.0)).state == "pending"
         town.clock.now = approval.expires
         assert (await town.desk.wait(approval, 600.0)).state == "expired"
-    assert town.desk._waiters == {}
+    assert town.desk.waiting._waiters == {}
 
 
 async def test_a_look_at_the_store_that_finds_nothing_new_notices_nothing() -> None:
@@ -258,7 +258,7 @@ async def test_a_look_at_the_store_that_finds_nothing_new_notices_nothing() -> N
     for _ in range(3):
         await other.refresh()
     assert heard == [("pending", 0), ("denied", 0)] and other.open_ones() == []
-    assert other._raw == {} and other._mine == {}
+    assert other._ledger._raw == {} and other._ledger.open_of == {}
 
 
 async def test_an_approval_that_was_never_asked_for_is_neither_approved_nor_used_nor_ended() -> None:

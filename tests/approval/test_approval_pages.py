@@ -105,7 +105,7 @@ async def test_one_row_is_smaller_than_a_page() -> None:
     town = Town()
     approval = await town.pending(text=LARGE)
     votes = tuple(Vote(f"key:{number}", ("x",), "api", 1.0, "\u202e" * 2_000) for number in range(10))
-    town.desk._open[approval.id] = replace(approval, votes=votes, comment="\u202e" * 2_000)
+    town.desk._ledger.open[approval.id] = replace(approval, votes=votes, comment="\u202e" * 2_000)
     body = await listed(api_of(town))
     assert len(body["approvals"]) == 1 and len(json.dumps(body)) < MAX_PAGE_BYTES
 
@@ -295,14 +295,15 @@ async def test_whoever_asked_does_not_learn_what_exists_that_they_are_not_shown(
 async def test_arguments_are_revealed_although_they_are_decided_while_that_is_recorded() -> None:
     town = Town()
     approval = await town.pending(amount=1)
-    tell = town.desk._deps.tell
+    records = town.desk._ledger.records
+    tell = records._tell
 
     async def tell_late(fields: Json) -> bool:
         if fields["approval"]["state"] == "revealed":
             await town.decide(approval, word="deny")
         return await tell(fields)
 
-    town.desk._deps = replace(town.desk._deps, tell=tell_late)
+    records._tell = tell_late
     assert await town.desk.reveal(approval.id, LEA) == {"id": approval.id, "arguments": {"amount": 1}}
 
 

@@ -16,7 +16,8 @@ from scripted_server import Front, Scripted
 from sluicegate import config
 from sluicegate.app import explain_facts, policy_loading
 from sluicegate.app import settings as room_settings
-from sluicegate.approval.queue import ApprovalDeps, ApprovalQueue
+from sluicegate.approval.queue import ApprovalQueue
+from sluicegate.approval.validity import ApprovalDeps
 from sluicegate.approval.vote_request import VoteRequest
 from sluicegate.audit.redact import Redactor
 from sluicegate.catalog_cache.definition_pins import DefinitionPins

@@ -75,7 +75,7 @@ async def stream(
             yield b"event: more\ndata: %b\n\n" % json.dumps(more).encode("ascii")
         yield b": live\n\n"  # what follows are changes
         quiet = 0
-        while is_allowed() and not (is_behind or queue.is_closing):
+        while is_allowed() and not (is_behind or queue.waiting.is_closing):
             changed: Approval | None = None
             with anyio.move_on_after(LOOK_EVERY):
                 changed = await out.receive()

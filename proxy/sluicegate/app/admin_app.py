@@ -109,7 +109,7 @@ def admin_application(
     history = audit.settings.path.parent if audit is not None else None
     calls = CallsApi(audit.settings.path.parent, audit.settings.state, audit.public_keys) if audit is not None else None
     previews = Previews(inner)
-    changes = Changes(partial(_state, inner), lambda: inner.queue.is_closing)
+    changes = Changes(partial(_state, inner), lambda: inner.queue.waiting.is_closing)
     inner.queue.watchers.append(lambda approval: changes.notice("approval"))
     page = Page(inner.queue, judges.client_of, inner.services.sealer.unseal)
 

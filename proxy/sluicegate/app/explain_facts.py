@@ -167,8 +167,10 @@ def live(
     def learned(uri: str) -> list[str]:
         return [key for key in lists.servers if uri in lists.catalogs.get(key, client).learned]
 
-    alive = queue.grants.alive()
-    grants = [grant for grant in alive if grant.policy == revision and queue.is_same_server(grant.binding)]
+    grants = [
+        one for one in queue.grants.alive()
+        if one.policy == revision and queue.identity_of(one.binding.server) == one.binding.identity
+    ]  # fmt: skip
     return ServerFacts(lists.settings, wholes, pins, grants, queue.settings.profiles, learned)
 
 

@@ -199,7 +199,7 @@ async def running(
         for one in ports[1:]:
             stack.callback(one.stop)
         # The other way round: not ready, and nothing is accepted any more; then streams end, and who waits is answered.
-        stack.callback(inner.queue.release)
+        stack.callback(inner.queue.waiting.release)
         stack.callback(listener.close)
         stack.callback(port.stop)
         yield RunningServer(url(config.listen.mcp, port.port, scheme) + "/mcp", admin_url, inner, ports)

@@ -16,8 +16,9 @@ import anyio
 
 from sluicegate.approval import messages
 from sluicegate.approval.presentation import stamp
-from sluicegate.approval.queue import GONE, ApprovalQueue
+from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.record import Approval
+from sluicegate.approval.validity import GONE
 from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification
 from sluicegate.protocol.model import (

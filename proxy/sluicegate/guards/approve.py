@@ -17,9 +17,10 @@ import anyio
 
 from sluicegate.approval import messages, presentation
 from sluicegate.approval.grants import Grant
-from sluicegate.approval.queue import GONE, ApprovalQueue
+from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.record import Approval, CallBinding, bind
 from sluicegate.approval.states import FINISHED
+from sluicegate.approval.validity import GONE
 from sluicegate.approval.vote_request import VoteRefused
 from sluicegate.audit.redact import Redactor
 from sluicegate.guards.approval_tasks import ApprovalTasks
