@@ -8,7 +8,7 @@ stay there. Whoever asks without a session passes through untouched.
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import anyio
@@ -63,6 +63,206 @@ HEADERS: Final = {
 }
 
 
+class SessionAccess:
+    """Whose session a request is of, as the admin API (`inner`) has it now. What is done with it is recorded by
+    `note`."""
+
+    def __init__(
+        self, inner: ASGIApp, note: Note, forwarded: ForwardedHeaders, store: Store | None, sealer: Sealer | None,
+        operator_token: str, clock: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._inner, self.note, self._forwarded = inner, note, forwarded
+        self.sessions = sessions.ConsoleSessions(clock)
+        self.stored = sessions.StoredSessions(self.sessions, store, sealer, operator_token, clock)
+        self._changes = Windows(CHANGES_A_MINUTE, 60, clock)
+
+    async def find(self, scope: Scope, site: sessions.Site, headers: Headers) -> sessions.Session | None:
+        cookie, page_key, is_activity = site.cookie_of(headers), headers.get(PAGE_KEY, ""), BACKGROUND not in headers
+        session = self.sessions.find(cookie, page_key, is_activity) or await self.stored.restore(cookie, page_key)
+        if session is None:
+            return None
+        status, principal = await self._whose(scope, session.credential)
+        if status in (200, 401) and principal != session.principal:
+            await self.end(session)  # the key ended meanwhile, or is somebody else's by now
+            return None
+        await self.stored.touch(session)
+        return session
+
+    async def end(self, session: sessions.Session) -> None:
+        self.sessions.end(session)
+        await self.stored.forget()
+
+    async def record(self, session: sessions.Session, scope: Scope, act: str, object: str = "") -> bool:
+        about = {"principal": session.principal, "way": session.way, "session": session.mark}
+        where = {"address": self.address(scope), **({"object": object[:_MAX_OBJECT]} if object else {})}
+        return await self.note({"act": act, **about, **where})
+
+    def too_many(self, session: sessions.Session) -> Response | None:
+        if self._changes.hit(session.principal) > 0:
+            return _error(429, "too many changes: wait a minute", {"retry-after": "60"})
+        return None
+
+    def address(self, scope: Scope) -> str:
+        peer = scope.get("client")
+        return self._forwarded.client(str(peer[0]) if peer else "unknown", scope["headers"])
+
+    async def principal_of(self, scope: Scope, credential: str) -> str | None:
+        """As the admin API says: it also writes down who was not let in."""
+        return (await self._whose(scope, credential))[1]
+
+    async def _whose(self, scope: Scope, credential: str) -> tuple[int, str | None]:
+        status, body = await _get(self._inner, {**scope, "headers": _as(scope, credential)}, ME)
+        return status, body["principal"] if status == 200 else None
+
+
+class SessionEndpoints:
+    """Where people log in to the console and out of it, and show again who they are."""
+
+    def __init__(self, access: SessionAccess, clock: Callable[[], float]) -> None:
+        self._access, self._sessions = access, access.sessions
+        self._codes = sessions.Codes(clock)
+        self._attempts = Windows(sessions.MAX_ATTEMPTS, sessions.ATTEMPTS_WITHIN, clock)
+        self.routes = [
+            Route(f"{PATH}/codes", self._make_code, methods=["POST"]),
+            Route(f"{PATH}/session", self._show_session, methods=["GET"]),
+            Route(f"{PATH}/session", self._log_in, methods=["POST"]),
+            Route(f"{PATH}/session", self._log_out, methods=["DELETE"]),
+            Route(f"{PATH}/sessions", self._log_out_everywhere, methods=["DELETE"]),
+            Route(f"{PATH}/session/step-up", self._step_up, methods=["POST"]),
+        ]
+
+    async def _make_code(self, request: Request) -> Response:
+        """For `sluice console`: whoever has the operator's token gets a code that stands for it, on this machine."""
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        site: sessions.Site = request.scope[sessions.SITE]
+        if "cookie" in request.headers or "origin" in request.headers:
+            return _error(403, "a page makes no code")
+        if kind.lower() != "bearer" or not site.is_loopback:
+            return _error(401, "the operator token is needed, from this machine")
+        if await self._access.principal_of(request.scope, token.strip()) != "local":
+            return _error(401, "the operator token is needed")
+        address = self._access.address(request.scope)
+        if not await self._access.note({"act": "console_code", "principal": "local", "address": address}):
+            return _unrecorded()
+        return _answer({"code": self._codes.make(token.strip()), "url": f"{site.origin}{PATH}"})
+
+    async def _log_in(self, request: Request) -> Response:
+        site: sessions.Site = request.scope[sessions.SITE]
+        body = await self._asked(request)
+        if isinstance(body, Response):
+            return body
+        address = self._access.address(request.scope)
+        match body:
+            case {"code": str() as code, **rest} if not rest:
+                way: sessions.Way = "link"
+                credential = self._codes.use(code) if site.is_loopback else None
+            case {"key": str() as key, **rest} if not rest:
+                way, credential = "key", key if key.isascii() and key.isprintable() and " " not in key else None
+            case _:
+                return _error(400, 'the body is {"code": CODE} or {"key": KEY}')
+        # A code that is good is not counted: whoever shares the address could lock its owner out.
+        if (way == "key" or credential is None) and self._attempts.hit(counted_as(address)) > 0:
+            return _error(429, "too many attempts from this address: wait a minute", {"retry-after": "60"})
+        principal = None if credential is None else await self._access.principal_of(request.scope, credential)
+        if principal is None or credential is None:
+            log.warning("console: a %s that is not valid, or not any more, from %s", way, address)
+            await self._access.note({"act": "console_refused", "way": way, "address": address})
+            return _error(401, "this code or key is not valid, or not any more")
+        try:
+            session, halves = self._sessions.open(principal, way, credential)
+        except sessions.SessionsFull:
+            return _error(503, "too many sessions of others are open", {"retry-after": "60"})
+        if not await self._access.record(session, request.scope, "console_login"):
+            await self._access.end(session)
+            return _unrecorded()
+        return await self._halves(site, session, halves)
+
+    async def _halves(self, site: sessions.Site, session: sessions.Session, halves: sessions.Halves) -> Response:
+        await self._access.stored.save(session, halves)
+        answer = _answer({"page_key": halves.page_key, **self._about(session)})
+        answer.headers.append("set-cookie", site.cookie(halves.cookie))
+        return answer
+
+    def _about(self, session: sessions.Session) -> Json:
+        return {
+            "principal": session.principal,
+            "way": session.way,
+            "seconds_left": round(self._sessions.seconds_left(session)),
+            "step_up_seconds": round(self._sessions.seconds_of_step_up(session)),
+        }
+
+    async def _show_session(self, request: Request) -> Response:
+        found = await self._own(request)
+        return found if isinstance(found, Response) else _answer(self._about(found))
+
+    async def _log_out(self, request: Request) -> Response:
+        return await self._ends(request, "console_logout", self._access.end)
+
+    async def _log_out_everywhere(self, request: Request) -> Response:
+        return await self._ends(
+            request, "console_logout_everywhere", lambda session: self._access.stored.end_all_of(session.principal)
+        )
+
+    async def _ends(self, request: Request, act: str, end: Callable[[sessions.Session], Awaitable[None]]) -> Response:
+        """To end a session is never refused for want of a record: it only takes away."""
+        found = await self._own(request)
+        if isinstance(found, Response):
+            return found
+        await self._access.record(found, request.scope, act)
+        await end(found)
+        answer = _answer({})
+        answer.headers.append("set-cookie", request.scope[sessions.SITE].no_cookie())
+        return answer
+
+    async def _step_up(self, request: Request) -> Response:
+        """With the key again. The operator types the name of what it is about, which stops slips, not thieves."""
+        found = await self._own(request)
+        if isinstance(found, Response):
+            return found
+        body = self._access.too_many(found) or await self._asked(request)
+        if isinstance(body, Response):
+            return body
+        match body:
+            case {"key": str() as key, **rest} if found.way == "key" and not rest:
+                if self._attempts.hit(f"session {found.mark}") > 0:
+                    return _error(429, "too many attempts in this session: wait a minute", {"retry-after": "60"})
+                is_same = key.isascii() and await self._access.principal_of(request.scope, key) == found.principal
+                if not is_same:
+                    await self._access.record(found, request.scope, "console_refused")
+                    return _error(401, "this is not the key of the session")
+                about = ""
+            case {"name": str() as name, **rest} if found.way == "link" and name and not rest and len(name) <= 200:
+                about = name
+            case _:
+                return _error(400, 'the body is {"key": KEY}, or {"name": NAME} in a session that a link began')
+        if not await self._access.record(found, request.scope, "console_step_up", about):
+            return _unrecorded()
+        self._sessions.step_up(found)
+        return await self._halves(request.scope[sessions.SITE], found, self._sessions.renew(found))
+
+    async def _own(self, request: Request) -> sessions.Session | Response:
+        """The session of a request to the console's own endpoints."""
+        site: sessions.Site = request.scope[sessions.SITE]
+        if refusal := site.refusal(request.headers, request.method not in _READS):
+            return refusal
+        found = await self._access.find(request.scope, site, request.headers)
+        return found or _error(401, "log in: both halves of a session are needed")
+
+    async def _asked(self, request: Request) -> Any:
+        """The JSON of a request that a page of ours sent; else why it is refused."""
+        site: sessions.Site = request.scope[sessions.SITE]
+        if refusal := site.refusal(request.headers, True):
+            return refusal
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            return _error(415, "the body must be application/json")
+        if (body := await _body(request)) is None:
+            return _error(413, f"the body is larger than {MAX_BODY} bytes")
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            return _error(400, "the body is no JSON")
+
+
 class Console:
     """An ASGI application around the one of the admin port. `step_up_of` says which of its requests (method, path)
     only somebody may make who has shown a moment ago who they are, and when."""
@@ -72,22 +272,15 @@ class Console:
         clock: Callable[[], float] = time.monotonic, store: Store | None = None, operator_token: str = "",
         sealer: Sealer | None = None,
     ) -> None:  # fmt: skip
-        self._inner, self._note, self._step_up_of = inner, note, step_up_of
+        self._inner, self._step_up_of = inner, step_up_of
         self._hosts, self._forwarded = HostOriginPolicy(names, ADMIN_PORT), ForwardedHeaders(names)
-        self._sessions, self._codes = sessions.ConsoleSessions(clock), sessions.Codes(clock)
-        self._stored = sessions.StoredSessions(self._sessions, store, sealer, operator_token, clock)
-        self._changes = Windows(CHANGES_A_MINUTE, 60, clock)
-        self._attempts = Windows(sessions.MAX_ATTEMPTS, sessions.ATTEMPTS_WITHIN, clock)
+        self._access = SessionAccess(inner, note, self._forwarded, store, sealer, operator_token, clock)
+        self._sessions = self._access.sessions
         self._static = StaticFiles()
         self._router = Router([
             Route("/", lambda request: RedirectResponse(PATH, 303)),
             Route(f"{PREFIX}{{digest}}/{{name:path}}", self._file),
-            Route(f"{PATH}/codes", self._make_code, methods=["POST"]),
-            Route(f"{PATH}/session", self._show_session, methods=["GET"]),
-            Route(f"{PATH}/session", self._log_in, methods=["POST"]),
-            Route(f"{PATH}/session", self._log_out, methods=["DELETE"]),
-            Route(f"{PATH}/sessions", self._log_out_everywhere, methods=["DELETE"]),
-            Route(f"{PATH}/session/step-up", self._step_up, methods=["POST"]),
+            *SessionEndpoints(self._access, clock).routes,
             Route(PATH, self._document),
             Route(f"{PATH}/", self._document),
             Route(f"{PATH}/{{page}}", self._document),
@@ -129,7 +322,7 @@ class Console:
 
     async def _ask(self, scope: Scope, receive: Receive, send: Send, site: sessions.Site, headers: Headers) -> None:
         method, path, is_write = scope["method"], scope["path"], scope["method"] not in _READS
-        session = await self._session(scope, site, headers)
+        session = await self._access.find(scope, site, headers)
         if "authorization" in headers:
             refusal: Response | None = _error(400, "a session or an Authorization header, not both")
         else:
@@ -137,13 +330,13 @@ class Console:
         if refusal is None and session is None:
             refusal = _error(401, "log in again: both halves of a session are needed")
         if refusal is None and session is not None and is_write:
-            refusal = self._too_many(session)
+            refusal = self._access.too_many(session)
         if refusal is None and session is not None and not self._sessions.seconds_of_step_up(session):
             is_due, receive = await self._is_step_up_due(scope, receive, session)
             if is_due:
                 refusal = JSONResponse({"error": "show again who you are", "step_up": session.way}, 403)
         if refusal is None and session is not None and is_write:
-            if not await self._record(session, scope, "console_action", f"{method} {path}"):
+            if not await self._access.record(session, scope, "console_action", f"{method} {path}"):
                 refusal = _unrecorded()
         if refusal is not None or session is None:
             await (refusal or _error(401, "log in"))(scope, receive, send)
@@ -181,7 +374,7 @@ class Console:
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
                 if message["status"] == 401:  # the key was revoked, or the token is over
-                    await self._end(session)
+                    await self._access.end(session)
                 message["headers"] = [
                     *((name, value) for name, value in message.get("headers", ()) if name not in _OURS),
                     (b"cache-control", b"no-store"),
@@ -190,44 +383,6 @@ class Console:
             await send(message)
 
         return sent
-
-    async def _session(self, scope: Scope, site: sessions.Site, headers: Headers) -> sessions.Session | None:
-        cookie, page_key, is_activity = site.cookie_of(headers), headers.get(PAGE_KEY, ""), BACKGROUND not in headers
-        session = self._sessions.find(cookie, page_key, is_activity) or await self._stored.restore(cookie, page_key)
-        if session is None:
-            return None
-        status, principal = await self._whose(scope, session.credential)
-        if status in (200, 401) and principal != session.principal:
-            await self._end(session)  # the key ended meanwhile, or is somebody else's by now
-            return None
-        await self._stored.touch(session)
-        return session
-
-    async def _end(self, session: sessions.Session) -> None:
-        self._sessions.end(session)
-        await self._stored.forget()
-
-    async def _record(self, session: sessions.Session, scope: Scope, act: str, object: str = "") -> bool:
-        about = {"principal": session.principal, "way": session.way, "session": session.mark}
-        where = {"address": self._address(scope), **({"object": object[:_MAX_OBJECT]} if object else {})}
-        return await self._note({"act": act, **about, **where})
-
-    def _too_many(self, session: sessions.Session) -> Response | None:
-        if self._changes.hit(session.principal) > 0:
-            return _error(429, "too many changes: wait a minute", {"retry-after": "60"})
-        return None
-
-    def _address(self, scope: Scope) -> str:
-        peer = scope.get("client")
-        return self._forwarded.client(str(peer[0]) if peer else "unknown", scope["headers"])
-
-    async def _principal_of(self, scope: Scope, credential: str) -> str | None:
-        """As the admin API says: it also writes down who was not let in."""
-        return (await self._whose(scope, credential))[1]
-
-    async def _whose(self, scope: Scope, credential: str) -> tuple[int, str | None]:
-        status, body = await _get(self._inner, {**scope, "headers": _as(scope, credential)}, ME)
-        return status, body["principal"] if status == 200 else None
 
     async def _document(self, request: Request) -> Response:
         return Response(self._static.shell(), media_type="text/html", headers={**HEADERS, "cache-control": "no-store"})
@@ -241,140 +396,6 @@ class Console:
         packing = {"content-encoding": "gzip"} if is_packed else {}
         headers = {**HEADERS, **forever, **packing, "content-type": file.kind}
         return Response(file.packed if is_packed else file.body, headers=headers)
-
-    async def _make_code(self, request: Request) -> Response:
-        """For `sluice console`: whoever has the operator's token gets a code that stands for it, on this machine."""
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        site: sessions.Site = request.scope[sessions.SITE]
-        if "cookie" in request.headers or "origin" in request.headers:
-            return _error(403, "a page makes no code")
-        if kind.lower() != "bearer" or not site.is_loopback:
-            return _error(401, "the operator token is needed, from this machine")
-        if await self._principal_of(request.scope, token.strip()) != "local":
-            return _error(401, "the operator token is needed")
-        if not await self._note({"act": "console_code", "principal": "local", "address": self._address(request.scope)}):
-            return _unrecorded()
-        made = {"code": self._codes.make(token.strip()), "url": f"{site.origin}{PATH}"}
-        return JSONResponse(made, headers={"cache-control": "no-store"})
-
-    async def _log_in(self, request: Request) -> Response:
-        site: sessions.Site = request.scope[sessions.SITE]
-        body = await self._asked(request)
-        if isinstance(body, Response):
-            return body
-        address = self._address(request.scope)
-        match body:
-            case {"code": str() as code, **rest} if not rest:
-                way: sessions.Way = "link"
-                credential = self._codes.use(code) if site.is_loopback else None
-            case {"key": str() as key, **rest} if not rest:
-                way, credential = "key", key if key.isascii() and key.isprintable() and " " not in key else None
-            case _:
-                return _error(400, 'the body is {"code": CODE} or {"key": KEY}')
-        # A code that is good is not counted: whoever shares the address could lock its owner out.
-        if (way == "key" or credential is None) and self._attempts.hit(counted_as(address)) > 0:
-            return _error(429, "too many attempts from this address: wait a minute", {"retry-after": "60"})
-        principal = None if credential is None else await self._principal_of(request.scope, credential)
-        if principal is None or credential is None:
-            log.warning("console: a %s that is not valid, or not any more, from %s", way, address)
-            await self._note({"act": "console_refused", "way": way, "address": address})
-            return _error(401, "this code or key is not valid, or not any more")
-        try:
-            session, halves = self._sessions.open(principal, way, credential)
-        except sessions.SessionsFull:
-            return _error(503, "too many sessions of others are open", {"retry-after": "60"})
-        if not await self._record(session, request.scope, "console_login"):
-            await self._end(session)
-            return _unrecorded()
-        return await self._halves(site, session, halves)
-
-    async def _halves(self, site: sessions.Site, session: sessions.Session, halves: sessions.Halves) -> Response:
-        await self._stored.save(session, halves)
-        body = {"page_key": halves.page_key, **self._about(session)}
-        answer = JSONResponse(body, headers={"cache-control": "no-store"})
-        answer.headers.append("set-cookie", site.cookie(halves.cookie))
-        return answer
-
-    def _about(self, session: sessions.Session) -> Json:
-        return {
-            "principal": session.principal,
-            "way": session.way,
-            "seconds_left": round(self._sessions.seconds_left(session)),
-            "step_up_seconds": round(self._sessions.seconds_of_step_up(session)),
-        }
-
-    async def _show_session(self, request: Request) -> Response:
-        found = await self._own(request)
-        if isinstance(found, Response):
-            return found
-        return JSONResponse(self._about(found), headers={"cache-control": "no-store"})
-
-    async def _log_out(self, request: Request) -> Response:
-        return await self._ends(request, "console_logout", self._end)
-
-    async def _log_out_everywhere(self, request: Request) -> Response:
-        return await self._ends(
-            request, "console_logout_everywhere", lambda session: self._stored.end_all_of(session.principal)
-        )
-
-    async def _ends(self, request: Request, act: str, end: Callable[[sessions.Session], Awaitable[None]]) -> Response:
-        """To end a session is never refused for want of a record: it only takes away."""
-        found = await self._own(request)
-        if isinstance(found, Response):
-            return found
-        await self._record(found, request.scope, act)
-        await end(found)
-        answer = JSONResponse({}, headers={"cache-control": "no-store"})
-        answer.headers.append("set-cookie", request.scope[sessions.SITE].no_cookie())
-        return answer
-
-    async def _step_up(self, request: Request) -> Response:
-        """With the key again. The operator types the name of what it is about, which stops slips, not thieves."""
-        found = await self._own(request)
-        if isinstance(found, Response):
-            return found
-        body = self._too_many(found) or await self._asked(request)
-        if isinstance(body, Response):
-            return body
-        match body:
-            case {"key": str() as key, **rest} if found.way == "key" and not rest:
-                if self._attempts.hit(f"session {found.mark}") > 0:
-                    return _error(429, "too many attempts in this session: wait a minute", {"retry-after": "60"})
-                is_same = key.isascii() and await self._principal_of(request.scope, key) == found.principal
-                if not is_same:
-                    await self._record(found, request.scope, "console_refused")
-                    return _error(401, "this is not the key of the session")
-                about = ""
-            case {"name": str() as name, **rest} if found.way == "link" and name and not rest and len(name) <= 200:
-                about = name
-            case _:
-                return _error(400, 'the body is {"key": KEY}, or {"name": NAME} in a session that a link began')
-        if not await self._record(found, request.scope, "console_step_up", about):
-            return _unrecorded()
-        self._sessions.step_up(found)
-        return await self._halves(request.scope[sessions.SITE], found, self._sessions.renew(found))
-
-    async def _own(self, request: Request) -> sessions.Session | Response:
-        """The session of a request to the console's own endpoints."""
-        site: sessions.Site = request.scope[sessions.SITE]
-        if refusal := site.refusal(request.headers, request.method not in _READS):
-            return refusal
-        found = await self._session(request.scope, site, request.headers)
-        return found or _error(401, "log in: both halves of a session are needed")
-
-    async def _asked(self, request: Request) -> Any:
-        """The JSON of a request that a page of ours sent; else why it is refused."""
-        site: sessions.Site = request.scope[sessions.SITE]
-        if refusal := site.refusal(request.headers, True):
-            return refusal
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            return _error(415, "the body must be application/json")
-        if (body := await _body(request)) is None:
-            return _error(413, f"the body is larger than {MAX_BODY} bytes")
-        try:
-            return json.loads(body)
-        except (ValueError, RecursionError):
-            return _error(400, "the body is no JSON")
 
 
 async def _body(request: Request) -> bytes | None:
@@ -407,8 +428,12 @@ def _again(body: bytes, receive: Receive) -> Receive:
     return received
 
 
-def _error(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
-    return JSONResponse({"error": text}, status, headers={"cache-control": "no-store", **(headers or {})})
+def _answer(body: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse(body, status, {"cache-control": "no-store", **(headers or {})})
+
+
+def _error(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
+    return _answer({"error": text}, status, headers)
 
 
 def _unrecorded() -> Response:
