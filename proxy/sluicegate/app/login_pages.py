@@ -46,6 +46,87 @@ _LOOPBACK: Final = re.compile(r"http://127\.0\.0\.1:[0-9]{1,5}/[A-Za-z0-9/_-]{0,
 _OVER: Final = "This link has expired, or Sluice did not make it. Call the tool again to get a new one."
 
 
+class LoginApi:
+    """For `sluice login --url`: the browser returns to the machine of whoever shows the key."""
+
+    def __init__(
+        self, origin: str, index: LoginIndex, identity: Identity, judge: PolicyEngine, forwarded: ForwardedHeaders,
+        refused: Refused,
+    ) -> None:  # fmt: skip
+        self._origin, self._index, self._identity, self._judge = origin, index, identity, judge
+        self._forwarded, self._refused = forwarded, refused
+        self._wrong, self._begun = Windows(WRONG_A_MINUTE, 60), Windows(BEGUN_A_MINUTE, 60)
+
+    def seen(self, request: Request) -> Principal | None:
+        authorization = request.headers.get("authorization")
+        return None if authorization is None else self._identity.seen(authorization.encode("latin-1"))
+
+    async def begin(self, request: Request) -> Response:
+        server = request.path_params["server"]
+        found = await self._caller(request, server)
+        if isinstance(found, Response):
+            return found
+        whose, client, body = found
+        redirect_uri = body.get("redirect_uri")
+        if not isinstance(redirect_uri, str) or not _LOOPBACK.fullmatch(redirect_uri):
+            return _error(400, "redirect_uri has to be one of loopback: http://127.0.0.1:PORT/PATH")
+        if redirect_uri.startswith(f"{self._origin}/"):
+            return _error(400, "redirect_uri has to be one of your own, and not one of Sluice")
+        if self._begun.hit(whose) > 0:
+            return _error(429, "too many logins begin; try again in a minute")
+        try:
+            flow: Flow = await self._index.logins().begin(server, whose, redirect_uri, by=client)
+        except LoginFailed as error:
+            return _error(409, error.text)
+        except LoginUnavailable as error:
+            return _error(502, error.text)
+        return JSONResponse({"url": flow.url, "login": flow.id}, headers=HEADERS)
+
+    async def finish(self, request: Request) -> Response:
+        server = request.path_params["server"]
+        found = await self._caller(request, server)
+        if isinstance(found, Response):
+            return found
+        whose, _, body = found
+        query, redirect_uri = body.get("query"), body.get("redirect_uri")
+        if not isinstance(query, str) or not isinstance(redirect_uri, str) or not query.isascii():
+            return _error(400, "query and redirect_uri have to be texts, and a query is ASCII")
+        try:
+            info = await self._index.logins().finish(query, redirect_uri, whose=whose)
+        except LoginFailed as error:
+            return _error(409, error.text)
+        about = {"server": info.server, "login": info.id, "issuer": info.issuer, "scopes": list(info.scopes),
+                 "state": info.state, "expires_at": info.expires_at}  # fmt: skip
+        return JSONResponse(about, headers=HEADERS)
+
+    async def _caller(self, request: Request, server: str) -> tuple[str, Client, Json] | Response:
+        """Whose login it is about, who asks, and the body; or the refusal. Browsers have no business here."""
+        authorization = request.headers.get("authorization")
+        address = public_pages.address_of(request.scope, self._forwarded)
+        found: Principal | CredentialRefused | None = self.seen(request)
+        if found is None and self._wrong.until_free(counted_as(address)) > 0:
+            return _error(429, "too many credentials were wrong; try again in a minute")
+        if found is None and authorization:
+            found = await self._identity.verify(authorization.encode("latin-1"))
+        if not isinstance(found, Principal):
+            if authorization:
+                self._wrong.hit(counted_as(address))
+            self._refused(address, _reason(found))
+        if not isinstance(found, Principal) or request.headers.get("origin") is not None:
+            return _error(401, "Unauthorized")
+        client = found.client
+        whose = self._index.whose(server, client)
+        if not _is_there(self._index, self._judge, server, client):
+            return _error(404, f"there is no server {server} for you to log in to")
+        if not _may_log_in(self._judge, whose, client):
+            return _error(403, f"whoever runs Sluice logs in to {server}")
+        try:
+            body: Any = await request.json()
+        except (ValueError, RecursionError):
+            body = None
+        return (whose, client, body) if isinstance(body, dict) else _error(400, "the body has to be a JSON object")
+
+
 class LoginPages:
     """`pages` is their own URL, with a slash at the end. `serve` answers what `is_at` says is here."""
 
@@ -59,8 +140,8 @@ class LoginPages:
         self._config, self._index, self._identity, self._judge = config, index, identity, judge
         self._sealer, self._forwarded, self._sign_in, self._refused = sealer, forwarded, sign_in, refused
         self._cookie = public_pages.BrowserCookie(COOKIE, lambda: self._within)
-        self._attempts, self._begun = Windows(KEYS_A_MINUTE, 60), Windows(BEGUN_A_MINUTE, 60)
-        self._wrong = Windows(WRONG_A_MINUTE, 60)
+        self._attempts = Windows(KEYS_A_MINUTE, 60)
+        self._api = api = LoginApi(self._origin, index, identity, judge, forwarded, refused)
         self._roots = f"{forwarded.beside}/login/", "/login/"  # the longer one first, as it may begin with the other
         app = Starlette(
             routes=[
@@ -68,8 +149,8 @@ class LoginPages:
                 Route("/idp/callback", self._signed_in, methods=["GET"]),
                 Route("/callback/{server}", self._returned, methods=["GET"]),
                 Route("/done/{server}", self._done, methods=["GET"]),
-                Route("/api/{server}", self._begin_elsewhere, methods=["POST"]),
-                Route("/api/{server}/code", self._finish_elsewhere, methods=["POST"]),
+                Route("/api/{server}", api.begin, methods=["POST"]),
+                Route("/api/{server}/code", api.finish, methods=["POST"]),
                 Route("/{server}", self._log_in, methods=["GET", "POST"]),
             ],
             exception_handlers={TooManyAtOnce: public_pages.come_again},
@@ -83,7 +164,7 @@ class LoginPages:
     async def _shown(self, request: Request) -> str:
         path = request.scope["path"]
         if path.startswith("/api/"):
-            seen = self._seen(request)
+            seen = self._api.seen(request)
             return "" if seen is None else seen.name
         if path == "/idp/callback":
             return self._sign_in.shown(request.url.query)
@@ -95,16 +176,12 @@ class LoginPages:
         made = self._opened(path.removeprefix("/"), fields.get("t", [""])[-1])
         return "" if made is None else str(made["principal"])
 
-    def _seen(self, request: Request) -> Principal | None:
-        authorization = request.headers.get("authorization")
-        return None if authorization is None else self._identity.seen(authorization.encode("latin-1"))
-
     def link(self, server: str, client: Client) -> str:
         """The page on which this client's person logs in; empty where it cannot be known who opens it."""
         whose = self._index.whose(server, client)
         login = self._config().login
         is_known = _is_key(login, client.principal) or _may_sign_in(login, client.principal)
-        if not whose or not is_known or (whose == GATEWAY and not self._may_lend(client)):
+        if not is_known or not _may_log_in(self._judge, whose, client):
             return ""
         payload = {"principal": client.principal, "whose": whose, "until": self._sign_in.now() + self._within}
         ticket = self._sealer.seal(_PURPOSE, payload, server)
@@ -113,10 +190,6 @@ class LoginPages:
     @property
     def _within(self) -> float:
         return self._config().login.within
-
-    def _may_lend(self, client: Client) -> bool:
-        """Whoever may change logins logs in for all."""
-        return self._judge.may_administer(client, "logins", "write")
 
     async def _log_in(self, request: Request) -> Response:
         """One route, so that a refusal of other methods names both."""
@@ -189,9 +262,9 @@ class LoginPages:
         if made is not None and (made["principal"], made["whose"]) != (found.name, whose):
             self._index.logins().note_stranger(server, made["whose"], f"its link was opened by {found.name}")
             return page(403, "Log in", text("This link was made for somebody else. Ask for one of your own."), CLOSE)
-        if made is None and not self._is_there(server, client):
+        if made is None and not _is_there(self._index, self._judge, server, client):
             return page(404, "Log in", text(f"There is no server {server} for you to log in to."), CLOSE)
-        if not whose or (whose == GATEWAY and not self._may_lend(client)):
+        if not _may_log_in(self._judge, whose, client):
             return page(403, "Log in", text(f"Whoever runs Sluice logs in to {server}."), CLOSE)
         secret = self._cookie.read_or_make(request)
         try:
@@ -230,76 +303,6 @@ class LoginPages:
         about |= {"client_id": f"{self.base}client.json", "redirect_uris": [*uris, config.login.callback]}
         return JSONResponse(about, headers={"cache-control": "max-age=300"})
 
-    async def _begin_elsewhere(self, request: Request) -> Response:
-        """For `sluice login --url`: the browser returns to the machine of whoever shows the key."""
-        server = request.path_params["server"]
-        found = await self._caller(request, server)
-        if isinstance(found, Response):
-            return found
-        whose, client, body = found
-        redirect_uri = body.get("redirect_uri")
-        if not isinstance(redirect_uri, str) or not _LOOPBACK.fullmatch(redirect_uri):
-            return _error(400, "redirect_uri has to be one of loopback: http://127.0.0.1:PORT/PATH")
-        if redirect_uri.startswith(f"{self._origin}/"):
-            return _error(400, "redirect_uri has to be one of your own, and not one of Sluice")
-        if self._begun.hit(whose) > 0:
-            return _error(429, "too many logins begin; try again in a minute")
-        try:
-            flow: Flow = await self._index.logins().begin(server, whose, redirect_uri, by=client)
-        except LoginFailed as error:
-            return _error(409, error.text)
-        except LoginUnavailable as error:
-            return _error(502, error.text)
-        return JSONResponse({"url": flow.url, "login": flow.id}, headers=HEADERS)
-
-    async def _finish_elsewhere(self, request: Request) -> Response:
-        server = request.path_params["server"]
-        found = await self._caller(request, server)
-        if isinstance(found, Response):
-            return found
-        whose, _, body = found
-        query, redirect_uri = body.get("query"), body.get("redirect_uri")
-        if not isinstance(query, str) or not isinstance(redirect_uri, str) or not query.isascii():
-            return _error(400, "query and redirect_uri have to be texts, and a query is ASCII")
-        try:
-            info = await self._index.logins().finish(query, redirect_uri, whose=whose)
-        except LoginFailed as error:
-            return _error(409, error.text)
-        about = {"server": info.server, "login": info.id, "issuer": info.issuer, "scopes": list(info.scopes),
-                 "state": info.state, "expires_at": info.expires_at}  # fmt: skip
-        return JSONResponse(about, headers=HEADERS)
-
-    async def _caller(self, request: Request, server: str) -> tuple[str, Client, Json] | Response:
-        """Whose login it is about, who asks, and the body; or the refusal. Browsers have no business here."""
-        authorization = request.headers.get("authorization")
-        address = public_pages.address_of(request.scope, self._forwarded)
-        found: Principal | CredentialRefused | None = self._seen(request)
-        if found is None and self._wrong.until_free(counted_as(address)) > 0:
-            return _error(429, "too many credentials were wrong; try again in a minute")
-        if found is None and authorization:
-            found = await self._identity.verify(authorization.encode("latin-1"))
-        if not isinstance(found, Principal):
-            if authorization:
-                self._wrong.hit(counted_as(address))
-            self._refused(address, _reason(found))
-        if not isinstance(found, Principal) or request.headers.get("origin") is not None:
-            return _error(401, "Unauthorized")
-        client = found.client
-        whose = self._index.whose(server, client)
-        if not self._is_there(server, client):
-            return _error(404, f"there is no server {server} for you to log in to")
-        if not whose or (whose == GATEWAY and not self._may_lend(client)):
-            return _error(403, f"whoever runs Sluice logs in to {server}")
-        try:
-            body: Any = await request.json()
-        except (ValueError, RecursionError):
-            body = None
-        return (whose, client, body) if isinstance(body, dict) else _error(400, "the body has to be a JSON object")
-
-    def _is_there(self, server: str, client: Client) -> bool:
-        """Of a server on which a client has no right, nothing is said."""
-        return server in self._index.servers() and self._judge.may_see(Call(client, "tools/list", {}), server)
-
     def _callback(self, server: str) -> str:
         """One of each server: an answer for one is none for another (RFC 9700 4.4, mix-up)."""
         return f"{self.base}callback/{quote(server)}"
@@ -308,6 +311,16 @@ class LoginPages:
         """For whom that link was made; None for one that is over, altered, or of another server."""
         made = self._sealer.unseal(_PURPOSE, ticket, server) if ticket else None
         return made if made is not None and made["until"] > self._sign_in.now() else None
+
+
+def _may_log_in(judge: PolicyEngine, whose: str, client: Client) -> bool:
+    """Whoever may change logins logs in for all."""
+    return whose != "" and (whose != GATEWAY or judge.may_administer(client, "logins", "write"))
+
+
+def _is_there(index: LoginIndex, judge: PolicyEngine, server: str, client: Client) -> bool:
+    """Of a server on which a client has no right, nothing is said."""
+    return server in index.servers() and judge.may_see(Call(client, "tools/list", {}), server)
 
 
 async def _fields(request: Request) -> dict[str, list[str]]:
