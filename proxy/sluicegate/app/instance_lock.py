@@ -17,9 +17,6 @@ from typing import Final
 
 from sluicegate.store import private
 
-if sys.platform != "win32":
-    import fcntl
-
 MAX_PATH: Final = 100
 """Longer addresses of sockets are refused by some systems."""
 OPEN_FILES: Final = Path("/proc/self/fd")
@@ -72,9 +69,7 @@ class InstanceLock:
         private.make_directory(self._directory)
         self._enter()
         lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, private.FILE)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not private.lock(lock):
             os.close(lock)
             return False
         self._lock = lock

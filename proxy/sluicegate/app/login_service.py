@@ -51,9 +51,6 @@ PROBE: Final = 3.0
 AGAIN: Final = 60.0
 """Seconds until a keyring that failed is asked again: it may ask its user to unlock it each time."""
 
-if sys.platform != "win32":
-    import fcntl
-
 KeyPlace = Literal["auto", "keyring", "file"]
 
 log = logging.getLogger(__name__)
@@ -76,7 +73,7 @@ def _alone(directory: Path) -> Iterator[None]:
         return
     opened = os.open(directory, os.O_RDONLY)
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
+        private.lock(opened, wait=True)
         yield
     finally:
         os.close(opened)

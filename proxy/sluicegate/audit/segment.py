@@ -18,11 +18,6 @@ from sluicegate.audit.settings import sync_directory
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.store import private
 
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
-
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 # fdatasync writes the size, too, where it has changed; not every system has it.
 _sync = getattr(os, "fdatasync", os.fsync)
@@ -110,22 +105,13 @@ class Lock:
     def take(cls, path: Path) -> "Lock | None":
         """None if another process holds it."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), private.FILE)
-        try:
-            _lock(fd)
-        except OSError:
-            os.close(fd)
-            return None
-        return cls(fd)
+        if private.lock(fd):
+            return cls(fd)
+        os.close(fd)
+        return None
 
     def release(self) -> None:
         os.close(self._fd)
-
-
-def _lock(fd: int) -> None:
-    if sys.platform == "win32":
-        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-    else:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 # ---------------------------------------------------------------- retention

@@ -1,4 +1,4 @@
-"""Directories and files that only their owner may read.
+"""Directories and files that only their owner may read, and locks on them.
 
 Made with the narrow mode from the first moment on (never widened, never "fixed" afterwards): what was
 readable for a while may have been read, so that a wider mode is an error for a person to look at.
@@ -6,7 +6,13 @@ readable for a while may have been read, so that a wider mode is an error for a 
 
 import os
 import secrets
+import sys
 from pathlib import Path
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
 
 DIRECTORY = 0o700
 FILE = 0o600
@@ -68,6 +74,21 @@ def append(path: Path, lines: bytes) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+def lock(opened: int, *, wait: bool = False) -> bool:
+    """Whether an open file or directory is locked for this process now, until it is closed. The lock is the system's
+    and ends with its process, however that ends."""
+    try:
+        if sys.platform == "win32":
+            msvcrt.locking(opened, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(opened, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        if wait:
+            raise
+        return False
+    return True
 
 
 def _publish(scratch: Path, path: Path, replace: bool) -> bool:

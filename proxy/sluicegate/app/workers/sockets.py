@@ -7,7 +7,6 @@ Knows files; no MCP.
 import os
 import secrets
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +14,6 @@ from typing import Final
 
 from sluicegate.app.instance_lock import MAX_PATH, OPEN_FILES
 from sluicegate.store import private
-
-if sys.platform != "win32":
-    import fcntl
 
 _PREFIX: Final = "workers-"
 _LONGEST: Final = "99.asked"
@@ -46,13 +42,7 @@ class WorkerSockets:
 
     def lock(self) -> bool:
         """Whether it is ours from now on, until this process ends."""
-        if sys.platform == "win32":
-            return True
-        try:
-            fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True
+        return private.lock(self._directory)
 
     def close(self) -> None:
         os.close(self._directory)
