@@ -22,7 +22,7 @@ from sluicegate.store.memory import MemoryStore
 async def run(folder: Path, store: MemoryStore, records: int) -> None:
     """A Sluice that writes some records and ends."""
     audit = AuditLog(settings(folder), DIGEST_KEY, (SEED,))
-    async with audit_heads.kept(audit, store):
+    async with audit_heads.registering(audit, store):
         await audit.start()
         for number in range(records):
             assert await audit.note_durably("admin", {"act": f"act{number}"}, signed=number % 2 == 0)

@@ -14,8 +14,8 @@ from sluicegate.console.sessions import (
     Codes,
     ConsoleSessions,
     Session,
+    SessionKind,
     SessionsFull,
-    Way,
 )
 from sluicegate.policy.rates import Windows
 
@@ -42,7 +42,7 @@ def test_both_halves_are_needed_and_neither_is_kept_or_shown() -> None:
 
 
 @pytest.mark.parametrize("way", ["link", "key"])
-def test_a_session_ends_when_nobody_uses_it_and_at_last_in_any_case(way: Way) -> None:
+def test_a_session_ends_when_nobody_uses_it_and_at_last_in_any_case(way: SessionKind) -> None:
     clock, life = Clock(), LIFETIMES[way]
     sessions = ConsoleSessions(clock)
     session, halves = sessions.open("local", way, "c")

@@ -19,8 +19,8 @@ from sluicegate.console.sessions import (
     ConsoleSessions,
     Halves,
     Session,
+    SessionKind,
     StoredSessions,
-    Way,
 )
 from sluicegate.store.keys import KEY_BYTES, KeyRing, Sealer
 from sluicegate.store.memory import MemoryStore
@@ -38,7 +38,7 @@ class Process:
         self.sessions = ConsoleSessions(lambda: self.now)
         self.stored = StoredSessions(self.sessions, store, SEALER, token, lambda: self.now, lambda: self.wall)
 
-    async def begin(self, way: Way = "key", principal: str = "key:ann", credential: str = "s3cret") -> "Began":
+    async def begin(self, way: SessionKind = "key", principal: str = "key:ann", credential: str = "s3cret") -> "Began":
         session, halves = self.sessions.open(principal, way, credential)
         await self.stored.save(session, halves)
         return Began(session, halves)
@@ -91,11 +91,11 @@ async def test_the_session_of_a_link_stands_for_the_operator_of_the_next_process
     store = MemoryStore(lambda: 0.0)
     halves = (await Process(store, 0, 0, "old").begin("link", "local", "old")).halves
     session = await Process(store, 0, 0, "new").stored.restore(halves.cookie, halves.page_key)
-    assert session is not None and (session.way, session.credential) == ("link", "new")
+    assert session is not None and (session.kind, session.credential) == ("link", "new")
 
 
 @pytest.mark.parametrize("way", ["link", "key"])
-async def test_a_restart_makes_no_session_live_longer(way: Way) -> None:
+async def test_a_restart_makes_no_session_live_longer(way: SessionKind) -> None:
     store = MemoryStore(lambda: 0.0)  # its own clock stands: the times of the session are what counts
     life = LIFETIMES[way]
     process = Process(store, 1_000, 1e9)

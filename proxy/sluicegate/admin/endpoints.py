@@ -164,7 +164,7 @@ async def _listed(asked: ApiRequest, name: str, rows_of: Callable[[str], Awaitab
     if rows is None:
         return error_response(404, f"no such client: {client}")
     if cursor:
-        after = max((place for place, row in enumerate(rows, 1) if row["name"] == cursor), default=0)
+        after = max((number for number, row in enumerate(rows, 1) if row["name"] == cursor), default=0)
         if not after:
             return error_response(400, "the cursor is not one of this list, or not any more")
         rows = rows[after:]

@@ -211,8 +211,8 @@ class Gateway:
         if not bodies:  # who asks is told no reasons
             return AdminResponse(status, b"", "text/plain")
         reasons = [*missing, *(reason for one in bodies for reason in one["reasons"])]
-        said = (note for one in bodies for note in one.get("notes", ()))
-        notes = list(dict.fromkeys((*self._notes(), *said)))
+        workers_notes = (note for one in bodies for note in one.get("notes", ()))
+        notes = list(dict.fromkeys((*self._notes(), *workers_notes)))
         summary = {"status": word, "reasons": list(dict.fromkeys(reasons)), **({"notes": notes} if notes else {})}
         return json_response(status, summary)
 
@@ -388,10 +388,10 @@ def _servers(rows: list[Json]) -> list[Json]:
 def _server(parts: list[Json]) -> Json:
     """Workers take a change into use one after the other, so that a row may have more at one of them."""
     names = dict.fromkeys(name for part in parts for name in part)
-    return {name: _told(name, [part[name] for part in parts if name in part]) for name in names}
+    return {name: _merged_value(name, [part[name] for part in parts if name in part]) for name in names}
 
 
-def _told(name: str, values: list[Any]) -> Any:
+def _merged_value(name: str, values: list[Any]) -> Any:
     if name == "circuit":
         return max(values, key=_CIRCUITS.index)
     if name == "status":

@@ -46,18 +46,18 @@ async def at_rest(config: Config, read_only: bool = False) -> AsyncIterator[Appr
     cannot be used, `OSError` where the store cannot."""
     async with AsyncExitStack() as stack:
         judges = await stack.enter_async_context(open_policy_service(config, None, "cli"))
-        kept = await stack.enter_async_context(state.open_store(config))
-        await judges.learn(kept)
-        store = kept
+        opened = await stack.enter_async_context(state.open_store(config))
+        await judges.learn(opened)
+        store = opened
         audit = None
         if read_only:
             store = MemoryStore()
-            for key, value in (await kept.scan(ALL)).items():
+            for key, value in (await opened.scan(ALL)).items():
                 await store.put(key, value)
         else:
-            await replicas.refuse_beside(config, kept)
+            await replicas.refuse_beside(config, opened)
             audit = await stack.enter_async_context(open_audit(config, "cli", judges.judge))
-        queue = open_queue(config, judges, store, audit, clock=await replicas.clock(config, kept))
+        queue = open_queue(config, judges, store, audit, clock=await replicas.clock(config, opened))
         await queue.refresh()
         log = settings.audit(config).path.parent if config.audit.enabled else None
         yield ApprovalsApi(queue, people(judges, log), store)

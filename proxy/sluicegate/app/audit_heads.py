@@ -30,15 +30,15 @@ async def keep(store: Store, head: Checkpoint, directory: Path, mine: Checkpoint
     key = f"{HEADS}{head.writer}"
     for _ in range(TRIES):
         before = await store.get(key)
-        known = None if before is None else checkpoint.read(before)
-        is_held = known is None or known == mine or await anyio.to_thread.run_sync(holds, directory, known)
+        earlier = None if before is None else checkpoint.read(before)
+        is_held = earlier is None or earlier == mine or await anyio.to_thread.run_sync(holds, directory, earlier)
         writes = [Write(key, head.dump())]
-        if known is not None and is_held and known.seq >= head.seq:
+        if earlier is not None and is_held and earlier.seq >= head.seq:
             return True
-        if known == head:
+        if earlier == head:
             return False
-        if known is not None and not is_held:
-            writes.append(Write(f"{key}@{known.hash[:_APART]}", known.dump()))
+        if earlier is not None and not is_held:
+            writes.append(Write(f"{key}@{earlier.hash[:_APART]}", earlier.dump()))
         if await store.swap(key, before, writes):
             return True
     raise overtaken(key)
@@ -56,7 +56,7 @@ def read(values: Iterable[bytes]) -> list[Checkpoint]:
 
 
 @asynccontextmanager
-async def kept(audit: AuditLog, store: Store) -> AsyncIterator[None]:
+async def registering(audit: AuditLog, store: Store) -> AsyncIterator[None]:
     """Within the block, and what was signed at its end: the log is closed inside of it."""
     mine: Checkpoint | None = None
 

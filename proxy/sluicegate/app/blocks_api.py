@@ -29,9 +29,9 @@ Resolve = Callable[[str], Awaitable[Facts | str]]
 """What the name of a tool may mean, or why it can be none."""
 
 
-def rows(kept: KeptBlocks, now: float) -> list[Json]:
+def rows(stored: KeptBlocks, now: float) -> list[Json]:
     """For people: those that are not over."""
-    return [_row(row) for row in kept.rows if row.until is None or row.until > now]
+    return [_row(row) for row in stored.rows if row.until is None or row.until > now]
 
 
 def blocks_api(
@@ -51,11 +51,11 @@ def blocks_api(
         block, note = found
         now = await store.now()
         block = replace(block, at=now, until=None if seconds is None else now + seconds, by=who, reason=reason)
-        kept = [row for row in (await read(store)).rows if row.until is None or row.until > now]
-        if longer := next((row for row in kept if row.what == block.what and _ends(row) > _ends(block)), None):
+        stored = [row for row in (await read(store)).rows if row.until is None or row.until > now]
+        if longer := next((row for row in stored if row.what == block.what and _ends(row) > _ends(block)), None):
             ends = "until somebody ends that" if longer.until is None else f"until {stamp(longer.until)}"
             return 409, {"error": f"{block.what} is blocked for longer, {ends}: unblock it first"}
-        if len(kept) >= MAX_BLOCKS:
+        if len(stored) >= MAX_BLOCKS:
             return 409, {"error": f"there are {MAX_BLOCKS} blocks: end some, or block a whole server"}
         lasts = {} if seconds is None else {"until": stamp(block.until or 0.0)}
         if not await act("block", what=block.what, by=who, reason=reason, **lasts):
@@ -117,8 +117,8 @@ def _with(block: Block, others: Sequence[Block]) -> tuple[Block, ...]:
     return (*(row for row in others if row.what != block.what), max([block, *same], key=_ends))
 
 
-def _of(what: str, kept: KeptBlocks) -> Block | None:
-    return next((row for row in kept.rows if row.what == what), None)
+def _of(what: str, stored: KeptBlocks) -> Block | None:
+    return next((row for row in stored.rows if row.what == what), None)
 
 
 def _row(block: Block) -> Json:

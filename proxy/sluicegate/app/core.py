@@ -135,12 +135,12 @@ class Core:
 @asynccontextmanager
 async def core(
     config: Config, transport: str = "http", file: Path | None = None, partition: Partition = WHOLE,
-    told: LoadedPolicy | None = None,
+    given_policy: LoadedPolicy | None = None,
 ) -> AsyncIterator[Core]:  # fmt: skip
     """Servers are dialled, everything is wired; closed in the opposite order. What `file` says later on is taken into
-    use, unless the policy was `told`: then what we are told is. Raises `PolicyError` where the policy cannot be."""
+    use, unless it is a `given_policy`: then what we are told is. Raises `PolicyError` where the policy cannot be."""
     async with AsyncExitStack() as stack:
-        services = await stack.enter_async_context(open_services(config, file, transport, partition, told))
+        services = await stack.enter_async_context(open_services(config, file, transport, partition, given_policy))
         behind = await stack.enter_async_context(open_backends(services, transport))
         queue = open_queue(
             config, services.judging, services.store, services.audit, partition, services.clock, services.watch

@@ -22,18 +22,18 @@ class HookTally:
     """What hooks said, and how long that took, for metrics. Each series is there from the start."""
 
     def __init__(self, hooks: tuple[HookSettings, ...]) -> None:
-        self._said = Counter[tuple[str, str, str]]()
+        self._verdicts = Counter[tuple[str, str, str]]()
         self._seconds = {one.name: 0.0 for one in hooks}
         for one in hooks:
             for on in one.on:
-                self._said.update({(one.name, on, word): 0 for word in (*WORDS[on], "failed") if on != "approval"})
+                self._verdicts.update({(one.name, on, word): 0 for word in (*WORDS[on], "failed") if on != "approval"})
 
     def add(self, verdict: HookVerdict) -> None:
-        self._said[verdict.hook, verdict.on, verdict.word] += 1
+        self._verdicts[verdict.hook, verdict.on, verdict.word] += 1
         self._seconds[verdict.hook] += verdict.seconds
 
     def samples(self) -> Iterator[Sample]:
-        for labels, count in self._said.items():
+        for labels, count in self._verdicts.items():
             yield "sluice_hook_verdicts", labels, count
         for hook, seconds in self._seconds.items():
             yield "sluice_hook_seconds", (hook,), seconds

@@ -56,13 +56,13 @@ KeyPlace = Literal["auto", "keyring", "file"]
 log = logging.getLogger(__name__)
 
 
-def load_key(directory: Path, place: KeyPlace) -> KeyRing:
-    """The ring, made at the first use, and moved where `place` is no longer where it is. Waits up to ten seconds for
+def load_key(directory: Path, location: KeyPlace) -> KeyRing:
+    """The ring, made at the first use, and moved where `location` is no longer where it is. Waits up to ten seconds for
     a keyring. Raises `KeyUnavailable`, and what `KeyRing.load` raises."""
     private.make_directory(directory)
     private.check(directory, private.DIRECTORY)
     with _alone(directory):
-        return _load(directory, place)
+        return _load(directory, location)
 
 
 @contextmanager
@@ -79,22 +79,22 @@ def _alone(directory: Path) -> Iterator[None]:
         os.close(opened)
 
 
-def _load(directory: Path, place: KeyPlace) -> KeyRing:
+def _load(directory: Path, location: KeyPlace) -> KeyRing:
     file, named = directory / RING, directory / NAMED
     if named.exists():
         ring = _from_keyring(named)
-        if place == "file":
+        if location == "file":
             _to_file(ring, file, named)
         elif file.exists() and _text(KeyRing.load(directory, RING)) == _text(ring):
             file.unlink()  # a move that ended half-way
         return ring
     if file.exists():
         ring = KeyRing.load(directory, RING)
-        if place == "keyring":
+        if location == "keyring":
             _to_keyring(ring, named)
             file.unlink()
         return ring
-    if place == "file" or (place == "auto" and os_keyring.why_none(PROBE)):
+    if location == "file" or (location == "auto" and os_keyring.why_none(PROBE)):
         return KeyRing.load(directory, RING)
     _to_keyring(KeyRing([secrets.token_bytes(KEY_BYTES)]), named)
     return _from_keyring(named)
@@ -146,7 +146,7 @@ def _text(ring: KeyRing) -> str:
 
 
 def opener(
-    directory: Path, place: KeyPlace, clock: Callable[[], float] = time.monotonic
+    directory: Path, location: KeyPlace, clock: Callable[[], float] = time.monotonic
 ) -> Callable[[], Awaitable[Sealer]]:
     """Gives the sealer of logins once its key could be read: in a thread, as a keyring may take its time."""
     sealer: Sealer | None = None
@@ -162,7 +162,7 @@ def opener(
                 if failed and clock() - at < AGAIN:
                     raise KeyUnavailable(failed)
                 try:
-                    sealer = Sealer(await anyio.to_thread.run_sync(load_key, directory, place))
+                    sealer = Sealer(await anyio.to_thread.run_sync(load_key, directory, location))
                 except KeyUnavailable as error:
                     log.error(str(error))
                     failed, at = str(error), clock()
@@ -278,19 +278,19 @@ class LoggedIn:
         self._logins, self._server, self._identity, self._whose, self._login = logins, server, identity, whose, login
         self._moved = moved
         self._clock = logins.clock
-        self._kept = _NOTHING
+        self._cached = _NOTHING
         self._last: Bearer | None = None
         self._headers: Credentials = ()
 
     def headers(self) -> Credentials:
-        kept = self._kept
-        return self._headers if kept.since <= self._clock() < kept.until else self._look()
+        cached = self._cached
+        return self._headers if cached.since <= self._clock() < cached.until else self._look()
 
     def _look(self) -> Credentials:
-        kept = self._logins.cached(self._server, self._whose)
-        if kept is None:
+        cached = self._logins.cached(self._server, self._whose)
+        if cached is None:
             return ()
-        headers, self._kept = self._taken(kept.bearer), kept
+        headers, self._cached = self._taken(cached.bearer), cached
         return headers
 
     def _taken(self, bearer: Bearer) -> Credentials:
@@ -301,7 +301,7 @@ class LoggedIn:
             raise Lost("the config names another address for it now", sent=False)
         if bearer is not self._last:
             authorization = AUTHORIZATION, f"Bearer {bearer.token}".encode("ascii")
-            self._kept, self._last, self._headers = _NOTHING, bearer, (authorization,)
+            self._cached, self._last, self._headers = _NOTHING, bearer, (authorization,)
         return self._headers
 
     async def renewed(self) -> Credentials:

@@ -76,7 +76,7 @@ class SignIn:
         self._discovery, self._sealer, self._store, self.now = Discovery(self._network), sealer, store, clock
         self._keysets, self._callback, self._within = KeySets(fetcher), callback, within
         self._places, self._turn = Places(), asyncio.Lock()
-        self._known: dict[str, tuple[float, AuthorizationServer | LoginUnavailable]] = {}
+        self._cached: dict[str, tuple[float, AuthorizationServer | LoginUnavailable]] = {}
 
     async def begin(self, provider: Provider, asked: Json, browser: str) -> str:
         """Where the browser is sent; `asked` comes back with the answer. Raises `LoginFailed`, `LoginUnavailable`."""
@@ -128,7 +128,7 @@ class SignIn:
         return found
 
     def _at_hand(self, provider: Provider) -> AuthorizationServer | LoginUnavailable | None:
-        until, found = self._known.get(provider.issuer, (0.0, None))
+        until, found = self._cached.get(provider.issuer, (0.0, None))
         return found if until > self.now() else None
 
     async def _ask(self, provider: Provider) -> AuthorizationServer | LoginUnavailable:
@@ -139,7 +139,7 @@ class SignIn:
         except (LoginFailed, LoginUnavailable, Unfit) as error:
             log.warning("an identity provider cannot be asked", extra={"for": provider.name, "why": str(error)})
             found, life = LoginUnavailable(f"{urls.host(provider.issuer)} cannot be asked now"), _AGAIN
-        self._known = {provider.issuer: (self.now() + life, found)}
+        self._cached = {provider.issuer: (self.now() + life, found)}
         return found
 
     async def _id_token(self, settings: LoginSettings, at: AuthorizationServer, code: str, verifier: str) -> str:

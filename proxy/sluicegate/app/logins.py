@@ -104,7 +104,7 @@ class LoginIndex:
         self._able = frozenset(able)
         self._machines = {key for key, login in able.items() if login.grant == "client_credentials"}
         self._callback, self._pages = config.login.callback, config.listen.login_pages
-        self._known = frozenset(key for key, login in able.items() if login.list == "known")
+        self._lending = frozenset(key for key, login in able.items() if login.list == "known")
         if able and self._logins is None:
             self._logins = self._open()
         if self._logins is not None:
@@ -159,7 +159,7 @@ class LoginIndex:
 
     def lends(self, server: str, client: Client) -> bool:
         """Whether a client that has no login, and can have one, is shown what people have accepted of that server."""
-        return server in self._known and not self.find(server, client) and bool(self.whose(server, client))
+        return server in self._lending and not self.find(server, client) and bool(self.whose(server, client))
 
     def abouts(self, server: str) -> Mapping[str, Json]:
         """What the audit log says of each login to that server, by its id; kept up to date."""

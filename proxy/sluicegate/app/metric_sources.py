@@ -51,11 +51,11 @@ def definitions(servers: Iterable[str], lists: CatalogCache, pins: DefinitionPin
         yield "sluice_definitions_withheld", (key,), pins.count_withheld(key)
 
 
-def lists(tokens: Mapping[tuple[str, str], int], known: Callable[[str], str]) -> Iterator[Sample]:
+def lists(tokens: Mapping[tuple[str, str], int], name_of: Callable[[str], str]) -> Iterator[Sample]:
     """Clients that the config does not know by name are one, with the longest list of theirs."""
     longest: dict[tuple[str, str], int] = {}
     for (principal, toolset), count in tuple(tokens.items()):
-        key = known(principal), toolset
+        key = name_of(principal), toolset
         longest[key] = max(count, longest.get(key, 0))
     for labels, count in longest.items():
         yield "sluice_tools_list_tokens", labels, count

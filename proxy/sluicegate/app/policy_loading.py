@@ -27,8 +27,8 @@ def load(config: Config, tools: Mapping[str, frozenset[str]] = {}) -> LoadedPoli
     `tools` has the own names of the tools of each server whose list is known."""
     # What comes with Sluice is for everybody: roles that are not given here, for one, are no mistake of this config.
     is_own = config.policy.use is None
-    known = replace(existing(config), tools=tools) if is_own else KnownNames()
-    loaded = files.load(sources(config), profiles(config), known, classes(config), shadow=_is_shadow(config))
+    existing_names = replace(existing(config), tools=tools) if is_own else KnownNames()
+    loaded = files.load(sources(config), profiles(config), existing_names, classes(config), shadow=_is_shadow(config))
     return loaded if is_own else replace(loaded, warnings=())
 
 
@@ -89,8 +89,8 @@ def shapes(server: AnyServer) -> dict[tuple[Kind, str], Shape]:
     for kind, sections in written:
         for name, one in sections.items():
             texts = {"title": one.title, "description": one.description}
-            told = {key: text for key, text in texts.items() if text is not None}
-            found[kind, name] = Shape(one.name, told, one.defaults, one.hidden)
+            present = {key: text for key, text in texts.items() if text is not None}
+            found[kind, name] = Shape(one.name, present, one.defaults, one.hidden)
     return found
 
 

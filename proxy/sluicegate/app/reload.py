@@ -211,11 +211,11 @@ class ToldReload(Reload):
         self.ask_reader = Late[Callable[[], None]](lambda: None)
         self._newest: InForce | None = None
         self._taken: InForce | None = None
-        self._told = anyio.Event()
+        self._arrived = anyio.Event()
 
     def tell(self, newest: InForce) -> None:
         self._newest = newest
-        self._told.set()
+        self._arrived.set()
 
     def ask(self) -> None:
         self.ask_reader()()
@@ -223,8 +223,8 @@ class ToldReload(Reload):
     async def run(self) -> None:
         while True:
             if self._newest is None or self._newest is self._taken:
-                self._told = anyio.Event()
-                await self._told.wait()
+                self._arrived = anyio.Event()
+                await self._arrived.wait()
                 continue
             await self._follow(self._newest)
             self.looked.set()

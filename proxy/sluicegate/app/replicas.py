@@ -158,7 +158,7 @@ class Replicas:
         """What the store has of all of them, by now."""
         found = {f"{row['name']}.{row['start']}.": row for row in _read(rows)}
         found.pop(self.mark, None)
-        found = self._found = {**self._known(found), **found}
+        found = self._found = {**self._may_live(found), **found}
         self._urls = {mark: row["url"] for mark, row in found.items() if self._is_safe(row["url"])}
         self._logs = [self.log, *(str(row.get("log", "")) for row in found.values())]
         self._policies = {self._policy, *(str(row.get("policy", "")) for row in found.values())} - {""}
@@ -175,7 +175,7 @@ class Replicas:
         """Credentials of clients go there: where replicas show certificates, no row of the store leads elsewhere."""
         return isinstance(url, str) and url.startswith("https:" if (self.url or "").startswith("https:") else "http")
 
-    def _known(self, found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    def _may_live(self, found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """Those of before that may live although their leases are over: while the store did not answer here, others
         could not renew theirs either, and they have as long to do so."""
         before, self._taken = self._taken, time.monotonic()
@@ -203,7 +203,7 @@ class Replicas:
         if after - before < _PROMPT or not self._is_timed:  # one that waited for a connection says little of the time
             self._ahead, self._is_timed = there - (before + after) / 2, True
 
-    def told(self, polled: Polled, since: float) -> None:
+    def take_answer(self, polled: Polled, since: float) -> None:
         """The answer to what was asked at this moment of the monotonic clock."""
         self._time(polled.now, since)
         self.watch.tell(polled.marks, since)
@@ -373,14 +373,14 @@ class _Lease:
 
     async def claim(self) -> None:
         until = anyio.current_time() + LASTS + BEAT
-        said = None
+        logged = None
         while (found := await self._taken()) is not None:
             holder = _named(found)
             if anyio.current_time() > until:
                 raise StoreFailed(f"another Sluice runs on this database: {holder}")
-            if said != holder:
+            if logged != holder:
                 log.info("waiting for the lease of another Sluice", extra={"holder": holder})
-            said = holder
+            logged = holder
             await anyio.sleep(BEAT)
         if self._ours is not None:
             if self._ours.foreign:
@@ -437,7 +437,7 @@ class _Lease:
             (self._key, LASTS), (SEEN + ours.mark, self._seen_for(ours)), row if self._perhaps == [row] else None,
             REPLICA, ours.watch.prefixes,
         )
-        ours.told(polled, since)
+        ours.take_answer(polled, since)
         return polled.rows if polled.is_renewed else None
 
     async def _look_around(self, ours: Replicas) -> None:

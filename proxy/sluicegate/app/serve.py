@@ -135,13 +135,13 @@ async def running(
     async with AsyncExitStack() as stack:
         partition = WHOLE if placement is None else placement.partition
         token = new_operator_token() if placement is None else placement.token
-        told = None if placement is None else placement.in_force
-        if told is not None:
-            config = joining(config, told.config)
-        loaded = None if told is None else told.loaded
-        inner = await stack.enter_async_context(core(config, file=file, partition=partition, told=loaded))
-        if told is not None:
-            await _take(inner, told)
+        in_force = None if placement is None else placement.in_force
+        if in_force is not None:
+            config = joining(config, in_force.config)
+        policy = None if in_force is None else in_force.loaded
+        inner = await stack.enter_async_context(core(config, file=file, partition=partition, given_policy=policy))
+        if in_force is not None:
+            await _take(inner, in_force)
         identities = inner.services.identities
         refused = inner.services.audit.identity_failure if inner.services.audit is not None else None
         pages = tuple(_pages(config, inner))
@@ -308,11 +308,11 @@ def _open(listener: Listener) -> Iterator[Sample]:
     yield "sluice_event_loop_tasks", (), len(asyncio.all_tasks())
 
 
-async def _take(inner: Core, told: InForce) -> None:
+async def _take(inner: Core, in_force: InForce) -> None:
     """A worker begins with what the others have in force, or not at all."""
     reload = inner.services.judging.reload
     assert isinstance(reload, ToldReload)
-    reload.tell(told)
+    reload.tell(in_force)
     await reload.looked.wait()
 
 

@@ -175,7 +175,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
         return (there := sessions()) is not None and there.is_idle(session)
 
     def one_server(about: ServerSettings, publish: Publish, client_wait: float) -> DownstreamServer:
-        about = _share(about, services.replicas)
+        about = _with_share(about, services.replicas)
         http = http_client(about, services.egress)
         asker = Asker(about.key, partial(_allowed, services, about.key))
         ask = tasking.ask(about.key, partial(_ask_client, sessions, asker))
@@ -186,9 +186,9 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
 
     def server(key: str, section: AnyServer, config: Config) -> AnyDownstream:
         about = settings.server(key, section, config, services.partition.of, redact, services.own_pages)
-        kept = LargeAnswers(config.limits.paged_results, processes) if section.results_over == "page" else None
+        paged = LargeAnswers(config.limits.paged_results, processes) if section.results_over == "page" else None
         unfinished = Unfinished(about.max_result * max(about.concurrency, UNFINISHED))
-        about = replace(about, may_still=lambda call: tasking.may_still()(call), large=kept, unfinished=unfinished,
+        about = replace(about, may_still=lambda call: tasking.may_still()(call), large=paged, unfinished=unfinished,
                         clock=services.clock)  # fmt: skip
         client_wait = CLIENT_WAIT if transport == "stdio" else 0.0
         if not may_log_in(section):
@@ -205,8 +205,8 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
     async with AsyncExitStack() as stack:
         while True:
             config = judges.config
-            told = partial(_pin_changed, services)
-            pins = DefinitionPins(settings.pins(config), services.store, told, watch=services.watch)
+            on_pin = partial(_pin_changed, services)
+            pins = DefinitionPins(settings.pins(config), services.store, on_pin, watch=services.watch)
             await pins.books.load()
             if judges.config.servers == config.servers:  # else it was reloaded meanwhile
                 break
@@ -242,7 +242,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
         yield Backends(control, servers, lists, pins, hub, sessions, tasking)
 
 
-def _share(about: ServerSettings, replicas: Replicas | None) -> ServerSettings:
+def _with_share(about: ServerSettings, replicas: Replicas | None) -> ServerSettings:
     return about if replicas is None else replace(about, concurrency=replicas.shares.of(about.key, about.concurrency))
 
 

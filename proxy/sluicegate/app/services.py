@@ -134,13 +134,13 @@ class PolicyService:
             if self._revoked.take(found.values()):
                 self._take(self.reload.config)
                 self.later.on_change()(None)
-            kept = await blocks.read(store)
+            stored = await blocks.read(store)
             if among is not None:
                 self._clock = among.now
-            if self.judge.block(Blocks(kept.rows), self._clock()):
+            if self.judge.block(Blocks(stored.rows), self._clock()):
                 self.later.on_change()(None)
             if among is not None:
-                among.learned(len(found), kept.version, self.judge.revision(), since)
+                among.learned(len(found), stored.version, self.judge.revision(), since)
 
     async def follow(self, store: Store, among: Replicas | None) -> None:
         watch, learned = Watch() if among is None else among.watch, None
@@ -203,17 +203,17 @@ class PolicyService:
 
 @asynccontextmanager
 async def open_policy_service(
-    config: Config, file: Path | None, transport: str, told: LoadedPolicy | None = None
+    config: Config, file: Path | None, transport: str, given_policy: LoadedPolicy | None = None
 ) -> AsyncIterator[PolicyService]:
     """Raises `PolicyError` where the policy cannot be used. Its tasks run as long as the block. Where another process
-    reads the files, `told` is the policy that it has in force."""
-    if told is None:
+    reads the files, `given_policy` is what it has in force."""
+    if given_policy is None:
         loaded = await anyio.to_thread.run_sync(policy_loading.load, config)
         for finding in loaded.warnings:
             log.warning(str(finding))
     else:
-        loaded = told
-    made = PolicyService(config, loaded, file, transport, told is not None)
+        loaded = given_policy
+    made = PolicyService(config, loaded, file, transport, given_policy is not None)
     made.look()  # shadow mode may be over since the policy was read elsewhere
     async with anyio.create_task_group() as group:
         group.start_soon(telemetry.supervise, "decisions", made.run)
@@ -238,7 +238,7 @@ async def open_audit(
         audit = AuditLog(replace(about, sinks=(), confirm=None), digest.newest, seeds)
     else:
         audit = AuditLog(about, digest.newest, seeds, judge.classify, judge.revision)
-    async with nullcontext() if registry is None else audit_heads.kept(audit, registry):
+    async with nullcontext() if registry is None else audit_heads.registering(audit, registry):
         try:
             await audit.start()
             yield audit
@@ -450,12 +450,12 @@ def _may_log_in(judges: PolicyService, server: str, for_whom: str, by: Client) -
 @asynccontextmanager
 async def open_services(
     config: Config, file: Path | None, transport: str, partition: Partition = WHOLE,
-    told: LoadedPolicy | None = None,
+    given_policy: LoadedPolicy | None = None,
 ) -> AsyncIterator[Services]:  # fmt: skip
-    """Raises `PolicyError` where the policy cannot be used. `told` as for `open_policy_service`."""
+    """Raises `PolicyError` where the policy cannot be used. `given_policy` as for `open_policy_service`."""
     async with AsyncExitStack() as stack:
         joined: Replicas | None = None
-        judges = await stack.enter_async_context(open_policy_service(config, file, transport, told))
+        judges = await stack.enter_async_context(open_policy_service(config, file, transport, given_policy))
         judge = judges.judge
         rings = {name: state.ring(config, name) for name in ("seal", "login") if state.is_given(config, name)}
         sealer = Sealer(rings["seal"] if rings else state.ring(config, "seal"))

@@ -112,8 +112,11 @@ def receivers(
         )
         for webhook in config.approvals.notify
     )  # fmt: skip
-    told = (one for one in hooks(config) if "approval" in one.on)
-    return *notified, *(Receiver(one.url, one.secret, about=partial(told_of, one, client_of, roles_of)) for one in told)
+    hooked = (
+        Receiver(one.url, one.secret, about=partial(told_of, one, client_of, roles_of))
+        for one in hooks(config) if "approval" in one.on
+    )  # fmt: skip
+    return *notified, *hooked
 
 
 def hooks(config: Config) -> tuple[HookSettings, ...]:
@@ -251,10 +254,10 @@ def setups(config: Config, key: bytes) -> dict[str, str]:
 
     def of(section: AnyServer) -> str:
         given = section.headers if isinstance(section, HttpServer) else section.env
-        place = section.ca if isinstance(section, HttpServer) else section.cwd
+        path = section.ca if isinstance(section, HttpServer) else section.cwd
         boxed = None if isinstance(section, HttpServer) else sandbox(section)
         values = {name: value.get_secret_value() for name, value in given.items()}
-        text = canonical([str(place), values, *([repr(boxed)] if boxed else [])])
+        text = canonical([str(path), values, *([repr(boxed)] if boxed else [])])
         return hmac.new(key, text.encode(), "sha256").hexdigest()
 
     return {name: of(section) for name, section in config.servers.items()}

@@ -106,10 +106,10 @@ def exists(config: Config) -> bool:
 
 def revoked(config: Config) -> Revoked:
     """What is revoked now, for a command. Raises `StoreFailed`, and `Exposed` as `Revoked`."""
-    known = Revoked(Path(config.state.dir))
+    ended_keys = Revoked(Path(config.state.dir))
     if config.state.url is not None:
-        known.take(read(config, [REVOKED]).values())
-    return known
+        ended_keys.take(read(config, [REVOKED]).values())
+    return ended_keys
 
 
 async def revoke_everywhere(store: Store, name: str, hash: str | None) -> None:

@@ -83,27 +83,27 @@ def notice(approval: Approval, details: Json, console: str) -> Notice:
     )
 
 
-def request(form: ChatFormat, url: str, said: Notice) -> tuple[str, str]:
+def request(form: ChatFormat, url: str, content: Notice) -> tuple[str, str]:
     """Where a message goes, and its body as JSON."""
     if form == "ntfy":
         parts = urlsplit(url)
         root, _, topic = parts.path.rpartition("/")
-        return parts._replace(path=f"{root}/").geturl(), ntfy(said, topic)
-    return url, json.dumps(slack(said) if form == "slack" else teams(said))
+        return parts._replace(path=f"{root}/").geturl(), ntfy(content, topic)
+    return url, json.dumps(slack(content) if form == "slack" else teams(content))
 
 
-def slack(said: Notice) -> Json:
+def slack(content: Notice) -> Json:
     """https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks"""
-    how = f"Use `{said.command}`."
-    if said.card:
-        how = f"<{_escaped(said.card)}|{_DECIDE}>, or use `{said.command}`."
+    how = f"Use `{content.command}`."
+    if content.card:
+        how = f"<{_escaped(content.card)}|{_DECIDE}>, or use `{content.command}`."
     return {
-        "text": _slack_text(said.asks), "mrkdwn": False, "unfurl_links": False, "unfurl_media": False,
+        "text": _slack_text(content.asks), "mrkdwn": False, "unfurl_links": False, "unfurl_media": False,
         "blocks": [
             {"type": "header", "text": {"type": "plain_text", "text": TITLE, "emoji": False}},
             *(
                 {"type": "section", "text": {"type": "plain_text", "text": _slack_text(text), "emoji": False}}
-                for text in (said.asks, said.waits, said.arguments)
+                for text in (content.asks, content.waits, content.arguments)
             ),
             {"type": "section", "text": {"type": "mrkdwn", "text": how, "verbatim": True}},
         ],
@@ -119,33 +119,33 @@ def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def teams(said: Notice) -> Json:
+def teams(content: Notice) -> Json:
     """For the trigger "When a Teams webhook request is received" of Workflows. A TextRun reads no Markdown."""
-    arguments = _fitting(said.arguments, MAX_TEAMS, lambda part: len(json.dumps(part)))
-    texts = (said.asks, said.waits, arguments, f"Command: {said.command}")
+    arguments = _fitting(content.arguments, MAX_TEAMS, lambda part: len(json.dumps(part)))
+    texts = (content.asks, content.waits, arguments, f"Command: {content.command}")
     card = {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json", "type": "AdaptiveCard", "version": "1.4",
         "body": [
             {"type": "TextBlock", "text": TITLE, "size": "Medium", "weight": "Bolder", "wrap": True},
             *({"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text}]} for text in texts),
         ],
-        "actions": [{"type": "Action.OpenUrl", "title": _DECIDE, "url": said.card}] if said.card else [],
+        "actions": [{"type": "Action.OpenUrl", "title": _DECIDE, "url": content.card}] if content.card else [],
     }  # fmt: skip
     kind = "application/vnd.microsoft.card.adaptive"
     return {"type": "message", "attachments": [{"contentType": kind, "contentUrl": None, "content": card}]}
 
 
-def ntfy(said: Notice, topic: str) -> str:
+def ntfy(content: Notice, topic: str) -> str:
     """https://docs.ntfy.sh/publish/#publish-as-json. No peer has a word in the title: ntfy decodes RFC 2047 there."""
 
     def whole(arguments: str) -> str:
-        message = f"{said.asks}\n{said.waits}\n{arguments}\nCommand: {said.command}"
+        message = f"{content.asks}\n{content.waits}\n{arguments}\nCommand: {content.command}"
         body: Json = {"topic": topic, "title": TITLE, "message": message, "priority": 4, "tags": ["raised_hand"]}
-        if said.card:
-            body |= {"click": said.card, "actions": [{"action": "view", "label": _DECIDE, "url": said.card}]}
+        if content.card:
+            body |= {"click": content.card, "actions": [{"action": "view", "label": _DECIDE, "url": content.card}]}
         return json.dumps(body, ensure_ascii=False)
 
-    return whole(_fitting(said.arguments, MAX_NTFY, lambda arguments: len(whole(arguments).encode())))
+    return whole(_fitting(content.arguments, MAX_NTFY, lambda arguments: len(whole(arguments).encode())))
 
 
 def _fitting(text: str, limit: int, size: Callable[[str], int]) -> str:
@@ -279,8 +279,8 @@ def _request(receiver: Receiver, approval: Approval, details: Json) -> tuple[str
     """Where it is sent, and the body."""
     if receiver.form == "json":
         return receiver.url, json.dumps(payload(approval, details))
-    said = notice(approval, details, receiver.console)
-    return request(receiver.form, receiver.url, said)
+    content = notice(approval, details, receiver.console)
+    return request(receiver.form, receiver.url, content)
 
 
 def _headers(receiver: Receiver, approval: Approval, body: str) -> Iterator[tuple[bytes, bytes]]:

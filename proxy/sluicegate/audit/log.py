@@ -166,13 +166,13 @@ class AuditLog:
         about = self._open[id] = self.composer.about(call)
         body = self.composer.intent(call, about, approval)
         if isinstance(body, bytes):
-            kept: Awaitable[bool] = writer.inbox.ask(body, id)
+            recorded: Awaitable[bool] = writer.inbox.ask(body, id)
         else:
-            kept = self._ask_later(self._compose(body, call, lambda composed: writer.inbox.ask(composed, id)))
+            recorded = self._ask_later(self._compose(body, call, lambda composed: writer.inbox.ask(composed, id)))
         confirmation = self._confirmation
         if confirmation is None or not confirmation.awaits(self.composer.class_of(call)):
-            return kept
-        return _confirmed(kept, writer, id, confirmation)
+            return recorded
+        return _confirmed(recorded, writer, id, confirmation)
 
     async def _ask_later(self, composing: asyncio.Task[Done | None]) -> bool:
         done = await asyncio.shield(composing)
@@ -311,8 +311,8 @@ def _timed(body: Body) -> tuple[bytes | None, float]:
     return composed, time.thread_time() - since
 
 
-async def _confirmed(kept: Awaitable[bool], writer: AuditWriter, id: str, confirmation: SinkConfirmation) -> bool:
-    if not await kept or (seq := writer.intent_of(id)) is None:
+async def _confirmed(recorded: Awaitable[bool], writer: AuditWriter, id: str, confirmation: SinkConfirmation) -> bool:
+    if not await recorded or (seq := writer.intent_of(id)) is None:
         return False
     return await confirmation.has(seq)
 

@@ -42,7 +42,7 @@ class RecordQueue:
         self._items: deque[QueuedRecord] = deque()
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._is_rung = self._has_more = self._is_gathering = False
-        self._dropped = self._told = 0  # records that were not taken, and those of which the thread was told
+        self._dropped = self._reported = 0  # records that were not taken, and those of which the thread was told
         self._asked = self._settled = 0  # records so far that somebody waits for, and those of which they were told
         self._together = 0  # how many of them were kept at once last
         self._until = 0.0
@@ -147,8 +147,8 @@ class RecordQueue:
 
     def take_dropped(self) -> int:
         """How many were dropped since this was asked last."""
-        before, self._told = self._told, self._dropped
-        return self._told - before
+        before, self._reported = self._reported, self._dropped
+        return self._reported - before
 
     def settle(self, waiting: list[Done], is_kept: bool) -> None:
         """Tells who waits, in the event loop."""

@@ -146,8 +146,8 @@ class Composer:
             end = f'{end},"reason":{dump(self._redactor.text(reason, 64))}'
         if code is not None:
             end = f'{end},"code":{code if abs(code) < 10**9 else 0}'
-        if len(call.trail.decisions) > 1 and (said := verdicts_of(call.trail.decisions)):
-            end = f'{end},"hooks":[{",".join(map(self._said, said))}]'
+        if len(call.trail.decisions) > 1 and (verdicts := verdicts_of(call.trail.decisions)):
+            end = f'{end},"hooks":[{",".join(map(self._verdict, verdicts))}]'
         if (parts := call.trail.parts) is not None:
             end = f'{end},"parts":{dump(parts)}'
         if self._results != "none" and isinstance(outcome, Result) and has_intent:
@@ -162,7 +162,7 @@ class Composer:
         cut = ',"result_cut":true' if is_cut else ""
         return f',"result":{text}{cut}'
 
-    def _said(self, verdict: HookVerdict) -> str:
+    def _verdict(self, verdict: HookVerdict) -> str:
         text = f'{{"hook":"{verdict.hook}","on":"{verdict.on}","verdict":"{verdict.word}"'
         if verdict.reason:
             text = f'{text},"reason":{dump(self._redactor.written(verdict.reason, MAX_NAME))}'

@@ -149,16 +149,16 @@ def recover(path: Path, writer: str) -> Recovered:
     return found
 
 
-def holds(directory: Path, known: Checkpoint) -> bool:
+def holds(directory: Path, signed: Checkpoint) -> bool:
     """Whether the log of its writer has the record that a checkpoint covers. Raises `OSError`."""
-    files = [file for file in list_files(directory) if file.first is not None and file.first.writer == known.writer]
-    file = next((file for file in reversed(files) if file.seq <= known.seq), None)
+    files = [file for file in list_files(directory) if file.first is not None and file.first.writer == signed.writer]
+    file = next((file for file in reversed(files) if file.seq <= signed.seq), None)
     if file is None:
         return False
     with open_segment(file) as stream:
         while (line := stream.readline(chain.MAX_LINE)).endswith(b"\n"):
-            if (link := chain.read(line[:-1])) is not None and link.seq == known.seq:
-                return chain.digest(line[:-1]) == known.hash
+            if (link := chain.read(line[:-1])) is not None and link.seq == signed.seq:
+                return chain.digest(line[:-1]) == signed.hash
     return False
 
 

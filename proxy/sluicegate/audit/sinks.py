@@ -50,10 +50,10 @@ class Channel(Protocol):
 
 class AuditSink:
     """Sends one writer's records to one place. `seq` is the last that has arrived, and `arrived` the last since the
-    start: the position on the disk may be ahead of a log that lost its end. Where calls wait for that, `told` is called
-    from its thread when more has arrived, or cannot."""
+    start: the position on the disk may be ahead of a log that lost its end. Where calls wait for that, `on_delivery` is
+    called from its thread when more has arrived, or cannot."""
 
-    told: Callable[[], None] | None = None
+    on_delivery: Callable[[], None] | None = None
     arrived = 0
 
     def __init__(self, settings: SinkSettings, directory: Path, state: Path, writer: str) -> None:
@@ -82,7 +82,7 @@ class AuditSink:
         self._bell.set()
 
     def _run(self) -> None:
-        pause, longest = _PAUSE[0], _PAUSE[1] if self.told is None else _PAUSE_WHERE_CALLS_WAIT
+        pause, longest = _PAUSE[0], _PAUSE[1] if self.on_delivery is None else _PAUSE_WHERE_CALLS_WAIT
         while not self._stopped.is_set():
             self.busy_since = self.busy_since or time.monotonic()
             self._bell.clear()
@@ -116,8 +116,8 @@ class AuditSink:
 
     def _tell(self, *, is_down: bool) -> None:
         self.is_down = is_down
-        if self.told is not None:
-            self.told()
+        if self.on_delivery is not None:
+            self.on_delivery()
 
 
 def _read_position(path: Path) -> int:
@@ -244,7 +244,7 @@ class SinkConfirmation:
         self.refused = 0
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[asyncio.Future[bool], int] = {}
-        sink.told = self._tell
+        sink.on_delivery = self._tell
 
     @property
     def problem(self) -> str:

@@ -113,27 +113,27 @@ class Admin:
         self._key = None if as_operator or key is None else key.value
         self._credential = key.source if key else ""
         self._is_named = self._is_told = False
-        self._instance_lock = InstanceLock(self._known.state.dir, self.path)
+        self._instance_lock = InstanceLock(self._loaded.state.dir, self.path)
 
     def _load(self, named: Path | None) -> None:
         """Of a file that is no YAML, nothing but the socket of its Sluice can be told: the socket's name is made of the
         file's path. Raises `ConfigError` where no Sluice has that."""
         self._has_port = True
         try:
-            self.path, self._known, self._broken = load_sound(named)
+            self.path, self._loaded, self._broken = load_sound(named)
         except ConfigError as error:
             self.path, self._has_port, self._broken = config.find_config(named), False, error
             directory = config.state_dir_of(self.path)
             if directory is None or InstanceLock(directory, self.path).admin() is None:
                 raise
-            self._known = config.without_servers({"state": {"dir": str(directory)}}, self.path.parent)
+            self._loaded = config.without_servers({"state": {"dir": str(directory)}}, self.path.parent)
 
     @property
     def config(self) -> Config:
         """Raises `ConfigError` where the file has errors: the Sluice that runs goes by what it said before."""
         if self._broken is not None:
             raise self._broken
-        return self._known
+        return self._loaded
 
     @property
     def is_broken(self) -> bool:
@@ -142,11 +142,11 @@ class Admin:
 
     @property
     def state_dir(self) -> Path:
-        return self._known.state.dir
+        return self._loaded.state.dir
 
     @property
     def has_console(self) -> bool:
-        return self._known.console.enabled
+        return self._loaded.console.enabled
 
     @property
     def is_operator(self) -> bool:
@@ -182,7 +182,7 @@ class Admin:
         transport = httpx.HTTPTransport(uds=socket, verify=False)
         if not (socket or self._has_port):
             raise Unreachable(f"no Sluice runs with {self.path} any more", *START)
-        address = Address("localhost", 80) if socket else reachable(self._known.listen.admin)
+        address = Address("localhost", 80) if socket else reachable(self._loaded.listen.admin)
         if key is None and socket:
             self._credential = f"the operator, by the socket in {self.state_dir}"
         elif key is None:
@@ -230,7 +230,7 @@ class Admin:
 
     def _why(self, address: str) -> str:
         """Why that is asked."""
-        is_configured = address == str(reachable(self._known.listen.admin))
+        is_configured = address == str(reachable(self._loaded.listen.admin))
         return "listen.admin" if is_configured else "where the last one listened; listen.admin is another address"
 
     def _operator(self) -> tuple[str, Address]:
@@ -249,7 +249,7 @@ class Admin:
             stop(Code.AUTH, f"cannot read the operator token {path} and its address; "
                             f"give a key with --key-file or ${KEY_VARIABLE}")  # fmt: skip
         is_ours = not file or file == os.fsencode(os.path.realpath(self.path))
-        if not is_ours and address != reachable(self._known.listen.admin):  # several may share a folder
+        if not is_ours and address != reachable(self._loaded.listen.admin):  # several may share a folder
             reason = f"no Sluice runs with {self.path}: that of {path.parent} was started with {os.fsdecode(file)}"
             raise Unreachable(reason, *START)
         if not address.is_loopback:

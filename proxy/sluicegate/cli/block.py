@@ -73,8 +73,8 @@ def unblock(
     found = _rows(admin)
     row = next((row for row in found if what in (row["what"], row["id"])), None)
     if row is None:
-        known = ", ".join(row["what"] for row in found) or "nothing"
-        stop(Code.NEGATIVE, f"{printable(what)} is not blocked; what is: {printable(known)}")
+        blocked = ", ".join(row["what"] for row in found) or "nothing"
+        stop(Code.NEGATIVE, f"{printable(what)} is not blocked; what is: {printable(blocked)}")
     status, done = _do(admin, "DELETE", f"blocks/{row['id']}", None, lambda api: api.end(row["id"], LOCAL))
     if status != 200:
         stop(Code.NEGATIVE, printable(str(done.get("error", ""))))
@@ -115,8 +115,8 @@ def _rows(admin: Admin) -> list[Row]:
         if not admin.is_operator:
             raise
         with _store_of(admin):
-            kept = blocks.parse(state.read(admin.config, [blocks.BLOCKS]).get(blocks.BLOCKS))
-            return rows(kept, state.now(admin.config))
+            stored = blocks.parse(state.read(admin.config, [blocks.BLOCKS]).get(blocks.BLOCKS))
+            return rows(stored, state.now(admin.config))
 
 
 def _do(admin: Admin, method: str, path: str, body: Row | None, at_rest: Use) -> StatusAndBody:

@@ -35,8 +35,8 @@ def check(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
 def _lines(findings: list[config.ConfigFinding]) -> Iterator[str]:
     for finding in findings:
         line = str(finding)
-        place, _, _ = line.partition(" ")
-        yield coloured(place, finding.severity) + line[len(place) :]
+        location, _, _ = line.partition(" ")
+        yield coloured(location, finding.severity) + line[len(location) :]
 
 
 def examine(named: Path | None) -> tuple[Path, config.Checked]:
@@ -53,7 +53,7 @@ def examine(named: Path | None) -> tuple[Path, config.Checked]:
     problems = [*_unknown_tools(checked.config, tools), *_unfit_shapes(checked.config, tools, prompts)]
     unknown = config.locate(path, problems)
     with_pins = replace(checked, findings=[*checked.findings, *unknown, *_replaced(path, checked.config)])
-    names = {key: frozenset(known) for key, known in tools.items()}
+    names = {key: frozenset(available) for key, available in tools.items()}
     return path, _with_policy(path, with_pins, checked.config, names)
 
 
@@ -80,15 +80,15 @@ def _complete_lists(loaded: config.Config, method: str) -> Definitions:
 
 def _unknown_tools(loaded: config.Config, tools: Definitions) -> Iterator[config.Problem]:
     """Whole names: one with a typing mistake leaves its tool without a class, or open where it should be closed."""
-    for key, known in tools.items():
+    for key, available in tools.items():
         written = loaded.servers[key].tools
         places: list[tuple[str, int | str, str]] = [("classes", name, name) for name in written.classes]
         places += [("allow", at, name) for at, name in enumerate(written.allow)]
         places += [("deny", at, name) for at, name in enumerate(written.deny)]
         for part, last, name in places:
-            if not is_glob(name) and name not in known:
+            if not is_glob(name) and name not in available:
                 where = ("servers", key, "tools", part, last)
-                message, hint = f"{key} has no tool of this name", suggest(name, known)
+                message, hint = f"{key} has no tool of this name", suggest(name, available)
                 yield config.Problem(where, "unknown-tool", message, hint, "warning", at_key=part == "classes")
     for name, toolset in loaded.toolsets.items():
         for part, globs in (("tools", toolset.tools), ("pinned", toolset.pinned)):
@@ -103,20 +103,20 @@ def _unfit_shapes(loaded: config.Config, tools: Definitions, prompts: Definition
     """Shapes of what no server has: clients see it as it is, and give its arguments as they like."""
     for key, server in loaded.servers.items():
         for kind, shapes, lists in (("tool", server.tools.shape, tools), ("prompt", server.prompts.shape, prompts)):
-            known = lists.get(key, {})
+            available = lists.get(key, {})
             for name, shape in shapes.items() if key in lists else ():
                 where: tuple[str | int, ...] = ("servers", key, f"{kind}s", "shape", name)
-                if name not in known:
-                    message, hint = f"{key} has no {kind} of this name", suggest(name, known)
+                if name not in available:
+                    message, hint = f"{key} has no {kind} of this name", suggest(name, available)
                     yield config.Problem(where, f"unknown-{kind}", message, hint, "warning", at_key=True)
                     continue
-                if shape.name in known and shape.name not in shapes:
+                if shape.name in available and shape.name not in shapes:
                     message = f"{key} has a {kind} of this name, which no client sees any more"
                     yield config.Problem((*where, "name"), "shadowed-name", message, "choose another", "warning")
-                arguments = _arguments(known[name])
+                arguments = _arguments(available[name])
                 if arguments is None:
                     continue
-                for one in sorted(_required(known[name]) & set(shape.hide)):
+                for one in sorted(_required(available[name]) & set(shape.hide)):
                     message = f"{name} requires {one}, and nobody gives it"
                     yield config.Problem((*where, "hide"), "hidden-argument", message, "write a default", "warning")
                 for one in sorted(shape.hidden - arguments):

@@ -73,10 +73,10 @@ def checked(path: Path, text: str) -> list[config.ConfigFinding]:
     return errors
 
 
-def write_value(path: Path, place: tuple[str | int, ...], before: str, after: str) -> None:
+def write_value(path: Path, key_path: tuple[str | int, ...], before: str, after: str) -> None:
     """Writes a text in place of another one, and changes no other byte of the file. Exits if it cannot."""
     text = config_text(path)
-    found = config.locate(path, [config.Problem(place, "", "")])[0]
+    found = config.locate(path, [config.Problem(key_path, "", "")])[0]
     lines = text.split("\n")
     line, at = lines[found.line - 1], found.column - 1
     old = next((one for one in (before, f'"{before}"', f"'{before}'") if line.startswith(one, at)), None)
@@ -85,9 +85,9 @@ def write_value(path: Path, place: tuple[str | int, ...], before: str, after: st
     lines[found.line - 1] = line[:at] + json.dumps(after, ensure_ascii=False) + line[at + len(old) :]
     edited = "\n".join(lines)
     wanted = section = deepcopy(document_of(text))
-    for part in place[:-1]:
+    for part in key_path[:-1]:
         section = section[part]
-    section[place[-1]] = after
+    section[key_path[-1]] = after
     if document_of(edited) != wanted:
         stop(Code.NEGATIVE, f"Sluice cannot edit {path}:{found.line}: write the value by hand", "nothing was changed")
     checked(path, edited)

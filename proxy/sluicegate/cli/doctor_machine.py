@@ -76,8 +76,8 @@ def config_file(examined: Examined) -> Iterator[Diagnosis]:
     """Mistakes of the config, of the policy and of its tests."""
     found = [one for one in examined.findings if one.code not in _PROGRAM_CODES]
     for one in found:
-        place = f"{one.file}:{one.line}" if one.code != "no-config" else str(examined.path)
-        yield Diagnosis(place, "failed" if one.severity == "error" else "warning", one.message, one.hint)
+        location = f"{one.file}:{one.line}" if one.code != "no-config" else str(examined.path)
+        yield Diagnosis(location, "failed" if one.severity == "error" else "warning", one.message, one.hint)
     if not found:
         yield Diagnosis(str(examined.path), "ok", "the config, the policy and its tests are fine")
 

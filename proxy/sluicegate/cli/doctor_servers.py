@@ -80,8 +80,8 @@ def servers(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[D
             message = "the Sluice that runs has not found its program, which is there now"
             yield Diagnosis(key, "warning", message, "Sluice follows within five seconds: run sluice doctor again")
         elif not one.is_up:
-            said = f"; it wrote: {_telling(one.stderr)}" if one.stderr else ""
-            yield Diagnosis(key, "failed", (one.error or "it is down") + said, _hint(examined.config, key, one))
+            detail = f"; it wrote: {_telling(one.stderr)}" if one.stderr else ""
+            yield Diagnosis(key, "failed", (one.error or "it is down") + detail, _hint(examined.config, key, one))
         elif one.tools is None:
             yield Diagnosis(key, "ok", "up, as the Sluice says that runs")
         else:

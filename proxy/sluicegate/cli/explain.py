@@ -91,12 +91,12 @@ def explain(
         info(f"note: {note}")
     if isinstance(found, Explanation):
         concerned = app_hooks.concerned(loaded, client, found.target, book.policy.roles_of(client))
-        said, code = _ask_hooks(loaded, book, found, method, args) if hooks else ((), found.exit_code)
+        answers, code = _ask_hooks(loaded, book, found, method, args) if hooks else ((), found.exit_code)
         data = found.as_json() | {"hooks": concerned}
         lines = [f"  hooks   on {on}: {', '.join(names)}" for on, names in concerned.items() if names]
         if hooks:
-            data |= {"verdicts": [{"hook": one.hook, "verdict": one.word, "reason": one.reason} for one in said]}
-            lines += [f'  {printable(one.rule)}  {one.word}  "{printable(one.reason)}"' for one in said]
+            data |= {"verdicts": [{"hook": one.hook, "verdict": one.word, "reason": one.reason} for one in answers]}
+            lines += [f'  {printable(one.rule)}  {one.word}  "{printable(one.reason)}"' for one in answers]
             lines.append(f"  together with what hooks say: {_WORDS[code]}, exit {code}")
         give(as_json, data, [with_first_word(render(found)), *lines])
         raise typer.Exit(code)

@@ -193,7 +193,7 @@ def _moving(plan: _Plan, data: bytes, taken: dict[str, Any], secrets: MovedSecre
     for key, name in imported.names.items():
         server = imported.servers[key]
         notes = list(make_absolute(server))
-        same = next((one for one, known in taken.items() if secrets.is_same(one, server, known)), None)
+        same = next((one for one, present in taken.items() if secrets.is_same(one, server, present)), None)
         if same in secrets.plain:  # it is new, too
             plan.notes += _longer_timeout(same, server, taken[same])
         if same is None:
@@ -210,11 +210,11 @@ def _moving(plan: _Plan, data: bytes, taken: dict[str, Any], secrets: MovedSecre
     return moved
 
 
-def _longer_timeout(key: str, server: dict[str, Any], known: dict[str, Any]) -> Iterator[str]:
+def _longer_timeout(key: str, server: dict[str, Any], present: dict[str, Any]) -> Iterator[str]:
     """Clients may wait for the same server for different times: the longest of them counts."""
-    wanted, has = server.get("timeout"), known.get("timeout")
+    wanted, has = server.get("timeout"), present.get("timeout")
     if wanted is not None and read_duration(wanted) > read_duration(has or _DEFAULT_TIMEOUT):
-        known["timeout"] = wanted
+        present["timeout"] = wanted
         yield f"{key}: its timeout is {wanted}, the longest of several clients"
 
 

@@ -140,8 +140,8 @@ def _whose(config_file: Path | None, server: str, as_: str | None) -> tuple[Conf
     _, loaded = load(config_file, quietly=True)
     section = loaded.servers.get(server)
     if section is None:
-        known = ", ".join(key for key, one in loaded.servers.items() if app_logins.may_log_in(one))
-        stop(Code.USAGE, f"there is no server {printable(server)}; one can log in to: {known or 'none'}")
+        able = ", ".join(key for key, one in loaded.servers.items() if app_logins.may_log_in(one))
+        stop(Code.USAGE, f"there is no server {printable(server)}; one can log in to: {able or 'none'}")
     if not isinstance(section, config.HttpServer):
         stop(Code.USAGE, f"{server} is started by Sluice: what it needs to log in stands in its `env`")
     if not app_logins.may_log_in(section):

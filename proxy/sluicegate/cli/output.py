@@ -124,9 +124,9 @@ def load_sound(named: Path | None) -> tuple[Path, config.Config, config.ConfigEr
     try:
         return *load(path, quietly=True), None
     except config.ConfigError as error:
-        if (known := config.sound_part(path)) is None:
+        if (readable := config.sound_part(path)) is None:
             raise
-        return path, known, error
+        return path, readable, error
 
 
 def located(path: Path, findings: Iterable[PolicyFinding]) -> list[config.ConfigFinding]:

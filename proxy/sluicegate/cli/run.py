@@ -85,8 +85,8 @@ _SWITCH_INTERVAL: Final = 0.001
 
 
 def cannot_start(error: OSError, path: Path) -> config.ConfigFinding:
-    place = ("state", "url") if "(state.url)" in str(error) else ("state", "dir")
-    return config.finding_at(path, place, "cannot-start", f"cannot start: {error}")
+    key_path = ("state", "url") if "(state.url)" in str(error) else ("state", "dir")
+    return config.finding_at(path, key_path, "cannot-start", f"cannot start: {error}")
 
 
 @contextmanager

@@ -48,17 +48,17 @@ class MovedSecrets:
         self.plain[key] = deepcopy(server)
         _change(self.plain[key], lambda text, name, hint: as_text(texts[text]) if text in texts else text)
 
-    def is_same(self, key: str, server: Json, known: Json) -> bool:
-        """Whether `known`, the section of `key`, is that server, also with its secrets moved, with classes and with
+    def is_same(self, key: str, server: Json, other: Json) -> bool:
+        """Whether `other`, the section of `key`, is that server, also with its secrets moved, with classes and with
         another timeout."""
-        known, server = ({name: part for name, part in one.items() if name != "timeout"} for one in (known, server))
-        known = _without_classes(known)
-        if known == server:
+        other, server = ({name: part for name, part in one.items() if name != "timeout"} for one in (other, server))
+        other = _without_classes(other)
+        if other == server:
             return True
         for in_keyring in (True, False):
             copy = deepcopy(server)
             texts = self._moved(key, copy, (), in_keyring)
-            if copy == known:
+            if copy == other:
                 return all(self._value(reference) == text for reference, text in texts.items())
         return False
 
@@ -92,18 +92,18 @@ class MovedSecrets:
 
     def keep(self) -> None:
         """All or none. Exits where a secret of that name is there already: somebody may need it."""
-        kept: list[str] = []
+        stored: list[str] = []
         try:
             for reference, text in self.texts.items():
                 _keep(reference, text)
-                kept.append(reference)
+                stored.append(reference)
         except (OSError, os_keyring.NoKeyring) as error:
-            self.drop(kept)
+            self.drop(stored)
             why = getattr(error, "strerror", None) or str(error)
             stop(Code.NEGATIVE, f"cannot write {_where(reference)}: {why}", "nothing was changed")
 
-    def drop(self, kept: Collection[str] | None = None) -> None:
-        for reference in self.texts if kept is None else kept:
+    def drop(self, stored: Collection[str] | None = None) -> None:
+        for reference in self.texts if stored is None else stored:
             drop(reference)
 
 

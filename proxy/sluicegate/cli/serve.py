@@ -81,8 +81,8 @@ def _why(error: OSError, path: Path, addresses: dict[tuple[str, ...], config.Add
     if not isinstance(error, CannotListen):
         return cannot_start(error, path)
     address = config.Address(error.host, error.port)
-    place = next((place for place, one in addresses.items() if one == address), ("listen", "admin"))
-    key = ".".join(place)
+    key_path = next((key_path for key_path, one in addresses.items() if one == address), ("listen", "admin"))
+    key = ".".join(key_path)
     hint = _LISTEN_HINTS.get(error.errno or 0, _LISTEN_HINT).format(key=key, port=error.port)
     message = f"cannot listen on {address} ({key}): {error.strerror}"
-    return config.finding_at(path, place, "cannot-listen", message, hint)
+    return config.finding_at(path, key_path, "cannot-listen", message, hint)

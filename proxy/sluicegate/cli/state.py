@@ -105,16 +105,16 @@ async def bring(config: Config) -> Brought:
     closed down until it is tried again. Raises `Exposed` and `OSError` where files of `state.dir` cannot be used."""
     directory = Path(config.state.dir)
     with sqlite.alone(directory / DATABASE) as whole:
-        kept, spent = whole.items(), whole.spent()
-        items = [row for row in kept if not row[0].startswith(_LEFT)]
+        everything, spent = whole.items(), whole.spent()
+        items = [row for row in everything if not row[0].startswith(_LEFT)]
         _check_rings(config, items)
         async with state.open_store(config) as store:
             await replicas.refuse_beside(config, store)
             async with replicas.join(config.model_copy(update={"fleet": None}), store):
-                left = len(kept) - len(items)
-                told = await store.scan(state.REVOKED)
+                left = len(everything) - len(items)
+                listed = await store.scan(state.REVOKED)
                 taken_back = {state.revoked_key(name, hash): line for name, hash, line in entries(directory)}
-                items += [(key, line, None) for key, line in taken_back.items() if key not in told]
+                items += [(key, line, None) for key, line in taken_back.items() if key not in listed]
                 await _note(config, len(items))
                 mark = whole.close_down()
                 found = await anyio.to_thread.run_sync(partial(state.bring, config, _MARK + mark, items, spent))

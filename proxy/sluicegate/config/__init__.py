@@ -337,8 +337,8 @@ def _docstrings(model: type[BaseModel]) -> dict[str, str]:
             if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name) and isinstance(text, ast.Expr):
                 if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
                     name = member.target.id
-                    known = part.model_fields.get(name)
-                    found[(known.alias if known else None) or name] = inspect.cleandoc(text.value.value)
+                    model_field = part.model_fields.get(name)
+                    found[(model_field.alias if model_field else None) or name] = inspect.cleandoc(text.value.value)
     return found
 
 

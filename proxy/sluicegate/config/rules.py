@@ -357,7 +357,7 @@ def _sandboxes_hold(config: Config) -> Iterator[Problem]:
         key: (server, server.sandbox) for key, server in config.servers.items()
         if isinstance(server, StdioServer) and server.sandbox is not None
     }  # fmt: skip
-    kept = {
+    barred = {
         "Sluice's state and audit log": (config.state.dir, config.audit.path.parent),
         "the config, or a file that it names": (*config.files, *(file for _, file in named_files(config))),
     }
@@ -366,7 +366,7 @@ def _sandboxes_hold(config: Config) -> Iterator[Problem]:
     bare = in_each((config.state.dir, config.audit.path.parent, *private))
     for key, (server, sandbox) in boxed.items():
         where = ("servers", key)
-        yield from problems((*where, "sandbox"), sandbox, kept, writable)
+        yield from problems((*where, "sandbox"), sandbox, barred, writable)
         if bare and not isinstance(server, ImageServer):
             message = f"a sandbox has the folders of the system, and so {bare[0]}"
             yield Problem((*where, "sandbox"), "sandbox-path", message, "move that file or folder", at_key=True)

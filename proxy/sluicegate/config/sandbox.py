@@ -41,46 +41,46 @@ class SandboxSection(Section):
         return any(path.is_relative_to(one) for one in (*self.read, *self.write))
 
 
-Kept = Mapping[str, Collection[Path]]
+Barred = Mapping[str, Collection[Path]]
 """Files and folders of which no sandbox may have anything, by what they are."""
 
 
-def problems(where: TreePath, section: SandboxSection, kept: Kept, writable: Collection[Path]) -> Iterator[Problem]:
+def problems(where: TreePath, section: SandboxSection, barred: Barred, writable: Collection[Path]) -> Iterator[Problem]:
     """`writable` is what any server may write. What a server may write it may replace by a link: no path of a sandbox
     lies below."""
     for name, paths in (("read", section.read), ("write", section.write)):
         for at, path in enumerate(paths):
-            place = (*where, name, at)
+            here = (*where, name, at)
             real = _real(path)
             if not path.exists():
-                yield Problem(place, "unreadable-file", "there is no such file or folder", "make it, or remove this")
+                yield Problem(here, "unreadable-file", "there is no such file or folder", "make it, or remove this")
             elif real != path:
-                yield Problem(place, "sandbox-link", "this path leads over a symbolic link", f"write {real}")
-            elif what := _held(path, kept, is_written=name == "write"):
+                yield Problem(here, "sandbox-link", "this path leads over a symbolic link", f"write {real}")
+            elif what := _held(path, barred, is_written=name == "write"):
                 message = f"no sandbox may have this path, because of {what}"
-                yield Problem(place, "sandbox-path", message, "name folders that hold less")
+                yield Problem(here, "sandbox-path", message, "name folders that hold less")
             elif any(path != other and path.is_relative_to(other) for other in writable):
                 message = "a server may write above this path, and could put a link in its place"
-                yield Problem(place, "sandbox-nested", message, "name the upper folder alone, or folders side by side")
+                yield Problem(here, "sandbox-nested", message, "name the upper folder alone, or folders side by side")
 
 
-def _held(path: Path, kept: Kept, is_written: bool) -> str:
+def _held(path: Path, barred: Barred, is_written: bool) -> str:
     """Because of what no sandbox may have the path; empty where one may."""
     own = {"Sluice's program": map(Path, _OURS)} if is_written else {}
-    closed = {"what it tells of other processes": map(Path, _KERNEL), **kept, **own}
+    closed = {"what it tells of other processes": map(Path, _KERNEL), **barred, **own}
     for what, ones in closed.items():
-        if any(path.is_relative_to(way) or way.is_relative_to(path) for one in ones for way in _ways(one)):
+        if any(path.is_relative_to(route) or route.is_relative_to(path) for one in ones for route in _routes(one)):
             return what
     return "your home folder" if _real(Path(os.path.expanduser("~"))).is_relative_to(path) else ""
 
 
-def in_each(kept: Collection[Path]) -> list[Path]:
+def in_each(barred: Collection[Path]) -> list[Path]:
     """What of that lies in the folders of the system, which each sandbox by bubblewrap has."""
     folders = [_real(Path(one)) for one in (*SYSTEM, *_CERTIFICATES)]
-    return [one for one in kept if any(_real(one).is_relative_to(folder) for folder in folders)]
+    return [one for one in barred if any(_real(one).is_relative_to(folder) for folder in folders)]
 
 
-def _ways(path: Path) -> Iterator[Path]:
+def _routes(path: Path) -> Iterator[Path]:
     """Every place that leads to a file: who may write one of them may put another file there."""
     for _ in range(_MOST_LINKS):
         path = Path(os.path.normpath(path))

@@ -93,7 +93,7 @@ class SessionAccess:
         await self.stored.forget()
 
     async def record(self, session: sessions.Session, scope: Scope, act: str, object: str = "") -> bool:
-        about = {"principal": session.principal, "way": session.way, "session": session.mark}
+        about = {"principal": session.principal, "way": session.kind, "session": session.mark}
         where = {"address": self.address(scope), **({"object": object[:_MAX_OBJECT]} if object else {})}
         return await self.note({"act": act, **about, **where})
 
@@ -154,22 +154,22 @@ class SessionEndpoints:
         address = self._access.address(request.scope)
         match body:
             case {"code": str() as code, **rest} if not rest:
-                way: sessions.Way = "link"
+                kind: sessions.SessionKind = "link"
                 credential = self._codes.use(code) if site.is_loopback else None
             case {"key": str() as key, **rest} if not rest:
-                way, credential = "key", key if key.isascii() and key.isprintable() and " " not in key else None
+                kind, credential = "key", key if key.isascii() and key.isprintable() and " " not in key else None
             case _:
                 return _error(400, 'the body is {"code": CODE} or {"key": KEY}')
         # A code that is good is not counted: whoever shares the address could lock its owner out.
-        if (way == "key" or credential is None) and self._attempts.hit(counted_as(address)) > 0:
+        if (kind == "key" or credential is None) and self._attempts.hit(counted_as(address)) > 0:
             return _error(429, "too many attempts from this address: wait a minute", {"retry-after": "60"})
         principal = None if credential is None else await self._access.principal_of(request.scope, credential)
         if principal is None or credential is None:
-            log.warning("console: a %s that is not valid, or not any more, from %s", way, address)
-            await self._access.note({"act": "console_refused", "way": way, "address": address})
+            log.warning("console: a %s that is not valid, or not any more, from %s", kind, address)
+            await self._access.note({"act": "console_refused", "way": kind, "address": address})
             return _error(401, "this code or key is not valid, or not any more")
         try:
-            session, halves = self._sessions.open(principal, way, credential)
+            session, halves = self._sessions.open(principal, kind, credential)
         except sessions.SessionsFull:
             return _error(503, "too many sessions of others are open", {"retry-after": "60"})
         if not await self._access.record(session, request.scope, "console_login"):
@@ -186,7 +186,7 @@ class SessionEndpoints:
     def _about(self, session: sessions.Session) -> Json:
         return {
             "principal": session.principal,
-            "way": session.way,
+            "way": session.kind,
             "seconds_left": round(self._sessions.seconds_left(session)),
             "step_up_seconds": round(self._sessions.seconds_of_step_up(session)),
         }
@@ -223,7 +223,7 @@ class SessionEndpoints:
         if isinstance(body, Response):
             return body
         match body:
-            case {"key": str() as key, **rest} if found.way == "key" and not rest:
+            case {"key": str() as key, **rest} if found.kind == "key" and not rest:
                 if self._attempts.hit(f"session {found.mark}") > 0:
                     return _error(429, "too many attempts in this session: wait a minute", {"retry-after": "60"})
                 is_same = key.isascii() and await self._access.principal_of(request.scope, key) == found.principal
@@ -231,7 +231,7 @@ class SessionEndpoints:
                     await self._access.record(found, request.scope, "console_refused")
                     return _error(401, "this is not the key of the session")
                 about = ""
-            case {"name": str() as name, **rest} if found.way == "link" and name and not rest and len(name) <= 200:
+            case {"name": str() as name, **rest} if found.kind == "link" and name and not rest and len(name) <= 200:
                 about = name
             case _:
                 return _error(400, 'the body is {"key": KEY}, or {"name": NAME} in a session that a link began')
@@ -334,7 +334,7 @@ class Console:
         if refusal is None and session is not None and not self._sessions.seconds_of_step_up(session):
             is_due, receive = await self._is_step_up_due(scope, receive, session)
             if is_due:
-                refusal = JSONResponse({"error": "show again who you are", "step_up": session.way}, 403)
+                refusal = JSONResponse({"error": "show again who you are", "step_up": session.kind}, 403)
         if refusal is None and session is not None and is_write:
             if not await self._access.record(session, scope, "console_action", f"{method} {path}"):
                 refusal = _unrecorded()

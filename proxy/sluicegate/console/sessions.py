@@ -111,7 +111,7 @@ def _whole(origin: str) -> tuple[str, str, int] | None:
     return parts.scheme, parts.hostname, port or _PORTS[parts.scheme]
 
 
-Way = Literal["link", "key"]
+SessionKind = Literal["link", "key"]
 
 CODE_LIFE: Final = 60.0
 STEP_UP_LIFE: Final = 300.0
@@ -129,7 +129,7 @@ class Lifetime:
     absolute: float
 
 
-LIFETIMES: Final[dict[Way, Lifetime]] = {
+LIFETIMES: Final[dict[SessionKind, Lifetime]] = {
     "link": Lifetime(12 * _HOUR, 7 * 24 * _HOUR),
     "key": Lifetime(_HOUR / 2, 12 * _HOUR),
 }
@@ -138,7 +138,7 @@ LIFETIMES: Final[dict[Way, Lifetime]] = {
 @dataclass(slots=True)
 class Session:
     principal: str
-    way: Way
+    kind: SessionKind
     credential: str = field(repr=False)
     began: float
     used: float
@@ -154,7 +154,7 @@ class Session:
 
     @property
     def ends(self) -> float:
-        life = LIFETIMES[self.way]
+        life = LIFETIMES[self.kind]
         return min(self.used + life.idle, self.began + life.absolute)
 
     @property
@@ -182,24 +182,24 @@ class ConsoleSessions:
         self.last_used = clock()
         """When a person last did something in any of them."""
 
-    def open(self, principal: str, way: Way, credential: str) -> tuple[Session, Halves]:
+    def open(self, principal: str, kind: SessionKind, credential: str) -> tuple[Session, Halves]:
         """A session that has halves of its own. Raises `SessionsFull`."""
         self.sweep()
-        if not self._make_room(principal, way):
+        if not self._make_room(principal, kind):
             raise SessionsFull
         now = self._clock()
-        session = Session(principal, way, credential, now, now)
+        session = Session(principal, kind, credential, now, now)
         return session, self.renew(session)
 
     def of(self, principal: str) -> list[Session]:
         """The one that was idle for longest comes first."""
         return sorted((one for one in self._sessions.values() if one.principal == principal), key=lambda one: one.used)
 
-    def _make_room(self, principal: str, way: Way) -> bool:
+    def _make_room(self, principal: str, kind: SessionKind) -> bool:
         """The principal's own session that was idle for longest ends, never somebody else's: False where all are full
         of others. No number of keys and tokens keeps the operator's link out."""
         own = self.of(principal)
-        is_full = way != "link" and len(self._sessions) >= MAX_SESSIONS
+        is_full = kind != "link" and len(self._sessions) >= MAX_SESSIONS
         if own and (is_full or len(own) >= MAX_PER_PRINCIPAL):
             self.end(own[0])
         return bool(own) or not is_full
@@ -228,7 +228,7 @@ class ConsoleSessions:
 
     def take(self, session: Session) -> bool:
         """A session of an earlier process goes on, if its time is not over."""
-        if session.ends <= self._clock() or not self._make_room(session.principal, session.way):
+        if session.ends <= self._clock() or not self._make_room(session.principal, session.kind):
             return False
         self._sessions[session.cookie] = session
         return True
@@ -326,7 +326,7 @@ class StoredSessions:
 
     async def save(self, session: Session, halves: Halves) -> None:
         """After `open` and `renew`, when the halves are at hand."""
-        if session.way != "link":
+        if session.kind != "link":
             sealed = {"credential": session.credential}
             session.sealed = _sealer(halves).seal(_PURPOSE, sealed, session.principal)
         elif self._sealer is not None:
@@ -359,7 +359,7 @@ class StoredSessions:
             return
         now, wall = self._clock(), self._wall()
         row = {
-            "principal": session.principal, "way": session.way, "page_key": session.page_key, "sealed": session.sealed,
+            "principal": session.principal, "way": session.kind, "page_key": session.page_key, "sealed": session.sealed,
             "began": wall - (now - session.began), "used": wall - (now - session.used),
         }  # fmt: skip
         await self._try(self._store.put, PREFIX + session.cookie, json.dumps(row).encode("ascii"), left)

@@ -39,8 +39,8 @@ class DetectorService:
             return Response(status_code=405, headers={"allow": "POST"})
         body = await request.body()  # bounded by the port
         async with self._turns:
-            status, said = await anyio.to_thread.run_sync(self._judge, body, dict(request.headers))
-        return JSONResponse(said, status)
+            status, answer = await anyio.to_thread.run_sync(self._judge, body, dict(request.headers))
+        return JSONResponse(answer, status)
 
     def _judge(self, body: bytes, headers: dict[str, str]) -> tuple[int, Json]:
         if self._webhook is not None:

@@ -74,43 +74,43 @@ class Scanner:
     def places(self, value: Any, most: int, longest: int) -> FoundSecrets:
         """Where there are secrets in a JSON value: at most so many pointers of so many characters. Raises
         `TimeoutError`."""
-        text, starts, ways = bytearray(), list[int](), list[_Step | None]()
-        for way, part in _strings(value, None, ""):
+        text, starts, paths = bytearray(), list[int](), list[_Step | None]()
+        for path, part in _strings(value, None, ""):
             starts.append(len(text))
-            ways.append(way)
+            paths.append(path)
             text += part.encode("utf-8", "replace")
         kinds, held = dict[str, None](), dict[int, None]()
         for secret in self.found(bytes(text), WITHIN):
             kinds[secret.kind] = None
             first, last = bisect_right(starts, secret.start) - 1, bisect_right(starts, secret.end - 1)
             # What begins in a value may go on over the name of the next one, as a key in PEM by lines does.
-            held |= dict.fromkeys(at for at in range(first, last) if ways[at] is not None or ways[first] is None)
-        pointers = [_pointer(ways[at], longest) for at in held] if len(held) <= most else [None]
+            held |= dict.fromkeys(at for at in range(first, last) if paths[at] is not None or paths[first] is None)
+        pointers = [_pointer(paths[at], longest) for at in held] if len(held) <= most else [None]
         named = tuple(one for one in pointers if one is not None)
         return FoundSecrets(tuple(kinds), named if named and len(named) == len(pointers) else None)
 
 
-def _pointer(way: _Step | None, longest: int) -> str | None:
+def _pointer(path: _Step | None, longest: int) -> str | None:
     """None where there is none, or it is longer."""
     pointer = ""
-    while way is not None and len(pointer) <= longest:
-        pointer = f"/{str(way.key).replace('~', '~0').replace('/', '~1')}{pointer}"
-        way = way.before
+    while path is not None and len(pointer) <= longest:
+        pointer = f"/{str(path.key).replace('~', '~0').replace('/', '~1')}{pointer}"
+        path = path.before
     return pointer if 0 < len(pointer) <= longest else None
 
 
-def _strings(value: Any, way: _Step | None, name: str) -> Iterator[tuple[_Step | None, str]]:
+def _strings(value: Any, path: _Step | None, name: str) -> Iterator[tuple[_Step | None, str]]:
     """Parts of the text: each string with the way to it, and without one what stands between them."""
     if isinstance(value, str):
         # A text of several lines begins on a line of its own: some rules look at beginnings of lines.
         yield None, f"{name} =\n" if "\n" in value else f"{name} = "
-        yield way, value
+        yield path, value
         yield None, "\n"
     elif isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(inner, str):
                 yield None, f"{key}\n"
-            yield from _strings(inner, _Step(way, key), key)
+            yield from _strings(inner, _Step(path, key), key)
     elif isinstance(value, list):
         for at, inner in enumerate(value):
-            yield from _strings(inner, _Step(way, at), name[-_REPEATED:])
+            yield from _strings(inner, _Step(path, at), name[-_REPEATED:])

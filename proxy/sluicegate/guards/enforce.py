@@ -96,12 +96,12 @@ async def _complete(call: Call, target: Target, inner: Handler, decide: Decide) 
         return outcome
     if not isinstance(values, list):
         return outcome
-    read, known = replace(call, method="resources/read"), spellings(others)
+    read, spelled = replace(call, method="resources/read"), spellings(others)
 
     def readable() -> Generator[None, None, list[str]]:
         left = []
         for value in values[:_MAX_VALUES]:
-            uris = expansions(target.own, {name: value}, known) if isinstance(value, str) else set[str]()
+            uris = expansions(target.own, {name: value}, spelled) if isinstance(value, str) else set[str]()
             may_read = bool(uris) and not has_dot_segment(value)  # what has one is not found
             for uri in uris:
                 yield

@@ -163,9 +163,9 @@ async def _task(call: Call, target: Target, due: Sequence[HookSettings], hooks: 
         if isinstance(judged, dict):
             shown[name] = judged
         else:
-            told = refuse("tools/call", "result_withheld", judged.message if isinstance(judged, Failure) else "")
-            assert isinstance(told, Result)
-            return Result({**shown, "status": "completed", "result": told.value}, reason=told.reason)
+            withheld = refuse("tools/call", "result_withheld", judged.message if isinstance(judged, Failure) else "")
+            assert isinstance(withheld, Result)
+            return Result({**shown, "status": "completed", "result": withheld.value}, reason=withheld.reason)
     if isinstance(requests := task.get("inputRequests"), dict):
         shown["inputRequests"] = requests  # questions to a client, which hooks do not judge
     return Result(shown)
@@ -195,7 +195,7 @@ async def _result(
     """What is left of it; the refusal where it is withheld."""
     verdicts = await hooks.about_result(call, target, due, value, text)
     left, marks = value, dict[str, list[str]]()
-    said = list(verdicts)
+    judged_ones = list(verdicts)
     for at, verdict in enumerate(verdicts):
         if verdict.word != "redact":
             continue
@@ -204,9 +204,9 @@ async def _result(
             left = work() if len(text) <= _SHORT else await anyio.to_thread.run_sync(work)
             marks[verdict.hook] = list(verdict.pointers)
         except NoVerdict as error:  # what it wanted gone is not known: then nothing of it may pass
-            said[at] = replace(verdict, word="failed", reason=str(error), pointers=(), passes=False)
-    _record(call, tuple(said))
-    refusing = next((one for one in said if one.refuses), None)
+            judged_ones[at] = replace(verdict, word="failed", reason=str(error), pointers=(), passes=False)
+    _record(call, tuple(judged_ones))
+    refusing = next((one for one in judged_ones if one.refuses), None)
     if refusing is not None:
         return refuse(call.method, "result_withheld", _WITHHELD.format(refusing))
     if not marks:

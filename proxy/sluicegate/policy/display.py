@@ -135,16 +135,16 @@ def _marked(shown: list[str]) -> dict[str, list[str]]:
 def _meant(shown: list[str], before: dict[str, list[str]], after: dict[str, list[str]]) -> list[str]:
     """What the marks in some lines of a comparison stand for, on either side."""
     found = dict.fromkeys(mark for line in shown for mark in _MARK.findall(line))
-    told: list[str] = []
+    described: list[str] = []
     todo = list(found)
     for mark in todo:  # which grows meanwhile: a path may begin with another mark
         old, new = before.get(mark, []), after.get(mark, [])
-        told += [f"  {line}" for line in old] if old == new else [
+        described += [f"  {line}" for line in old] if old == new else [
             *(f"- {line}" for line in old), *(f"+ {line}" for line in new)
         ]
         further = dict.fromkeys(one for line in (*old, *new) for one in _MARK.findall(line))
         todo += [one for one in further if one not in todo]
-    return told
+    return described
 
 
 def summary(row: Json) -> str:

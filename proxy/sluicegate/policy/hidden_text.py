@@ -323,38 +323,38 @@ def flags_in_pieces(canonical: str) -> Generator[None, None, list[str]]:
 def _flags(definition: Any) -> Generator[None, None, list[str]]:
     lines: list[str] = []
     look = _Pieces(set())
-    for place, text in _texts(definition):
+    for position, text in _texts(definition):
         found = yield from look.kinds(text)
         if found:
-            lines += [f"{kind} at {_pointer(place)}" for kind in sorted(found)]
+            lines += [f"{kind} at {_pointer(position)}" for kind in sorted(found)]
         if len(lines) >= MAX_FLAGS:
             return lines[:MAX_FLAGS]
     return lines
 
 
-_Place = tuple[Any, str | int] | None
+_Position = tuple[Any, str | int] | None
 """The place of what holds it, and the name or index in that; None for the whole. A pointer to each text would be long:
 its length times the number of texts is no work that a definition may cause."""
 
 
-def _texts(value: Any) -> Iterator[tuple[_Place, str]]:
+def _texts(value: Any) -> Iterator[tuple[_Position, str]]:
     """Every text in it and where it stands; the name of a field stands at the field."""
-    todo: list[tuple[_Place, Any]] = [(None, value)]
+    todo: list[tuple[_Position, Any]] = [(None, value)]
     while todo:
-        place, one = todo.pop()
+        position, one = todo.pop()
         if isinstance(one, str):
-            yield place, one
+            yield position, one
         elif isinstance(one, dict):
             for key, inner in reversed(one.items()):
-                todo += [((place, key), inner), ((place, key), key)]
+                todo += [((position, key), inner), ((position, key), key)]
         elif isinstance(one, list):
-            todo += [((place, index), one[index]) for index in reversed(range(len(one)))]
+            todo += [((position, index), one[index]) for index in reversed(range(len(one)))]
 
 
-def _pointer(place: _Place) -> str:
+def _pointer(position: _Position) -> str:
     parts: list[str] = []
-    while place is not None:
-        place, name = place
+    while position is not None:
+        position, name = position
         parts.append(_shown(name) if isinstance(name, str) else str(name))
     return "/" + "/".join(reversed(parts))
 

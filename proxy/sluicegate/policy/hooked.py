@@ -90,8 +90,8 @@ def combine(
         return same
     known_ones = profiles()
     wanted = [known_ones.get(name) for name in {*asking, *([profile] if profile else ())}]
-    known = [one for one in wanted if one is not None]
-    chosen = strictest(known) if len(known) == len(wanted) else None
+    found = [one for one in wanted if one is not None]
+    chosen = strictest(found) if len(found) == len(wanted) else None
     if chosen is None:
         rule = next(iter(asking.values())).rule
         why = "who has to approve cannot be known: profiles differ, or are unknown"

@@ -59,7 +59,7 @@ class LeaseTerms:
     amount: int
     seconds: float
     replicas: int = 1
-    place: int = 0
+    index: int = 0
     """Of this replica among them, from 0."""
 
     @property
@@ -83,7 +83,7 @@ class LeaseTerms:
     @property
     def part(self) -> int:
         """Of the amount, where every replica goes by itself."""
-        return part_of(self.amount, self.place, self.replicas)
+        return part_of(self.amount, self.index, self.replicas)
 
 
 class RateLease:
@@ -124,9 +124,9 @@ class RateLease:
 
     def void(self, most: int) -> None:
         """Nothing is leased any more. Of what has passed meanwhile `most` still count."""
-        kept = min(self._fresh, most)
-        self._base += self._fresh - kept  # a total never goes back: the engine counts what is more than the last
-        self._held, self._fresh = 0, kept
+        counted = min(self._fresh, most)
+        self._base += self._fresh - counted  # a total never goes back: the engine counts what is more than the last
+        self._held, self._fresh = 0, counted
 
     def wait(self, now: float, every: float) -> float:
         """Seconds until one more may be free."""
@@ -175,9 +175,9 @@ class LeasedWindows(Windows):
         self._good_until = clock() + DOWN_AFTER
         self.live(1, 0)
 
-    def live(self, replicas: int, place: int) -> None:
+    def live(self, replicas: int, index: int) -> None:
         """So many replicas live, and this one is at that place among them."""
-        self._terms = LeaseTerms(self._amount, self._seconds, replicas, place)
+        self._terms = LeaseTerms(self._amount, self._seconds, replicas, index)
         self._lease, self._part = self._terms.lease, self._terms.part
 
     @property

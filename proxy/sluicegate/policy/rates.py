@@ -21,9 +21,9 @@ _SOON: Final = 0.001
 _WORDS: Final = {1: "second", 60: "minute", 3600: "hour", 86400: "day"}
 
 
-def part_of(amount: int, place: int, count: int) -> int:
+def part_of(amount: int, index: int, count: int) -> int:
     """Of one of `count`, from 0. The parts of all add up to the amount."""
-    return amount // count + (place < amount % count)
+    return amount // count + (index < amount % count)
 
 
 class _Window:

@@ -185,7 +185,7 @@ class PostgresStore:
         except psycopg.Error as error:
             if attempt.is_over:
                 raise StoreFailed("given up") from None
-            raise self._failed(_said(error)) from None
+            raise self._failed(_text_of(error)) from None
         except OSError as error:
             raise error if isinstance(error, StoreFailed) else self._failed(str(error)) from None
         if is_write:  # that reads succeed does not say that writes do
@@ -307,9 +307,9 @@ class _Open:
         self.warning = ""
         connection.add_notice_handler(self._notice)
 
-    def _notice(self, said: Diagnostic) -> None:
-        if said.severity_nonlocalized == "WARNING":  # "canceling wait for synchronous replication": perhaps lost
-            self.warning = said.message_primary or "a warning"
+    def _notice(self, warnings: Diagnostic) -> None:
+        if warnings.severity_nonlocalized == "WARNING":  # "canceling wait for synchronous replication": perhaps lost
+            self.warning = warnings.message_primary or "a warning"
 
 
 class _Attempt:
@@ -455,7 +455,7 @@ def _seconds(ttl: float | None) -> float | None:
     return None if ttl is None or ttl > _LONGEST else ttl
 
 
-def _said(error: psycopg.Error) -> str:
+def _text_of(error: psycopg.Error) -> str:
     """Its first line: others tell more of the connection than belongs in a log."""
     return (error.diag.message_primary or str(error).partition("\n")[0] or type(error).__name__).strip()
 
@@ -490,9 +490,9 @@ def bring(
     """All of another store, in one transaction that may take its time: keys, values and seconds. Returns the keys that
     are new, and those under which something else stands: then nothing was brought. None where all of it was brought
     before, under this `marker`. Raises `StoreFailed`, also where nobody knows whether it was."""
-    said: list[str] = []
+    warnings: list[str] = []
     with _looking(url, password) as connection:
-        connection.add_notice_handler(lambda notice: said.append(notice.message_primary or "a warning"))
+        connection.add_notice_handler(lambda notice: warnings.append(notice.message_primary or "a warning"))
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
             if connection.execute(statements.GET, (marker.encode(),)).fetchone() is not None:
@@ -505,8 +505,8 @@ def bring(
                 cursor = connection.cursor()
                 cursor.executemany(statements.PUT, [*new, (marker.encode(), b"", None)])
                 cursor.executemany(statements.SPENT_TOO, [(key.encode(), _seconds(ttl)) for key, ttl in spent])
-        if said:
-            raise StoreFailed(f"the engine does not vouch for the commit: {said[0]}")
+        if warnings:
+            raise StoreFailed(f"the engine does not vouch for the commit: {warnings[0]}")
     return [key.decode() for key, _, _ in new], others
 
 
@@ -531,6 +531,6 @@ def _looking(url: str, password: str | None) -> "Iterator[psycopg.Connection[tup
         with psycopg.connect(conninfo, autocommit=True, prepare_threshold=None) as connection:
             yield connection
     except psycopg.Error as error:
-        raise StoreFailed(f"{_WHERE}: {_said(error)}") from None
+        raise StoreFailed(f"{_WHERE}: {_text_of(error)}") from None
     except StoreFailed as error:
         raise StoreFailed(f"{_WHERE}: {error}") from None

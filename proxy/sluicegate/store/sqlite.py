@@ -330,7 +330,7 @@ def _settle(jobs: list[_Job]) -> None:
             log.debug("a store answer came too late")
 
 
-def _share(connection: sqlite3.Connection) -> None:
+def _use_wal(connection: sqlite3.Connection) -> None:
     """Lets processes share the file. Where several open a new one, SQLite does not wait for the one that was first."""
     until = time.monotonic() + BUSY_MILLISECONDS / 1000
     while True:
@@ -354,7 +354,7 @@ def _open(path: Path) -> sqlite3.Connection:
             connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             unless_usable.callback(connection.close)
             connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
-            _share(connection)
+            _use_wal(connection)
             connection.execute("PRAGMA synchronous = FULL")  # a spent key must stay spent after a power cut, too
             connection.executescript(_SCHEMA)
             if connection.execute("SELECT value FROM item WHERE key = ?", (_MOVED,)).fetchone() is not None:

@@ -39,7 +39,7 @@ class Watch:
         """`patience`: the seconds after which parts look for themselves although somebody should have polled."""
         self._patience = patience
         self._marks: Mapping[str, str] = {}
-        self._told = anyio.Event()
+        self._polled = anyio.Event()
         self.prefixes: tuple[str, ...] = ()
         """All that parts have asked for."""
         self.since = 0.0
@@ -47,13 +47,13 @@ class Watch:
 
     def tell(self, marks: Mapping[str, str], since: float) -> None:
         self._marks, self.since = marks, since
-        self._told.set()
-        self._told = anyio.Event()
+        self._polled.set()
+        self._polled = anyio.Event()
 
     async def turn(self, every: float) -> None:
         """Until somebody polled, or that long if nobody does."""
         with anyio.move_on_after(max(every, self._patience)):
-            await self._told.wait()
+            await self._polled.wait()
             return
         self._marks = {}
 

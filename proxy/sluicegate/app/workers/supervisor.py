@@ -116,7 +116,7 @@ class Crew:
         self._config, self._file, self._folder, self._sockets = config, file, folder, sockets
         self._token = token
         self._loaded = loaded
-        self.reload = Reload(config, loaded.policy.revision, file, "http", self._apply, on_read=self._share)
+        self.reload = Reload(config, loaded.policy.revision, file, "http", self._apply, on_read=self._publish)
         self._workers = [_Worker(Partition(index, count)) for index in range(count)]
         self._marks = 0
         self._kept_down_by: dict[int, tuple[str, ...]] = {}  # what the files say and cannot be used, by worker
@@ -156,7 +156,7 @@ class Crew:
         now = self.reload
         return InForce(now.config, self._loaded, now.at, now.problems, now.found, now.retained)
 
-    def _share(self) -> None:
+    def _publish(self) -> None:
         self._tell(self._in_force())
 
     async def start(self, lives: TaskGroup, admin: str) -> bool:
@@ -254,8 +254,8 @@ class Crew:
             if self._stopped.is_set():
                 worker.tell(packed("drain"))
             try:
-                while said := await reader.read(1):
-                    self._hear_worker(worker, said, switched_off)
+                while message := await reader.read(1):
+                    self._hear_worker(worker, message, switched_off)
             except OSError:
                 pass  # it ended before it had read all
             try:
@@ -263,10 +263,10 @@ class Crew:
             finally:
                 worker.mark = worker.writer = None
 
-    def _hear_worker(self, worker: _Worker, said: bytes, switched_off: frozenset[str]) -> None:
-        if said == ASKED:
+    def _hear_worker(self, worker: _Worker, message: bytes, switched_off: frozenset[str]) -> None:
+        if message == ASKED:
             self.reload.ask()
-        elif said == UP:
+        elif message == UP:
             if self._switched_off != switched_off:  # changed since, where only those that are up were asked
                 worker.tell(packed(sorted(self._switched_off)))
             self._marks += 1

@@ -53,9 +53,9 @@ class Task:
     is_first: bool
 
 
-def packed(told: Task | Order) -> bytes:
+def packed(message: Task | Order) -> bytes:
     """As a worker reads it: a config goes along as it was read and checked, with all that came from variables."""
-    data = pickle.dumps(told)
+    data = pickle.dumps(message)
     return len(data).to_bytes(_LENGTH, "big") + data
 
 
