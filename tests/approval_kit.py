@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sluicegate.approval import record
+from sluicegate.approval.eligibility import VoteRefused, VoteRequest
 from sluicegate.approval.queue import ApprovalQueue, ApprovalSettings
 from sluicegate.approval.record import Approval, CallBinding
 from sluicegate.approval.validity import ApprovalDeps
-from sluicegate.approval.vote_request import VoteRefused, VoteRequest
 from sluicegate.audit.redact import Redactor
 from sluicegate.guards.approve import ApproveDeps, approve
-from sluicegate.policy.arguments import ArgumentSchema
 from sluicegate.policy.profiles import BUILT_IN, ApprovalProfile
 from sluicegate.policy.rules import Ruling
+from sluicegate.policy.schemas import ArgumentSchema
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import Call, Client, Decision, Outcome, Result, Target, Trail, Verdict
 from sluicegate.store import Store

@@ -22,7 +22,7 @@ from sluicegate.admin.response import AdminResponse
 from sluicegate.admin.routes import ACTIONS, API, MAX_BODY, ROUTES, ApiRoute, openapi, pattern, step_up_of
 from sluicegate.admin.verification import Verification
 from sluicegate.http.hosts import ADMIN_PORT
-from sluicegate.policy.lint_syntax import AREAS
+from sluicegate.policy.lint import AREAS
 from sluicegate.protocol.model import Client
 
 CANARY = "what only those with the right may see"

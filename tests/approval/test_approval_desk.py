@@ -15,13 +15,13 @@ from approval_kit import ANN, CAREFUL, LEA, LEO, TOOL, Town, about, bind, reason
 
 from sluicegate.approval import presentation, validity
 from sluicegate.approval import queue as desks
+from sluicegate.approval.eligibility import VoteRefused, VoteRequest
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.record import Approval
 from sluicegate.approval.repository import OPEN
 from sluicegate.approval.states import FINISHED, TRANSITIONS, may_become
-from sluicegate.approval.vote_request import VoteRefused, VoteRequest
 from sluicegate.audit.read import approvals
-from sluicegate.policy.arguments import ArgumentSchema
+from sluicegate.policy.schemas import ArgumentSchema
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import ApprovalRef, Client, InputRequired, Result, Trail, Verdict
 from sluicegate.protocol.shape import Shape

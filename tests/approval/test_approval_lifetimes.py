@@ -14,10 +14,10 @@ from approval_kit import ANN, LEA, LEO, TOOL, Clock, Town, about, bind, reason
 from test_approval_webhook import SECRET, Hook, serving, until
 
 from sluicegate.approval import webhook
+from sluicegate.approval.eligibility import VoteRefused
 from sluicegate.approval.presentation import take
 from sluicegate.approval.queue import MAX_WHOLE, ApprovalQueue
 from sluicegate.approval.record import Approval
-from sluicegate.approval.vote_request import VoteRefused
 from sluicegate.approval.webhook import Receiver, Webhooks
 from sluicegate.audit.record import fingerprint
 from sluicegate.audit.redact import Redactor

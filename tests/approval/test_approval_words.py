@@ -13,8 +13,8 @@ from approval_kit import ANN, CAREFUL, LEA, LEO, TOOL, Town, about, bind, reason
 from loop_steps import Steps
 
 from sluicegate.approval import eligibility, messages, presentation, repository
+from sluicegate.approval.eligibility import VoteRefused, VoteRequest
 from sluicegate.approval.record import Approval, new_id, session_mark
-from sluicegate.approval.vote_request import VoteRefused, VoteRequest
 from sluicegate.approval.webhook import Receiver, Webhooks, payload
 from sluicegate.cli.approvals import _screen
 from sluicegate.policy.display import WIDTH

@@ -19,7 +19,7 @@ from sluicegate.admin.routes import ROUTES, ApiRoute
 from sluicegate.cli.commands import application
 from sluicegate.metrics import Metrics
 from sluicegate.metrics.scraped import TABLE
-from sluicegate.policy.lint_syntax import AREAS
+from sluicegate.policy.lint import AREAS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

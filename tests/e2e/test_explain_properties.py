@@ -16,20 +16,20 @@ from scripted_server import Front, Scripted
 from sluicegate import config
 from sluicegate.app import explain_facts, policy_loading
 from sluicegate.app import settings as room_settings
+from sluicegate.approval.eligibility import VoteRequest
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.validity import ApprovalDeps
-from sluicegate.approval.vote_request import VoteRequest
 from sluicegate.audit.redact import Redactor
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.guards import ORDER, chain
 from sluicegate.guards.approve import ApproveDeps, approve
 from sluicegate.guards.enforce import enforce
 from sluicegate.guards.name import name
-from sluicegate.policy.arguments import ArgumentRules, Schema
 from sluicegate.policy.facts import Facts
 from sluicegate.policy.files import LoadedPolicy
 from sluicegate.policy.judge import PolicyEngine
 from sluicegate.policy.pins import WORDS, Wanted
+from sluicegate.policy.schemas import ArgumentRules, Schema
 from sluicegate.policy.target import KINDS
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import REASON, Call, Client, Outcome, Result, Target, Trail, Verdict

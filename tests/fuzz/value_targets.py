@@ -31,7 +31,7 @@ from sluicegate.policy.engine import Engine
 from sluicegate.policy.explain import explain, render
 from sluicegate.policy.files import PolicySources, bundled_model, load
 from sluicegate.policy.finding import PolicyError, PolicyFinding
-from sluicegate.policy.lint_semantics import lint
+from sluicegate.policy.lint import lint
 from sluicegate.policy.profiles import BUILT_IN
 from sluicegate.policy.rules import PolicyRules
 from sluicegate.protocol.jsonrpc import decode

@@ -19,8 +19,8 @@ from sluicegate.guards.measure import Measure
 from sluicegate.guards.record import RecordGuard
 from sluicegate.guards.seal import MAX_ROUNDS, seal, unresolved
 from sluicegate.metrics import Count
-from sluicegate.policy.arguments import Violation
 from sluicegate.policy.rules import Ruling
+from sluicegate.policy.schemas import Violation
 from sluicegate.protocol.model import (
     ROUND_SECONDS,
     ApprovalRef,

@@ -10,7 +10,7 @@ from loop_steps import Steps
 from sluicegate.guards import ORDER, chain
 from sluicegate.guards.inspect import Mode, inspect, inspect_params, inspect_task_state
 from sluicegate.policy import hidden_text
-from sluicegate.policy.outputs import Outputs
+from sluicegate.policy.schemas import Outputs
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import (
     Call,

@@ -14,8 +14,7 @@ from small_authorization_server import PRM, ProtectedServer, listening
 from waiting import until
 
 from sluicegate.app import login_callback
-from sluicegate.app.login_callback import CallbackPort
-from sluicegate.app.login_links import LoginLinks
+from sluicegate.app.login_callback import CallbackPort, LoginLinks
 from sluicegate.login.model import Flow, LoginFailed, LoginInfo
 from sluicegate.protocol.model import Client
 

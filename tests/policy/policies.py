@@ -5,14 +5,14 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from sluicegate.policy.arguments import ArgumentRules, Schema
 from sluicegate.policy.classes import Classified
 from sluicegate.policy.csv_rows import Row, read_rows
 from sluicegate.policy.engine import Engine
 from sluicegate.policy.files import bundled_model
-from sluicegate.policy.lint_semantics import lint
+from sluicegate.policy.lint import lint
 from sluicegate.policy.profiles import BUILT_IN, ApprovalProfile
 from sluicegate.policy.rules import PolicyRules
+from sluicegate.policy.schemas import ArgumentRules, Schema
 from sluicegate.protocol.model import Client, Kind, Target
 
 MODEL = bundled_model().read_text()

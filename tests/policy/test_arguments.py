@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.policy.arguments import NO_RULES, ArgumentRules, ArgumentSchema, Schema
 from sluicegate.policy.schema_cost import DIALECT, SchemaRefused, check_bounds
+from sluicegate.policy.schemas import NO_RULES, ArgumentRules, ArgumentSchema, Schema
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sluicegate.policy.csv_rows import read_rows, written
 from sluicegate.policy.finding import PolicyFinding
-from sluicegate.policy.lint_semantics import Denies, KnownNames, is_wider, lint
+from sluicegate.policy.lint import Denies, KnownNames, is_wider, lint
 from tests.policy.policies import PROFILES, build, lines
 
 KNOWN = KnownNames(

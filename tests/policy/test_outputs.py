@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from sluicegate.policy.outputs import MAX_KNOWN, MAX_PATTERNS, Outputs
 from sluicegate.policy.schema_cost import check_bounds
+from sluicegate.policy.schemas import MAX_KNOWN, MAX_PATTERNS, Outputs
 
 ROWS = {
     "type": "object",
@@ -127,8 +127,7 @@ def test_a_schema_is_bounded_and_compiled_once_before_its_first_check(monkeypatc
         bounded.append(schema)
         check_bounds(schema)
 
-    monkeypatch.setattr("sluicegate.policy.outputs.check_bounds", counted)
-    monkeypatch.setattr("sluicegate.policy.arguments.check_bounds", counted)
+    monkeypatch.setattr("sluicegate.policy.schemas.check_bounds", counted)
     outputs = Outputs()
     preparing = outputs.prepare("s", "t", ROWS)
     assert preparing is not None and bounded == []

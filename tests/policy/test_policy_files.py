@@ -8,7 +8,7 @@ from sluicegate.policy.classes import Classes
 from sluicegate.policy.engine import check_model
 from sluicegate.policy.files import BUNDLED, PolicySources, bundled, bundled_model, load, read_cases, run
 from sluicegate.policy.finding import PolicyError
-from sluicegate.policy.lint_semantics import KnownNames
+from sluicegate.policy.lint import KnownNames
 from tests.policy.policies import MODEL, policy_of
 
 

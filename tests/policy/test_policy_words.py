@@ -11,7 +11,6 @@ from urllib.parse import quote
 import pytest
 
 from sluicegate.policy import display, hidden_text, pins
-from sluicegate.policy.arguments import ArgumentRules, Schema
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.diff import Side, compare, render
 from sluicegate.policy.display import MAX_PATH, WIDTH, diff, each_line, hidden, lines, summary, visible
@@ -22,11 +21,11 @@ from sluicegate.policy.files import PolicyError, PolicySources, bundled_model, l
 from sluicegate.policy.globs import matches_folded
 from sluicegate.policy.hidden_text import bare_text, flags, is_plain
 from sluicegate.policy.judge import PolicyEngine, PolicyInForce
-from sluicegate.policy.outputs import Outputs
 from sluicegate.policy.profiles import ApprovalProfile, strictest
 from sluicegate.policy.rulebook import Rulebook
 from sluicegate.policy.rules import Ruling
 from sluicegate.policy.schema_cost import SchemaRefused
+from sluicegate.policy.schemas import ArgumentRules, Outputs, Schema
 from sluicegate.policy.target import read_target
 from sluicegate.protocol.model import Call, Client, Decision, Target, Verdict
 from sluicegate.protocol.pieces import in_one_step

@@ -1,9 +1,9 @@
 """All that decides about a target, in its order."""
 
-from sluicegate.policy.arguments import ArgumentRules, Schema
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.explain import Explanation
 from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist
+from sluicegate.policy.schemas import ArgumentRules, Schema
 from sluicegate.protocol.model import Client, Decision, Target, Verdict
 from tests.policy.policies import policy_of, tool
 

@@ -11,9 +11,9 @@ from typing import Final
 from urllib.parse import parse_qs, quote
 
 from sluicegate.approval import messages
+from sluicegate.approval.eligibility import MAX_COMMENT, VoteRefused, VoteRequest
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.record import SCOPES, Approval
-from sluicegate.approval.vote_request import MAX_COMMENT, VoteRefused, VoteRequest
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client
 

@@ -229,7 +229,7 @@ class LoginIndex:
         if self._group is None or self._logins is None:
             raise NoLogin("Sluice is stopping", is_final=False)
         if self._links is None:  # by name: what serves the page is not imported before somebody needs it
-            module = import_module("sluicegate.app.login_links")
+            module = import_module("sluicegate.app.login_callback")
             self._links = module.LoginLinks(self._logins, self._group)
         link: LoginLink = await self._links.begin(server, self.whose(server, client), self._callback, by)
         return link

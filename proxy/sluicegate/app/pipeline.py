@@ -27,8 +27,8 @@ from sluicegate.guards.record import RecordGuard
 from sluicegate.guards.seal import seal, unresolved
 from sluicegate.guards.throttle import throttle
 from sluicegate.metrics import client_label
-from sluicegate.policy.outputs import Outputs
 from sluicegate.policy.rates import Windows
+from sluicegate.policy.schemas import Outputs
 from sluicegate.protocol.input_requests_client import opens_pages
 from sluicegate.protocol.model import Client, Guard, Handler
 from sluicegate.router import Cursors, Router

@@ -14,7 +14,7 @@ from sluicegate.policy import files
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.files import LoadedPolicy, PolicySources
 from sluicegate.policy.judge import PolicyInForce
-from sluicegate.policy.lint_semantics import KnownNames
+from sluicegate.policy.lint import KnownNames
 from sluicegate.policy.profiles import BUILT_IN, ApprovalProfile
 from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist, nobody_accepted
 from sluicegate.policy.toolsets import Search, Toolset, Toolsets

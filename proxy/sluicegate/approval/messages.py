@@ -6,9 +6,9 @@ A model reads the answers, so each says first whether anything was executed, and
 from itertools import islice
 from typing import Any, Final
 
+from sluicegate.approval.eligibility import VoteRequest
 from sluicegate.approval.presentation import stamp
 from sluicegate.approval.record import SCOPES, Approval
-from sluicegate.approval.vote_request import VoteRequest
 from sluicegate.policy.display import each_line, visible
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import REASON, Failure, Outcome, Reason, Result, refuse

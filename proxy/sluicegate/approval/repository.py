@@ -15,10 +15,10 @@ from typing import Final
 import anyio
 
 from sluicegate.approval import presentation
+from sluicegate.approval.eligibility import MAX_COMMENT
 from sluicegate.approval.grants import Grant
 from sluicegate.approval.record import Approval, CallBinding, NewerForm
 from sluicegate.approval.states import State
-from sluicegate.approval.vote_request import MAX_COMMENT
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
 from sluicegate.store import Store, Write
 

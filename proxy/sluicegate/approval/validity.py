@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sluicegate.approval import eligibility
+from sluicegate.approval.eligibility import ELICITED
 from sluicegate.approval.grants import Grant, TokenEnd
 from sluicegate.approval.record import Approval, CallBinding, Vote
-from sluicegate.approval.vote_request import ELICITED
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client, Target
 from sluicegate.store.watch import Watch

@@ -17,7 +17,7 @@ from sluicegate.cli.programs import not_found
 from sluicegate.cli.terminal import coloured
 from sluicegate.policy.finding import PolicyError
 from sluicegate.policy.globs import is_glob
-from sluicegate.policy.lint_syntax import suggest
+from sluicegate.policy.lint import suggest
 from sluicegate.protocol.jsonrpc import Json, inside
 from sluicegate.store.memory import MemoryStore
 

@@ -16,12 +16,12 @@ from typing import Any, Final, Literal
 import anyio
 
 from sluicegate.approval import messages, presentation
+from sluicegate.approval.eligibility import VoteRefused
 from sluicegate.approval.grants import Grant
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.record import Approval, CallBinding, bind
 from sluicegate.approval.states import FINISHED
 from sluicegate.approval.validity import GONE
-from sluicegate.approval.vote_request import VoteRefused
 from sluicegate.audit.redact import Redactor
 from sluicegate.guards.approval_tasks import ApprovalTasks
 from sluicegate.guards.enforce import CheckArguments, refused_arguments

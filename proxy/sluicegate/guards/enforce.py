@@ -14,8 +14,8 @@ from typing import Final
 
 from sluicegate.catalog.uris import MAX_URI, expansions, has_dot_segment, spellings, variables
 from sluicegate.guards import settled
-from sluicegate.policy.arguments import Violation
 from sluicegate.policy.rules import Ruling
+from sluicegate.policy.schemas import Violation
 from sluicegate.policy.toolsets import OUTSIDE
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, inside
 from sluicegate.protocol.methods import METHODS, WITHOUT_TARGET

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
-from sluicegate.policy.arguments import NO_RULES, ArgumentRules
 from sluicegate.policy.classes import CLASSES
 from sluicegate.policy.csv_rows import Row
 from sluicegate.policy.roles import is_principal
 from sluicegate.policy.rules import PolicyRules
+from sluicegate.policy.schemas import NO_RULES, ArgumentRules
 from sluicegate.policy.target import printable
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client, Kind, Target

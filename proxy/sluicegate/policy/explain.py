@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from sluicegate.policy.arguments import NO_RULES, ArgumentRules, Violation
 from sluicegate.policy.classes import Classified
 from sluicegate.policy.csv_rows import Row
 from sluicegate.policy.facts import GrantFact
 from sluicegate.policy.profiles import Need, find_need
 from sluicegate.policy.roles import BUILT_IN, chains, origins
 from sluicegate.policy.rules import DEFAULT_RULE, Matches, PolicyRules, Ruling
+from sluicegate.policy.schemas import NO_RULES, ArgumentRules, Violation
 from sluicegate.policy.target import printable
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client, Target, Verdict

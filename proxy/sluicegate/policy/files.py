@@ -15,17 +15,16 @@ from urllib.parse import unquote
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from sluicegate.policy.arguments import NO_RULES, ArgumentRules, ArgumentSchema
 from sluicegate.policy.classes import CLASSES, Classes
 from sluicegate.policy.csv_rows import Row, read_rows
 from sluicegate.policy.engine import Engine, check_model
 from sluicegate.policy.finding import PolicyError, PolicyFinding
-from sluicegate.policy.lint_semantics import KnownNames, lint
-from sluicegate.policy.lint_syntax import suggest
+from sluicegate.policy.lint import KnownNames, lint, suggest
 from sluicegate.policy.profiles import BUILT_IN, ApprovalProfile
 from sluicegate.policy.roles import principal_of
 from sluicegate.policy.rules import PolicyRules, Ruling
 from sluicegate.policy.schema_cost import KEYWORDS, NOT_CHECKED, SchemaRefused, unused_keywords
+from sluicegate.policy.schemas import NO_RULES, ArgumentRules, ArgumentSchema
 from sluicegate.policy.target import printable, read_target
 from sluicegate.protocol.jsonrpc import Malformed, decode
 from sluicegate.protocol.model import Client, Target, Verdict

@@ -10,9 +10,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sluicegate.policy.arguments import Violation
 from sluicegate.policy.blocks import NOTHING_BLOCKED, Blocks
 from sluicegate.policy.rulebook import Rulebook
+from sluicegate.policy.schemas import Violation
 from sluicegate.policy.toolsets import NO_SEARCH, Search
 from sluicegate.protocol.derived_cache import DerivedCache
 from sluicegate.protocol.jsonrpc import Json

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
-from sluicegate.policy.arguments import NO_RULES, ArgumentRules, Violation
 from sluicegate.policy.blocks import NOTHING_BLOCKED, Blocks
 from sluicegate.policy.classes import Classes, Classified
 from sluicegate.policy.explain import Explanation, explain
@@ -18,6 +17,7 @@ from sluicegate.policy.facts import Candidate, Facts
 from sluicegate.policy.globs import matches_folded
 from sluicegate.policy.memo import Memo
 from sluicegate.policy.rules import PolicyRules
+from sluicegate.policy.schemas import NO_RULES, ArgumentRules, Violation
 from sluicegate.policy.toolsets import OUTSIDE, Toolsets
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client, Decision, Kind, Target, Verdict
