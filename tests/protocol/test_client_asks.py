@@ -152,6 +152,17 @@ def test_several_blocks_are_said_one_after_the_other_to_an_older_client() -> Non
     assert asked(ask, "2025-06-18") == {"maxTokens": 9, "messages": split}
 
 
+def test_what_a_message_says_beside_its_blocks_is_not_said_again_with_each_of_them() -> None:
+    more = {f"k{number}": 0 for number in range(100)}
+    ask = sample(messages=[{"role": "user", "content": [TEXT] * 100, **more}])
+    assert asked(ask, "2025-06-18")["messages"] == [{"role": "user", "content": TEXT}] * 100
+    assert asked(ask) == ask["params"]
+    odd = sample(messages=[{"role": ["user"] * 100, "content": [TEXT] * 100}])
+    assert asked(odd, "2025-06-18")["messages"] == [{"content": TEXT}] * 100
+    one = {"role": "user", "content": [TEXT], **more}
+    assert asked(sample(messages=[one]), "2025-06-18")["messages"] == [{**one, "content": TEXT}]
+
+
 def test_context_is_included_only_where_that_was_declared() -> None:
     ask = sample(includeContext="allServers")
     assert asked(ask)["includeContext"] == "allServers"

@@ -167,8 +167,11 @@ def _sampling(params: Json, declared: Any, revision: Revision) -> Question | Una
 
 
 def _one_each(message: Json) -> list[Json]:
-    """Before 2025-11-25 a message has one block: several are said one after the other."""
-    return [{**message, "content": block} for block in input_forms.blocks(message)]
+    """Before 2025-11-25 a message has one block: several are said one after the other. Each says the role again and
+    nothing else of the message: a server may write 10,000 members beside 10,000 blocks."""
+    blocks, role = input_forms.blocks(message), message.get("role")
+    shared = message if len(blocks) == 1 else {"role": role} if role in ("user", "assistant") else {}
+    return [{**shared, "content": block} for block in blocks]
 
 
 def read(method: str, response: Response, takes_errors: bool = False) -> Json | Unanswered:
