@@ -7,7 +7,7 @@ import anyio
 from loop_steps import Steps
 from waiting import until
 
-from sluicegate.hub import Event, Hub
+from sluicegate.hub import MAX_SAID, Event, Hub
 from sluicegate.protocol.jsonrpc import Notification
 from sluicegate.protocol.model import session_scope
 
@@ -200,3 +200,21 @@ async def test_what_is_said_to_one_session_looks_at_nobody_else_and_keeps_its_or
         assert got == [str(number) for number in range(300)]
     hub.publish(event(scope=session_scope("s7")))
     assert looked == 300
+
+
+async def test_what_was_said_to_a_session_and_waits_has_a_bound_on_its_bytes() -> None:
+    hub, scope = Hub(), session_scope("s1")
+    said = Event("a", scope, Notification("m", {"data": "x" * (MAX_SAID // 4)}))
+    huge = Event("a", scope, Notification("huge", {"data": "x" * (2 * MAX_SAID)}))
+    with anyio.fail_after(20), hub.subscribe(everything, "s1") as events:
+        for _ in range(2):
+            for _ in range(100):
+                hub.publish(said)
+            hub.publish(event())
+            taken = [await anext(events) for _ in range(4)]
+            assert taken == [said, said, said, event()]
+        hub.publish(huge)  # one alone has its place
+        hub.publish(said)
+        assert await anext(events) == huge
+        hub.publish(said)
+        assert await anext(events) == said

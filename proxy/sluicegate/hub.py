@@ -10,14 +10,16 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from typing import Final
 
-from sluicegate.protocol.jsonrpc import Notification
+from sluicegate.protocol.jsonrpc import Notification, weight_of
 from sluicegate.protocol.model import session_scope
 
 MAX_PENDING: Final = 1000
+MAX_SAID: Final = 4 * 1024 * 1024
+"""Bytes of memory of what was said to one session and is not taken yet: its client may read slowly."""
 _STEP: Final = 16  # events in one step of the event loop
 _AT_ONCE: Final = 32  # subscriptions that hear of one event in a step: each of them wakes a task
 _ONE_SESSION: Final = session_scope("")
@@ -30,6 +32,7 @@ class Event:
     server: str
     scope: str | None
     notification: Notification
+    weight: int = field(default=0, compare=False)  # of what is said
 
     @property
     def is_said(self) -> bool:
@@ -47,7 +50,7 @@ class Subscription:
         self._accept = accept
         self._max_pending = max_pending
         self._pending: dict[str, dict[tuple[str, object], Event]] = {}  # of each server, whose turn comes round
-        self._count = 0
+        self._count = self._said = 0
         self._numbers = count()
         self._taken = 0
         self._news = asyncio.Event()
@@ -69,6 +72,7 @@ class Subscription:
         held = self._pending.pop(server)
         event = held.pop(next(iter(held)))
         self._count -= 1
+        self._said -= event.weight
         if held:
             self._pending[server] = held
         return event
@@ -79,7 +83,8 @@ class Subscription:
 
     def put(self, event: Event) -> None:
         """Whether or not it is accepted from others."""
-        if event.is_said and self._count >= self._max_pending:
+        is_full = self._count >= self._max_pending or self._said + event.weight > MAX_SAID
+        if event.is_said and self._count and is_full:
             return  # talk must not push out what changed
         about = next(self._numbers) if event.is_said else str(event.notification.params.get("uri"))
         key = (event.notification.method, about)
@@ -88,6 +93,7 @@ class Subscription:
                 self._drop()
             self._count += 1
         self._pending.setdefault(event.server, {})[key] = event
+        self._said += event.weight
         self._news.set()
 
     def _drop(self) -> None:
@@ -95,7 +101,7 @@ class Subscription:
         flood pushes out what another one said."""
         server = max(self._pending, key=lambda one: len(self._pending[one]))
         held = self._pending[server]
-        del held[next(iter(held))]
+        self._said -= held.pop(next(iter(held))).weight
         if not held:
             del self._pending[server]
         self._count -= 1
@@ -126,7 +132,9 @@ class Hub:
         """Offers the event to a few subscriptions in each step of the loop: ten thousand would be one long step. A
         change that comes again before anybody was told of it is told once."""
         if event.is_said:
-            for subscription in tuple(self._of_session.get(event.scope or "", ())):
+            if subscriptions := tuple(self._of_session.get(event.scope or "", ())):
+                event = replace(event, weight=weight_of(event.notification.params))
+            for subscription in subscriptions:
                 subscription.offer(event)
             return
         note = event.notification

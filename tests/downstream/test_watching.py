@@ -17,11 +17,13 @@ from sluicegate.downstream.resource_subscriptions import (
     MAX_UNWATCHED,
     MAX_WATCHED,
     MAX_WATCHED_CHARS,
+    MAX_WHY,
+    OneByOne,
     ResourceWatch,
     WatchBoard,
 )
 from sluicegate.downstream.session import change_streams
-from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
+from sluicegate.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Response
 from sluicegate.protocol.model import Client, Failure
 
 ABLE: Json = {"resources": {"subscribe": True}}
@@ -70,6 +72,25 @@ class Ears:
 def test_an_update_is_for_whoever_wants_the_resource_or_what_it_is_a_part_of(uri: Any, who: list[str]) -> None:
     ears = Ears(a=["file:///a"], ab=["file:///ab"], d=["file:///d/"], e=["file:///d/e"], x=["memo:x"])
     assert ears(uri) == who
+
+
+def test_of_an_update_its_listeners_keep_the_uri_alone() -> None:
+    ears, told = Ears(a=["file:///a"]), list[Json]()
+    ears.wants["a"].tell = told.append
+    ears.board.heard({"uri": "file:///a", "_meta": {"pad": "x" * 1_000_000}})
+    assert told == [{"uri": "file:///a"}]
+
+
+async def test_of_a_refusal_no_more_is_kept_than_a_client_is_told() -> None:
+    async def ask(method: str, params: Json) -> Response:
+        is_missing = params["uri"] == "x:no"
+        data = {"uri": "x:no", "pad": "x"} if is_missing else "x" * 1_000_000
+        return Response(1, error={"code": -32002 if is_missing else -1, "message": "n" * 1_000_000, "data": data})
+
+    refused = await OneByOne(ask).watch(frozenset({"x:no", "x:other"}))
+    assert refused == {
+        "x:no": Failure(INVALID_PARAMS, "n" * MAX_WHY, {"uri": "x:no"}), "x:other": Failure(-1, "n" * MAX_WHY)
+    }  # fmt: skip
 
 
 async def test_of_many_listeners_few_are_told_in_a_step_and_each_of_what_changed_last() -> None:

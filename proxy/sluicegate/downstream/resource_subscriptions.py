@@ -30,6 +30,8 @@ from sluicegate.telemetry import DEFAULT_BACKOFF
 AT_ONCE: Final = 8
 AT_ONCE_TOLD: Final = 100
 """Resources of which is told, or listeners that are told, in one step of the event loop."""
+MAX_WHY: Final = 200
+"""Characters of a refusal: a client hears a thousand of them at once."""
 FEW: Final = 8
 """Listeners that are told of an update in the step that read it. One step may read seventy updates."""
 MAX_COUNTED: Final = 10_000
@@ -72,7 +74,9 @@ class OneByOne:
         if answer.error is None:
             self._watched.add(uri)
         else:
-            refused[uri] = legacy_server.failure(Call(_NOBODY, "resources/read", params), answer.error)
+            why = legacy_server.failure(Call(_NOBODY, "resources/read", params), answer.error)
+            is_missing = isinstance(why.data, dict) and why.data.get("uri") == uri
+            refused[uri] = Failure(why.code, why.message[:MAX_WHY], params if is_missing else None)
 
 
 Begin = Callable[[Json, Callable[[Notification], None], Callable[[bool], None]], ChangeStream]
@@ -281,6 +285,7 @@ class WatchBoard:
         uri = params.get("uri")
         if not isinstance(uri, str) or len(uri) > MAX_URI:
             return
+        params = {"uri": uri}  # its server may have written megabytes beside it, and nobody is told of them
         concerned = self._concerned(uri)
         if not self._news and len(concerned) <= FEW:
             for want in concerned:
