@@ -540,3 +540,19 @@ async def test_the_work_of_a_stream_counts_for_the_client_that_asks_for_it() -> 
     for method in ("subscriptions/listen", "tools/call"):
         await requests.handle(handler, Call(Client("a"), method, {}, trail=Trail()))
     assert spends == [requests.budget_of("a").charge_and_rest, None]
+
+
+async def test_a_small_body_of_many_values_is_in_flight_with_the_memory_that_it_takes() -> None:
+    async with site(patch(ListenSettings(), "limits", in_flight=600_000)) as here, here.client() as client:
+        await open_session(client)
+        body = call("wait", lists=[[]] * 5_000)
+        assert len(dump(body)) < large_requests.LARGE
+        first = await here.raw(post(body, f"Mcp-Session-Id: {client.headers['mcp-session-id']}"))
+        await here.handler.waiting.wait()
+        first.close()  # its call goes on
+        refused = await client.post("/mcp", json=call("echo", lists=[[]] * 5_000))
+        assert (refused.status_code, refused.json()["error"]["data"]) == (429, {"reason": "rate_limited"})
+        assert (await client.post("/mcp", json=call("echo"))).status_code == 200
+        here.handler.go.set()
+        await until(lambda: not here.listener._context.large._held)
+        assert (await client.post("/mcp", json=call("echo", lists=[[]] * 5_000))).status_code == 200

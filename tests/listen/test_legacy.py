@@ -27,7 +27,7 @@ from listen_harness import (
 )
 from loop_steps import Steps
 
-from sluicegate.listen import listener
+from sluicegate.listen import legacy_http, listener
 from sluicegate.listen.auth import IdentitySettings
 from sluicegate.listen.http_exchange import HttpExchange
 from sluicegate.listen.settings import ListenSettings
@@ -337,6 +337,25 @@ async def test_going_away_is_no_cancel() -> None:
         here.handler.go.set()
         await here.handler.ended.wait()
         assert here.handler.cancelled == []
+
+
+async def test_requests_in_flight_have_a_bound_also_without_their_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(legacy_http, "MAX_OPEN", 3)
+    async with site() as here, here.client() as client, here.client(B) as other:
+        id = await open_session(client)
+        for number in range(3):
+            here.handler.waiting = anyio.Event()
+            raw = await here.raw(post(call("wait", id=number), f"Mcp-Session-Id: {id}"))
+            await here.handler.waiting.wait()
+            raw.close()
+        await open_session(client)
+        refused = (await client.post("/mcp", json=call("echo"))).json()["result"]
+        assert refused["isError"] and refused["_meta"]["dev.sluice/reason"] == "rate_limited"
+        await open_session(other)
+        assert "isError" not in (await other.post("/mcp", json=call("echo"))).json()["result"]
+        here.handler.go.set()
+        await until(lambda: not here.listener._legacy._open)
+        assert "isError" not in (await client.post("/mcp", json=call("echo"))).json()["result"]
 
 
 async def test_the_end_of_a_session_cancels_what_runs() -> None:

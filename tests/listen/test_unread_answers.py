@@ -7,10 +7,11 @@ import anyio
 import anyio.lowlevel
 import httpx
 import pytest
-from listen_harness import B, Site, call, messages, modern, open_session, patch, post, site, until
+from listen_harness import A, B, Site, call, messages, modern, open_session, patch, post, site, until
 from test_listen_sse import stream
 
 from sluicegate.listen.settings import ListenSettings
+from sluicegate.protocol.jsonrpc import Notification
 from sluicegate.protocol.model import Call, Outcome, Result
 
 ONE = 12_000_000
@@ -98,3 +99,22 @@ async def test_of_a_batch_that_is_not_read_one_answer_waits() -> None:
         await until(lambda: unwritten(here) > 1_000_000)
         await settled()
         assert unwritten(here) < ONE + 1_000_000
+
+
+async def test_so_does_what_is_sent_once_more() -> None:
+    async with site(patch(SETTINGS, "sessions", kept_bytes=20 * ONE)) as here, here.client() as client:
+        async def tool(call: Call) -> Outcome:
+            await call.emit(Notification("notifications/progress", {"progressToken": "t", "progress": 1}))
+            return Result({"content": [{"type": "text", "text": "x" * ONE}]})
+
+        here.handler.tool_large = tool  # type: ignore[attr-defined]
+        session = await open_session(client)
+        for _ in range(8):
+            assert (await client.post("/mcp", json=call("large"))).status_code == 200
+        for number in range(1, 9):
+            lines = ["GET /mcp HTTP/1.1", "Host: localhost", f"Authorization: Bearer {A}", "Accept: text/event-stream"]
+            lines += [f"Mcp-Session-Id: {session}", f"Last-Event-ID: {number}-0", "", ""]
+            (await here.raw("\r\n".join(lines).encode())).pause()
+        await until(lambda: unwritten(here) > MOST)
+        await settled()
+        assert unwritten(here) < MOST + ONE + 1_000_000

@@ -221,7 +221,7 @@ class JsonRpcSession:
             return parsed.response
         method, server_info = parsed.method, self._deps.server_info
         if len(self._open) >= MAX_OPEN:
-            return modern_client.respond(request.id, method, _too_many(method), server_info)[1]
+            return modern_client.respond(request.id, method, too_many(method, MAX_OPEN), server_info)[1]
         running = OpenRequest(request.id, method)
         emit = partial(self._tell, running, partial(modern_client.notification, method=method, id=request.id))
         client = _described(self._client, parsed)
@@ -252,7 +252,7 @@ class JsonRpcSession:
 
     def _begin_legacy(self, request: Request, session: DuplexSession) -> Begun | Response:
         if len(self._open) >= MAX_OPEN:
-            return session.respond(request, _too_many(request.method))
+            return session.respond(request, too_many(request.method, MAX_OPEN))
         running, rising = OpenRequest(request.id, request.method), legacy_client.Rising()
 
         def show(note: Notification) -> Notification | None:
@@ -380,5 +380,5 @@ def _described(client: Client, declared: modern_client.Parsed | legacy_client.Ha
     )  # fmt: skip
 
 
-def _too_many(method: str) -> Outcome:
-    return refuse(method, "rate_limited", f"More than {MAX_OPEN} requests are in flight; wait for answers.")
+def too_many(method: str, most: int) -> Outcome:
+    return refuse(method, "rate_limited", f"More than {most} requests are in flight; wait for answers.")

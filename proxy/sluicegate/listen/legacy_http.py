@@ -5,6 +5,7 @@ which session, and how it is answered. Knows no server.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from time import perf_counter
@@ -13,8 +14,9 @@ from typing import Any, Final
 from sluicegate.listen.auth import Principal
 from sluicegate.listen.http_exchange import HttpExchange
 from sluicegate.listen.http_session import HttpSession, client_of
+from sluicegate.listen.jsonrpc_session import too_many
 from sluicegate.listen.large_requests import LARGE
-from sluicegate.listen.legacy_session import initialize
+from sluicegate.listen.legacy_session import Begun, initialize
 from sluicegate.listen.line_streams import MAX_ARRAY
 from sluicegate.listen.replay import PUSH, parse_id
 from sluicegate.listen.resumable_response import ResumableResponse
@@ -31,12 +33,15 @@ Refusal = tuple[int, str]
 Again = Callable[[HttpExchange, Principal], Principal | None]
 """Who sends this request by now, after a wait; None where that credential is over."""
 
+MAX_OPEN: Final = 2_000
+"""Requests of one principal in flight. They go on when their connections break, so that these are no bound."""
 _SPOKEN: Final = frozenset(name.encode() for name in LEGACY)
 
 
 class LegacyHttp:
     def __init__(self, context: EndpointContext, sessions: Sessions, again: Again) -> None:
         self._context, self._sessions, self._again = context, sessions, again
+        self._open = Counter[str]()
 
     def _session(self, exchange: HttpExchange, principal: Principal) -> HttpSession | Refusal:
         """The session this request belongs to."""
@@ -141,12 +146,15 @@ class LegacyHttp:
         """Returns the response, and the outcome that it was made of; None where the client cancelled, or where `enter`,
         which may wait, says that it must not begin. What is answered without a call is paid for, with the time that was
         `spent` on it before."""
-        running = session.begin(request.id, answer.loop)
+        running, name = session.begin(request.id, answer.loop), session.principal.name
+        self._open[name] += 1
         try:
             if enter is not None and not await enter():
                 return None
             since, emit = perf_counter(), partial(_emit, answer, session, legacy_client.Rising())
-            begun = session.to_call(request, session.client, emit)
+            begun: Begun = too_many(request.method, MAX_OPEN)
+            if self._open[name] <= MAX_OPEN:
+                begun = session.to_call(request, session.client, emit)
             if isinstance(begun, Call):
                 outcome = await self._context.handler(begun)
                 if isinstance(outcome, InputRequired):
@@ -164,6 +172,9 @@ class LegacyHttp:
             return None
         finally:
             session.done(request.id, running)
+            self._open[name] -= 1
+            if not self._open[name]:
+                del self._open[name]
         return session.respond(request, outcome), outcome
 
     async def batch(self, exchange: HttpExchange, values: list[Any], principal: Principal) -> None:
@@ -256,7 +267,10 @@ class LegacyHttp:
                 return
             exchange.is_call = True  # servers and other clients make what it carries
             if answer is not None:
-                await answer.resume(exchange, found[1])
+                large, name = self._context.large, session.principal.name
+                large.judge_unread(name)
+                room = partial(large.unread.room, name, exchange.peer)
+                await answer.resume(exchange, found[1], room, partial(large.unread.note, name, exchange.peer))
                 return
             session.outbox.rewind(found[1])
         exchange.is_call = True

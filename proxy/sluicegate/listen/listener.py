@@ -350,7 +350,7 @@ class Listener:
 
     def _take_in(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
         peer, large = exchange.peer, self._context.large
-        if peer.is_whole and peer.size <= LARGE and large.may_enter(principal.name):
+        if peer.is_whole and streamable_http.is_small(peer) and large.may_enter(principal.name):
             return self._take(exchange, principal)
         return self._take_later(exchange, principal)
 

@@ -5,7 +5,7 @@ server): the call goes on, and what it says is kept until the client resumes. Kn
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
 from sluicegate.listen.http_exchange import HttpExchange, event
@@ -85,8 +85,11 @@ class ResumableResponse:
         if self.sink is not None:
             self.sink.end()
 
-    async def resume(self, exchange: HttpExchange, number: int) -> None:
-        """Sends what came after that event, then goes on where the stream is now, until it ends."""
+    async def resume(
+        self, exchange: HttpExchange, number: int, room: Callable[[], Awaitable[None]], note: Callable[[], None]
+    ) -> None:
+        """Sends what came after that event, then goes on where the stream is now, until it ends. `room` waits until its
+        client has read enough, and `note` counts what it has not."""
         assert self.log is not None
         older, self.sink = self.sink, None
         if older is not None:
@@ -95,7 +98,10 @@ class ResumableResponse:
         while frames := self.log.after(number):
             number = self.log.last
             for piece in _joined(frames):  # others have their turn: a stream may be a hundred thousand events
+                await room()
                 await exchange.write(piece, patient=True)
+                if exchange.peer.unread:
+                    note()
                 await asyncio.sleep(0)
         if not self._done:
             self.sink = exchange
