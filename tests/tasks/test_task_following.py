@@ -12,7 +12,7 @@ from tasks.test_task_router import ANN, BOB, LEGACY, OLD, TARGET, Later, begin, 
 
 from sluicegate.downstream.tasks import polling
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Notification
-from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result, TaskStarted, not_found
+from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result, TaskStarted, Trail, not_found
 from sluicegate.router import task_subscriptions
 from sluicegate.router.task_registry import TaskRegistry
 from sluicegate.store.memory import MemoryStore
@@ -44,9 +44,10 @@ class Stream:
 
 
 @asynccontextmanager
-async def listen(front: Front, *ids: str, client: Client = ANN) -> AsyncIterator[Stream]:
+async def listen(front: Front, *ids: str, client: Client = ANN, trail: Trail | None = None) -> AsyncIterator[Stream]:
     send, receive = anyio.create_memory_object_stream[Notification](100)
-    call = Call(client, "subscriptions/listen", {"notifications": {"taskIds": list(ids)}}, emit=send.send)
+    wanted = {"notifications": {"taskIds": list(ids)}}
+    call = Call(client, "subscriptions/listen", wanted, emit=send.send, trail=trail or Trail())
     with send, receive:
         async with anyio.create_task_group() as group:
             group.start_soon(front.router, call)
@@ -56,6 +57,21 @@ async def listen(front: Front, *ids: str, client: Client = ANN) -> AsyncIterator
 
 def says(server: Later, id: str, status: str, **more: Any) -> None:
     server.says[f":{id}"] = Result(task(f":{id}", status, pollIntervalMs=20, **more))
+
+
+async def test_who_follows_a_task_pays_for_the_looks_at_it() -> None:
+    trail, paid = Trail(), anyio.Semaphore(0)
+
+    async def spend(since: float) -> None:
+        paid.release()
+
+    trail.spend = spend
+    async with Front(server := modern()) as front:
+        says(server, "1", "working")
+        async with listen(front, await begin(front), trail=trail):
+            with anyio.fail_after(20):
+                for _ in range(3):
+                    await paid.acquire()
 
 
 async def test_the_acknowledgement_names_the_tasks_of_that_client_alone() -> None:

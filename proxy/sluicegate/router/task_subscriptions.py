@@ -7,6 +7,7 @@ Handler that answers about them; no server. (SEP-2663, Task Status Notifications
 
 from collections.abc import Sequence
 from itertools import count
+from time import perf_counter
 from typing import Final
 
 import anyio
@@ -15,6 +16,7 @@ from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import Call, Handler, Result, Trail
 from sluicegate.router.tasks import TaskRouter
+from sluicegate.runtime.own_steps import OwnSteps
 from sluicegate.telemetry import DEFAULT_BACKOFF
 
 MAX_FOLLOWED: Final = 1_000  # tasks of one listen call
@@ -54,19 +56,27 @@ class FollowedTasks:
         """Until it has ended, or is forgotten. What it is at first is told, too: it may have ended before anybody
         listened."""
         seen: _Seen | None = None
-        failures = 0
+        failures, spend = 0, self._call.trail.spend
         while (news := await self._tasks.news(self._call, id)) is not None:
             async with self._limit:
-                task = await self._look(id)
-                if task is not None and (state := _state(task)) != seen:
-                    task = await self._notify(id)
-                    seen = None if task is None else state
+                steps = OwnSteps(self._tell(id, seen))
+                task, seen = await steps
+                if spend is not None:  # a client may follow thousands, and no rate counts these looks
+                    await spend(perf_counter() - steps.seconds)
             if task is not None and task.get("status") in tasks.TERMINAL:
                 return
             failures = 0 if task is not None else failures + 1
             await anyio.sleep(LEAST_BETWEEN)
             with anyio.move_on_after(_pause(task or {}, failures)):
                 await news.wait()
+
+    async def _tell(self, id: str, seen: _Seen | None) -> tuple[Json | None, _Seen | None]:
+        """Returns the task, and what its client has seen of it."""
+        task = await self._look(id)
+        if task is not None and (state := _state(task)) != seen:
+            task = await self._notify(id)
+            seen = None if task is None else state
+        return task, seen
 
     async def _look(self, id: str) -> Json | None:
         outcome = await self._tasks.about(self._get(id, Trail()))
