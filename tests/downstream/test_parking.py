@@ -14,7 +14,8 @@ from scripted_servers import Asked, endpoint, event, legacy_start, running, unti
 
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.session import legacy, suspended
-from sluicegate.protocol.jsonrpc import Json, Notification, Response
+from sluicegate.downstream.settings import MAX_MESSAGE
+from sluicegate.protocol.jsonrpc import Json, Notification, Response, dump
 from sluicegate.protocol.methods import ROOTS_CHANGED
 from sluicegate.protocol.model import (
     Call,
@@ -645,6 +646,22 @@ async def test_what_is_asked_while_a_call_waits_is_weighed_with_all_that_wait(mo
         await server.calls[second].more(event({"id": 77, "method": "elicitation/create", "params": long}))
         await until(lambda: rig.server.describe()["parked"] == 1 and server.told)
         assert server.told[0]["id"] == first
+
+
+async def test_an_answer_while_a_call_waits_is_weighed_with_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server need not wait for what it has asked, and its answer may be the largest."""
+    monkeypatch.setattr(suspended, "MAX_PARKED_BYTES", MAX_MESSAGE + 10_000)
+    server = HttpServer(is_stubborn=True)
+    async with endpoint(server) as (url, _), running(url=url, era="legacy") as rig:
+        peer = Peer(rig.server)
+        asked = [await peer.asked("x") for _ in range(2)]
+        long = {"content": [{"type": "text", "text": dump("x" * 20_000).decode()}]}
+        for id in server.calls:
+            await server.calls[id].more(event({"id": id, "result": long}))
+        await until(lambda: rig.server.describe()["parked"] == 1)
+        states = [one.state for one in asked]
+        lost, fetched = [await peer.call("x", inputResponses=answers(YES), requestState=state) for state in states]
+        assert reason(lost) == "outcome_unknown" and text(fetched) == "x" * 20_000
 
 
 async def test_over_http_a_call_that_is_given_up_is_cancelled_and_its_stream_closed() -> None:

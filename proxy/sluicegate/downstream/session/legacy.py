@@ -470,6 +470,8 @@ class LegacyConnection(ServerConnection):
         if self._is_retired and not self.in_flight:
             self.drained.set()
         self._suspended.free()
+        if asking.is_parked:
+            self._suspended.weigh(asking)
 
     def _asked(self, request: Request, exchange: PendingRequest | None) -> None:
         if request.method == "ping":

@@ -17,6 +17,8 @@ import anyio
 
 from sluicegate.downstream.failures import Lost
 from sluicegate.downstream.session.pending_request import MAX_WAITING_BYTES, PendingRequest, severity
+from sluicegate.downstream.settings import MAX_MESSAGE
+from sluicegate.protocol.canonical_json import is_longer
 from sluicegate.protocol.jsonrpc import Request, RequestId, Response, weight_of
 from sluicegate.protocol.model import LOG_LEVEL, ROUND_SECONDS, Ask, Call, Outcome, OwnState, no_emit
 
@@ -27,7 +29,9 @@ MAX_QUESTIONS: Final = 10 * MAX_ASKS
 """Questions of one call in total: ten rounds of `MAX_ASKS`, as a stateless server has."""
 MAX_PARKED: Final = 100  # calls of one principal at one server
 MAX_PARKED_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of memory for the open questions of all calls that wait at one server."""
+"""Bytes of memory for the open questions of all calls that wait at one server, and for answers to them."""
+LIGHT: Final = 16 * 1024
+"""Characters of an answer that waits for its client. To weigh a longer one takes too long: it counts as the largest."""
 
 _STATE: Final = "parked "
 
@@ -72,8 +76,12 @@ class InteractiveExchange(PendingRequest):
 
     @property
     def weight(self) -> int:
-        """Bytes of memory of the open questions."""
-        return sum(self._sizes[key] for key in self.asks)
+        """About the bytes of memory of the open questions, and of an answer that waits for its client."""
+        questions = sum(self._sizes[key] for key in self.asks)
+        if self.answer is None:
+            return questions
+        answer = [self.answer.result, self.answer.error]
+        return questions + (MAX_MESSAGE if is_longer(answer, LIGHT) else weight_of(answer))
 
     @property
     def asks_too_often(self) -> bool:
@@ -215,7 +223,7 @@ class SuspendedCalls:
         return parked
 
     def weigh(self, asking: InteractiveExchange) -> None:
-        """Its server has asked more while it waits."""
+        """Its server has asked more while it waits, or has answered."""
         for parked in self._parked.values():
             if parked.asking is asking:
                 self._weight += asking.weight - parked.weight
