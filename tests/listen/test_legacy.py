@@ -447,6 +447,38 @@ async def test_get_streams_are_bounded_for_each_principal() -> None:
         assert (await client.get("/mcp")).status_code == 429
 
 
+async def test_very_many_changes_are_sent_together_and_who_asks_for_them_again_pays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with site() as here, here.client() as client:
+        id = await open_session(client)
+        session = here.listener.sessions._all[id]
+        for number in range(500):
+            session.outbox.put(Notification("notifications/resources/updated", {"uri": f"u:{number}"}))
+        writes, steps, write, refused = Counter[int](), Steps(), HttpExchange.write, list[str]()
+
+        async def counted(self: HttpExchange, data: bytes, patient: bool = False) -> bool:
+            writes[steps.now] += 1
+            return await write(self, data, patient)
+
+        monkeypatch.setattr(HttpExchange, "write", counted)
+        large = here.listener._context.large
+        monkeypatch.setattr(large, "refused", lambda principal, seconds, longest=None: refused.append(principal))
+        for last in ((), ("Last-Event-ID: 0-0",)):
+            writes.clear()
+            raw = await stream(here, id, *last)
+            for number in range(500):
+                found = await event(raw)
+                while not found["data"]:  # the id before there is anything
+                    found = await event(raw)
+                assert json.loads(found["data"])["params"] == {"uri": f"u:{number}"}
+            assert len(writes) > 5 and writes.total() < 15
+            assert refused == ["key:a"] * len(last)
+            raw.close()
+            await until(lambda: session.push is None)
+        steps.stop()
+
+
 async def test_very_many_small_events_are_sent_in_pieces_between_which_others_have_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

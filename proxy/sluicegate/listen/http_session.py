@@ -5,6 +5,7 @@ Knows exchanges; no server and no socket. 2025-11-25 basic/transports#session-ma
 
 import asyncio
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 import anyio
@@ -22,6 +23,7 @@ from sluicegate.protocol.model import SLUICE, Asker, Client
 
 # Servers ask for roots right after the handshake, and clients open their stream right after it: no race between them.
 STREAM_WITHIN: Final = 5.0
+AT_ONCE: Final = 64  # events
 
 
 @dataclass(slots=True)
@@ -132,12 +134,17 @@ class HttpSession(LegacySession):
             await exchange.close()
 
     async def flush(self) -> None:
-        while self.push is not None and (entry := self.outbox.take()) is not None:
-            before = self.outbox.last - 1
-            id, data = entry
-            if not await self.push.write(event(data, id if self.revision.streamable else None)):
+        """Several events are one write, and others have their turn after it: a stream may have 1,000."""
+        while (push := self.push) is not None:
+            before = self.outbox.last
+            due = list(islice(iter(self.outbox.take, None), AT_ONCE))
+            events = [event(data, id if self.revision.streamable else None) for id, data in due]
+            if events and not await push.write(b"".join(events)):
                 self.outbox.rewind(before)
                 return
+            if len(due) < AT_ONCE:
+                return
+            await asyncio.sleep(0)
 
     async def _push(self, note: Notification) -> None:
         shown = self.shown(note)

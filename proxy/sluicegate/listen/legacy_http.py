@@ -272,7 +272,9 @@ class LegacyHttp:
                 room = partial(large.unread.room, name, exchange.peer)
                 await answer.resume(exchange, found[1], room, partial(large.unread.note, name, exchange.peer))
                 return
+            since = perf_counter()
             session.outbox.rewind(found[1])
+            self._context.large.refused(session.principal.name, perf_counter() - since)  # it may ask for it again
         exchange.is_call = True
         await session.attach(exchange, self._context.settings.pace.retry)
 
