@@ -163,6 +163,12 @@ def test_what_a_message_says_beside_its_blocks_is_not_said_again_with_each_of_th
     assert asked(sample(messages=[one]), "2025-06-18")["messages"] == [{**one, "content": TEXT}]
 
 
+def test_a_question_has_a_bound_on_its_blocks() -> None:
+    many = [{"role": "user", "content": [TEXT] * 1_000} for _ in range(5)]
+    assert len(asked(sample(messages=many), "2025-06-18")["messages"]) == 5_000
+    assert "too many messages" in refused(sample(messages=[*many, {"role": "user", "content": TEXT}]))
+
+
 def test_context_is_included_only_where_that_was_declared() -> None:
     ask = sample(includeContext="allServers")
     assert asked(ask)["includeContext"] == "allServers"
