@@ -339,3 +339,11 @@ def test_what_a_client_writes_into_its_capabilities_makes_no_connection_of_its_o
     assert declared(*({"extensions": {f"x/{number}": {}}} for number in range(9))) == 1
     types = [{"mimeTypes": ["text/html;profile=mcp-app", f"x/{number}"]} for number in range(9)]
     assert declared(*({"extensions": {"io.modelcontextprotocol/ui": one}} for one in values + types)) == 2
+
+
+@pytest.mark.parametrize("mode", [[], {}, "form", None])
+def test_only_forms_and_pages_have_a_mode(mode: Any) -> None:
+    client = Client("a", capabilities={"sampling": {}})
+    ask = {"method": "sampling/createMessage", "params": {"mode": mode, "url": "x:1", "messages": []}}
+    judged = input_requests_server.judged({"a": ask}, client, input_requests_server.NO_PAGES)
+    assert judged == {"a": ask}

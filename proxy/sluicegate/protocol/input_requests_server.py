@@ -30,9 +30,7 @@ CARRIED_EXTENSIONS: Final = frozenset({APPS, tasks.EXTENSION})
 _UNKNOWN: Final = frozenset({"extensions", "experimental"})
 NO_PAGES: Final = OwnUrls()
 # What only the other kind of the same question has: of both, a client could read the one that was not judged.
-_FOREIGN: Final = {
-    (ELICIT, "form"): frozenset({"url", "elicitationId"}), (ELICIT, "url"): frozenset({"requestedSchema"}),
-}  # fmt: skip
+_FOREIGN: Final = {"form": frozenset({"url", "elicitationId"}), "url": frozenset({"requestedSchema"})}
 # From 2025-11-25 on elicitation has modes, and sampling has tools and context.
 _PARTS: Final = {"elicitation": ("form", "url"), "sampling": ("tools", "context")}
 
@@ -159,7 +157,7 @@ def judged(requests: Json, client: Client, own: OwnUrls) -> Json | Failure:
             text = f"The server asked for input that this client cannot be asked for: {error['message']}"
             needed = missing(request, client) if client.era == "modern" else None
             return Failure(error["code"], text) if needed is None else lacking(text, needed)
-        foreign = _FOREIGN.get((method, params.get("mode", "form")), frozenset())
+        foreign = _FOREIGN[params.get("mode", "form")] if method == ELICIT else frozenset()  # others may have any mode
         if (own_params := jsonrpc.without(params, foreign)) is not params:
             ask = {**ask, "params": own_params}
         if method == SAMPLE:
