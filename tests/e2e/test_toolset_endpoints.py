@@ -204,3 +204,17 @@ def test_stdio_has_the_toolset_that_it_names_also_where_it_joins_and_takes_over(
         for one in (whole, part):
             if one is not None:
                 one.close()
+
+
+def test_the_admin_api_explains_a_call_at_the_toolset_that_the_client_has(town: Bed) -> None:
+    token = (town.folder / "state" / "operator.token").read_text().strip()
+
+    def explained(who: str) -> Json:
+        asked = {"as": who, "method": "tools/call", "target": "bank/save"}
+        url = f"{town.process.admin}/api/v1/policy/explain"
+        answer = httpx.post(url, json=asked, headers={"Authorization": f"Bearer {token}"}, timeout=20)
+        found: Json = answer.json()
+        return found
+
+    assert explained("bob")["verdict"] == "allow"
+    assert (explained("rob")["verdict"], explained("rob")["rule"]) == ("deny", "toolset reading")

@@ -189,7 +189,9 @@ def admin_application(
             notes=partial(_notes, inner),
             status=lambda: {
                 "version": __version__,
-                "policy": {"revision": judges.judge.revision(), "mode": judges.config.policy.mode},
+                "policy": {
+                    "revision": judges.judge.revision(), "mode": ("enforce", "shadow")[judges.judge.in_force.is_shadow],
+                },
                 **({"counted": inner.services.metrics.counted()} if config.telemetry.metrics else {}),
             },
         ),

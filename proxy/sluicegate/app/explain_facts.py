@@ -3,7 +3,7 @@ functions, without a decision and without a question to any server."""
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -20,7 +20,7 @@ from sluicegate.approval.grants import Grant, Grants
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.record import bind_any
 from sluicegate.catalog.names import SEPARATOR, prefix_of
-from sluicegate.catalog.snapshot import KINDS, ServerNaming, Snapshot
+from sluicegate.catalog.snapshot import KINDS, Entry, ServerNaming, Snapshot
 from sluicegate.catalog.uris import TemplateMatcher, is_clean, own_uri
 from sluicegate.catalog_cache import CatalogCache, ListSettings, pin_store
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
@@ -46,6 +46,8 @@ from sluicegate.store.memory import MemoryStore
 
 _KEY: Final = re.compile(r"[a-z][a-z0-9-]*")
 _AROUND: Final = 2
+_MAX_COMPARED: Final = 1_000
+_MAX_NEAR: Final = 128  # characters of a name that is compared with others
 _HOOKS: Final = "sluicegate.app.hooks"  # by name: most configs have none
 _LISTS: Final = {kind: method for method, kind in KINDS.items()}
 Wholes = Callable[[str], Awaitable[list[tuple[Era, Snapshot]]]]
@@ -64,6 +66,7 @@ def digest(config: Config, revision: str) -> str:
             key: [server.prefix, server.unlisted, server.tools.model_dump(mode="json")]
             for key, server in config.servers.items()
         },
+        {name: one.model_dump(mode="json") for name, one in config.toolsets.items()},
     ]  # fmt: skip
     return sha256(json.dumps(about).encode()).hexdigest()
 
@@ -132,8 +135,8 @@ class ServerFacts:
             relayed = unlisted_target(server, kind, name, wholes[0][1] if wholes else None)
             return Candidate(server, name, "missing") if relayed is None else self._listed(client, relayed)
         own = name.partition(SEPARATOR)[2] if is_public and not self.settings.transparent else name
-        near = get_close_matches(own, {entry.target.own for _, entry in entries}, n=1)
-        return Candidate(server, own, "missing" if wholes else "unknown", near="".join(near))
+        near = "" if len(own) > _MAX_NEAR else await in_reader_thread(partial(_nearest, own, entries))
+        return Candidate(server, own, "missing" if wholes else "unknown", near=near)
 
     def _listed(self, client: Client, target: Target) -> Candidate:
         accepted = self.pins.has_accepted(target)
@@ -144,12 +147,15 @@ class ServerFacts:
         )  # fmt: skip
 
     def _grants(self, client: Client, target: Target) -> Iterable[GrantFact]:
+        bound = None  # for all of them: a definition may have a mebibyte, and is hashed
         for grant in self.grants:
-            terms = self.profiles.get(grant.binding.terms.name)
-            given = grant.binding
-            binding = terms and bind_any(client, target, given.rule, terms, given.identity, given.class_)
-            binding = binding and replace(binding, setup=given.setup)
-            if terms and binding and grant.covers(binding, grant.policy, grant.session):
+            given, terms = grant.binding, self.profiles.get(grant.binding.terms.name)
+            is_theirs = (given.principal, given.server, given.own) == (client.principal, target.server, target.own)
+            if terms is None or not is_theirs:
+                continue
+            bound = bound or bind_any(client, target, given.rule, terms)
+            by = {name: getattr(given, name) for name in ("rule", "identity", "class_", "setup")}
+            if grant.covers(replace(bound, terms=terms, **by), grant.policy, grant.session):
                 yield GrantFact(grant.id, given.rule, terms.name, given.class_, grant.expires, grant.session != "")
 
 
@@ -192,6 +198,7 @@ async def explain(inner: Core, principal: str, method: str, text: str, arguments
     if isinstance(facts, str):
         return facts
     client = Client(name, facts.roles or ())
+    client = replace(client, toolset=judges.judge.enter(client, "") or "")
     found = await in_reader_thread(partial(rulebook.explain_by, facts, client, KIND_OF[method], arguments))
     about: Json = {"notes": notes(config, facts, client)}
     if not isinstance(found, Explanation):
@@ -260,6 +267,13 @@ def _source(config: Config, row: Row) -> Json | None:
     first = max(1, row.line - _AROUND)
     around = text.removesuffix("\n").split("\n")[first - 1 : row.line + _AROUND]
     return {"first": first, "lines": [line.removesuffix("\r") for line in around]}
+
+
+def _nearest(own: str, entries: Sequence[tuple[Era, Entry]]) -> str:
+    """The name that a server lists and that looks most like this one, among the first of them: a server may list ten
+    thousand, and comparing one takes up to a millisecond."""
+    names = {entry.target.own for _, entry in entries[:_MAX_COMPARED] if len(entry.target.own) <= _MAX_NEAR}
+    return "".join(get_close_matches(own, names, n=1))
 
 
 async def _record_nothing(fields: Json) -> bool:

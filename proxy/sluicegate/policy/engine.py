@@ -9,6 +9,7 @@ import inspect
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 # Not `import casbin`, which brings the enforcers that watch, synchronise and await, too.
@@ -60,11 +61,11 @@ class _Enforcer(Enforcer):  # type: ignore[misc]  # a class without types
 
 
 class Engine:
-    """`rows` are the five fields of `p` or `p2` rows. Raises what casbin raises."""
+    """`rows` are the five fields of `p` or `p2` rows. Raises what casbin raises. Explanations ask in a thread."""
 
     def __init__(self, model: str) -> None:
         _check_install()
-        self._model = model
+        self._model, self._alone = model, Lock()
         logging.getLogger("casbin").setLevel(logging.ERROR)  # it logs every request with its subject
         self._enforcer = _Enforcer(_parse(model))
         self._enforcer.add_function("inRole", _in_role)
@@ -76,13 +77,15 @@ class Engine:
 
     def allows(self, held: frozenset[str], server: str, obj: str, act: str, rows: Iterable[Sequence[str]]) -> bool:
         """Whether `p` rows allow it: one allows and none denies."""
-        self._fill("p", rows)
-        return bool(self._enforcer.enforce(held, server, obj, act))
+        with self._alone:
+            self._fill("p", rows)
+            return bool(self._enforcer.enforce(held, server, obj, act))
 
     def asks(self, held: frozenset[str], server: str, obj: str, act: str, rows: Iterable[Sequence[str]]) -> bool:
         """Whether a `p2` row matches it."""
-        self._fill("p2", rows)
-        return bool(self._enforcer.enforce(_APPROVALS, held, server, obj, act))
+        with self._alone:
+            self._fill("p2", rows)
+            return bool(self._enforcer.enforce(_APPROVALS, held, server, obj, act))
 
     def _fill(self, kind: str, rows: Iterable[Sequence[str]]) -> None:
         """As casbin's adapters do it, without the search for duplicates at every row."""
