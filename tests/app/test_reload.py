@@ -384,3 +384,18 @@ async def test_a_policy_from_another_process_decides_as_there(bed: Bed) -> None:
     ]
     assert sent.arguments.check("a", "get", {"x": 1}) is None
     assert sent.arguments.check("a", "get", {}) == own.arguments.check("a", "get", {}) is not None
+
+
+@pytest.mark.parametrize("careless", [{"policy": {"use": "open"}}, {"clients": {"anonymous": {"roles": []}}}])
+async def test_what_is_for_loopback_alone_waits_until_sluice_listens_there_alone(bed: Bed, careless: Any) -> None:
+    """`listen` needs a restart: until then a reload would open what everybody reaches."""
+    key = {"hash": f"sha256:{'0' * 64}"}
+    bed.settings(listen={"mcp": "0.0.0.0:0"}, clients={"keys": {"ann": key}})
+    async with watching(bed) as reload:
+        before = reload.config
+        bed.settings(listen={"mcp": "127.0.0.1:0"}, **careless)
+        await rejected(reload, "`listen` is as it was until a restart")
+        assert bed.applied == [] and reload.config is before and await reload.unusable() == reload.problems
+    async with watching(bed) as reload:  # which is one
+        bed.settings(listen={"mcp": "127.0.0.1:0"}, log={"level": "error"}, **careless)
+        assert (await bed.next()).log.level == "error"

@@ -19,6 +19,7 @@ from sluicegate import config
 from sluicegate.app import policy_loading
 from sluicegate.app.late import Late
 from sluicegate.config import Config
+from sluicegate.config.rules import BY_LISTENERS
 from sluicegate.policy.files import LoadedPolicy
 from sluicegate.policy.finding import PolicyError
 
@@ -153,7 +154,7 @@ class Reload:
         if self.file is None:
             return ()
         try:
-            await anyio.to_thread.run_sync(_read_steadily, self.file, self.config)
+            await anyio.to_thread.run_sync(self._read, self.file)
         except Rejected as error:
             return error.args[:MAX_TOLD]
         except Exception:  # one of the named boundaries: what cannot be judged is not used
@@ -161,10 +162,20 @@ class Reload:
             return ("the files could not be judged",)
         return ()
 
+    def _read(self, file: Path) -> Fresh:
+        """What the files say, if it is safe where Sluice listens until its restart. Raises `Rejected`."""
+        fresh = _read_steadily(file, self.config)
+        effective = joining(self._running, fresh.config)
+        found = [one for rule in BY_LISTENERS for one in rule(effective) if self.transport != "stdio"]
+        if found:
+            why = dict.fromkeys(f"{file}: {one.message}: `listen` is as it was until a restart" for one in found)
+            raise Rejected(why, fresh.marks)
+        return fresh
+
     async def _take(self, file: Path) -> Marks:
         before = self.problems
         try:
-            fresh = await anyio.to_thread.run_sync(_read_steadily, file, self.config)
+            fresh = await anyio.to_thread.run_sync(self._read, file)
         except Rejected as error:
             self.problems, self.found = error.args[:MAX_TOLD], len(error.args)
             if self.problems != before:

@@ -594,3 +594,5 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _the_extra_is_installed, _logins_are_whole, _logins_are_somebodys, _people_can_sign_in,
     _a_database_is_whole, _a_fleet_is_whole, _peers_are_sure_of_each_other, _certificates_can_be_used,
 )  # fmt: skip
+BY_LISTENERS: Final = (_open_policy_stays_at_home, _anonymous_stays_at_home)
+"""What a reload brings into force, and only where the running process listens on loopback alone."""
