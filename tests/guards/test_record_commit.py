@@ -220,3 +220,31 @@ async def test_with_a_real_log_a_refused_call_reaches_nobody(tmp_path: Path) -> 
     assert isinstance(refused, Result) and refused.value["isError"]
     await audit.stop()
     assert events == ["server c1"]
+
+
+@pytest.mark.parametrize("waits", ["round", "approval"])
+@pytest.mark.parametrize("is_allowed", [True, False])
+async def test_a_call_that_waited_for_the_store_is_judged_again(waits: str, is_allowed: bool) -> None:
+    """An approval, or a round, is used up by a database: rights may change meanwhile, and the log took no time."""
+    judged: list[str] = []
+
+    class Use:
+        note: Any = {}
+
+        async def redeem(self) -> bool:
+            return True
+
+    def may_still(call: Call) -> bool:
+        judged.append(call.trail.id)
+        return is_allowed
+
+    events: list[str] = []
+    one = call()
+    if waits == "round":
+        one.trail.resume("c1", 1)
+    else:
+        one.trail.approval_use = Use()
+    one.trail.add(Decision(Verdict.ALLOW, "p1", ""))
+    refused: Any = await commit(MemoryStore().spend, None, may_still=may_still)(one, Server(events))
+    assert judged == ["c1"] and len(events) == is_allowed
+    assert refused.reason == (None if is_allowed else "outcome_unknown" if waits == "round" else "denied")

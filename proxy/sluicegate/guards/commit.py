@@ -84,5 +84,6 @@ def commit(
 
 
 def _has_waited(trail: Trail) -> bool:
-    """Whether rights may be others by now: a hook was asked, or the disk or a sink took its time."""
-    return bool(trail.decisions) and (trail.audit_seconds > _LONG or type(trail.decisions[-1]) is HookedRuling)
+    """Whether rights may be others by now: the store or a hook was asked, or the disk or a sink took its time."""
+    is_late = trail.audit_seconds > _LONG or trail.round is not None or trail.approval_use is not None
+    return bool(trail.decisions) and (is_late or type(trail.decisions[-1]) is HookedRuling)
