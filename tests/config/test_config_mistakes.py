@@ -86,6 +86,12 @@ MISTAKES = {
         "servers: {a: {command: x, sandbox: {network: §loopback}}}",
         ["wrong-value must be none or all"],
     ),
+    "the contents of a file for its path": (
+        f"servers: {{a: {{url: 'https://a.test/mcp', ca: §{'MIIC' * 100}}}}}", ["wrong-type expected a path"],
+    ),
+    "a path of many folders": (
+        f"servers: {{a: {{command: x, sandbox: {{read: [§{'/a' * 2_000}]}}}}}}", ["wrong-type expected a path"],
+    ),
     "a sandbox that was begun": ("servers: {a: {command: x, sandbox: §~}}", ["wrong-type {} is no network"]),
     "a sandbox with all of the machine": (
         "servers: {a: {command: x, sandbox: {read: [§/]}}}",

@@ -229,7 +229,7 @@ async def test_a_call_that_waited_for_the_store_is_judged_again(waits: str, is_a
     judged: list[str] = []
 
     class Use:
-        note: Any = {}
+        note: Any = None
 
         async def redeem(self) -> bool:
             return True

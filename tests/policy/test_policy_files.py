@@ -55,6 +55,7 @@ def make(folder: Path, **files: str) -> PolicySources:
          ["tests.yaml:1:1 bad-test a test says what it expects (expect: allow | deny | ask | invalid_arguments;"
           " with list: expect_tools: [..])"]),
         ({"tests_yaml": "\n- [\n"}, ["tests.yaml:3:1 bad-yaml this is not YAML"]),
+        ({"tests_yaml": "[" * 3_000 + "]" * 3_000}, ["tests.yaml:1:1 bad-yaml this is not YAML"]),
         ({"tests_yaml": "a: 1"},
          ["tests.yaml:1:1 bad-test tests are a list (- {as: {id: alice}, call: server/tool, expect: allow})"]),
         ({"arguments__git__x_json": "{\n  x"}, ["arguments/git/x.json:2:3 bad-json not valid UTF-8 JSON"]),
@@ -62,6 +63,8 @@ def make(folder: Path, **files: str) -> PolicySources:
          ["arguments/git/x.json:1:1 bad-json duplicate key in a JSON object"]),
         ({"arguments__git__x_json": '{"$ref": "http://x/"}'},
          ["arguments/git/x.json:1:1 schema-outside-ref $ref to somewhere else is never fetched"]),
+        ({"arguments__git__x_json": "{}", "arguments__git__%78_json": '{"type": "object"}'},  # %78 is an x
+         ["arguments/git/x.json:1:1 stray-schema another file has the rule of this tool"]),
         ({"arguments__x_json": "{}"},
          ["arguments/x.json:1:1 stray-schema an argument rule stands at SERVER/TOOL.json"]),
     ],

@@ -3,6 +3,7 @@
 import json
 import logging
 from dataclasses import replace
+from datetime import date
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,7 @@ ONE = "a test asks one thing (one of call, get, read, list, admin)"
 EXPECTS = (
     "a test says what it expects (expect: allow | deny | ask | invalid_arguments; with list: expect_tools: [..])"
 )
+OTHER_TYPE = "a value of this test is of another type than it can have"
 WHO = "as: who asks ({id: alice, roles: [dev], groups: [eng]})"
 
 
@@ -149,6 +151,10 @@ WHO = "as: who asks ({id: alice, roles: [dev], groups: [eng]})"
         ({"call": "a/b", "expect": "allow", "as": {"id": "a", "x": 1}}, WHO),
         ({"list": "a", "expect_tools": [], "as": {"id": "a"}, "tools": {"x": "odd"}},
          "tools: a class is read, write or destroy"),
+        ({"call": "a/b", "expect": "allow", "as": {"id": "a", "roles": None}}, OTHER_TYPE),
+        ({"list": "a", "expect_tools": 3, "as": {"id": "a"}}, OTHER_TYPE),
+        ({"list": "a", "expect_tools": [], "as": {"id": "a"}, "tools": 5}, OTHER_TYPE),
+        ({"call": "a/b", "expect": "allow", "as": {"id": "a"}, "args": {"day": date(2026, 1, 1)}}, OTHER_TYPE),
     ],
 )  # fmt: skip
 def test_a_case_that_asks_nothing_is_refused_with_why(item: Any, said: str) -> None:

@@ -35,6 +35,10 @@ _RATE = re.compile(r"(\d{1,9})/(s|min|h|d)")
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/\[\]]+)):(\d{1,5})")
 
 
+_MAX_PATH: Final = 3_000
+_MAX_PART: Final = 255  # bytes
+
+
 class Expanded(str):
     """Text that a `${...}` took part in: a number or a flag may be read from it. `parts` are what they stand for."""
 
@@ -120,12 +124,18 @@ def read_moment(value: Any) -> datetime:
 
 def read_path(value: Any, info: ValidationInfo) -> Path:
     """Relative to the config file; `~` is the home directory."""
-    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value) or _is_too_long(str(value)):
         raise problem("wrong-type", "expected a path")
     try:
         return base_of(info.context) / Path(value).expanduser()
     except RuntimeError:  # of ~NAME
         raise problem("wrong-type", "there is no such user, or they have no home directory") from None
+
+
+def _is_too_long(path: str) -> bool:
+    """Whether no system has such a path: what a variable brought in may be the contents of a file, and the system's own
+    error would repeat it."""
+    return len(path) > _MAX_PATH or any(len(part.encode("utf-8", "replace")) > _MAX_PART for part in path.split("/"))
 
 
 def read_command(value: Any, info: ValidationInfo) -> str:

@@ -95,6 +95,9 @@ def read_cases(items: Iterable[tuple[int, Any]], file: str) -> tuple[list[Policy
             cases.append(_read(item, file, line))
         except BadPolicyTest as error:
             findings.append(PolicyFinding(file, line, 1, "bad-test", "error", str(error), error.hint))
+        except (TypeError, ValueError):  # a number for a list, or a date of YAML among arguments
+            text = "a value of this test is of another type than it can have"
+            findings.append(PolicyFinding(file, line, 1, "bad-test", "error", text))
     return cases, findings
 
 
@@ -117,11 +120,12 @@ def _read(item: Any, file: str, line: int) -> PolicyTest:
     text = item[verbs[0]]
     if verbs[0] in ("call", "get", "read"):
         _target(verbs[0], text)
-    path = item.get("path")
+    path, args = item.get("path"), item.get("args")
+    json.dumps(args, allow_nan=False)  # raises where it is no JSON
     return PolicyTest(
         file, line, read_client(item.get("as", {})), verbs[0], text, act, expect,
         str(item.get("profile", "")), str(item.get("because", "")), None if path is None else str(path),
-        item.get("args"), _tools(item.get("tools", {})), tuple(map(str, item.get("expect_tools", ()))),
+        args, _tools(item.get("tools", {})), tuple(map(str, item.get("expect_tools", ()))),
     )  # fmt: skip
 
 
@@ -359,6 +363,8 @@ class _Reader:
             server, tool = path.parent.name, unquote(path.stem)
             if path.parent.parent != folder or path.suffix != ".json" or path.is_dir():
                 self._wrong(path, "stray-schema", "an argument rule stands at SERVER/TOOL.json")
+            elif (server, tool) in schemas:
+                self._wrong(path, "stray-schema", "another file has the rule of this tool")
             elif (data := self._bytes(path)) is not None and (schema := self._schema(path, data)):
                 schemas[server, tool], digests[server, tool] = schema, sha256(data).hexdigest()
                 self._check_tool(path, 1, server, tool, existing)
@@ -412,7 +418,7 @@ class _Reader:
             yaml = YAML(typ="safe", pure=True)
             node = yaml.compose(text)
             tree = None if node is None else yaml.constructor.construct_document(node)
-        except YAMLError as error:
+        except (YAMLError, RecursionError) as error:
             mark = getattr(error, "problem_mark", None)
             line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
             self._wrong(path, "bad-yaml", "this is not YAML", "", line, column)
