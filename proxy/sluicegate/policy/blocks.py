@@ -46,21 +46,26 @@ class Block:
 class Blocks:
     """Those in force."""
 
-    __slots__ = ("rows",)
+    __slots__ = ("_principals", "_servers", "rows")
 
     def __init__(self, rows: Iterable[Block] = ()) -> None:
         self.rows: Final = tuple(rows)
+        self._principals = {row.principal: row for row in self.rows if row.principal}
+        self._servers = dict[str, list[Block]]()
+        for row in self.rows:  # a list of ten thousand tools is judged by all of a server's
+            self._servers.setdefault(row.server, []).append(row)
 
     def deny(self, client: Client, target: Target) -> Decision | None:
-        found = next((row for row in self.rows if row.matches(client, target)), None)
+        of_server = (row for row in self._servers.get(target.server, ()) if row.matches(client, target))
+        found = self._principals.get(client.principal) or next(of_server, None)
         return None if found is None else Decision(Verdict.DENY, f"block: {found.what}", f"{found.what} is blocked")
 
     def has_principal(self, principal: str) -> bool:
-        return any(row.principal == principal for row in self.rows)
+        return principal in self._principals
 
     def has_server(self, server: str) -> bool:
         """Whether all that it has is blocked."""
-        return any(row.server == server and not row.tool for row in self.rows)
+        return any(not row.tool for row in self._servers.get(server, ()))
 
     def at(self, now: float) -> "Blocks":
         """Those that are not over by then."""

@@ -53,21 +53,18 @@ class Revoked:
     def take(self, lines: Iterable[bytes]) -> bool:
         """Whether they say something new."""
         before = self._hashes, self._names
-        for line in lines:
-            self._take(line)
+        found = [entry for line in lines if (entry := self._entry(line)) is not None]
+        self._hashes |= {hash for _, hash in found if isinstance(hash, str)}
+        self._names |= {name for name, hash in found if not isinstance(hash, str) and isinstance(name, str)}
         return before != (self._hashes, self._names)
 
-    def _take(self, line: bytes) -> None:
+    def _entry(self, line: bytes) -> tuple[object, object] | None:
         try:
             entry = json.loads(line)
-            name, hash = entry["name"], entry["hash"]
+            return entry["name"], entry["hash"]
         except (ValueError, KeyError, TypeError):
             log.error("a line about a revoked key cannot be read", extra={"path": str(self._path)})
-            return
-        if isinstance(hash, str):
-            self._hashes |= {hash}
-        elif isinstance(name, str):
-            self._names |= {name}
+            return None
 
 
 def revoke(directory: Path, name: str, hash: str | None) -> None:
