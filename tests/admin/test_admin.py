@@ -1,5 +1,6 @@
 """The admin port tells what it should to whom it should, whatever Host, Origin and path say."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from admin_deps import admin_deps
 
 from sluicegate.admin import REFUSALS_A_MINUTE, AdminApplication
+from sluicegate.admin.response import in_parts
 from sluicegate.http.hosts import ServedNames
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client
@@ -293,3 +295,14 @@ async def test_what_is_not_http_is_left_alone() -> None:
     sources = admin_deps()
     given: Callable[..., Any] = AdminApplication(TOKEN, sources)
     await given({"type": "lifespan"}, must_not, must_not)
+
+
+async def test_rows_of_megabytes_are_sent_one_after_the_other() -> None:
+    rows: list[Json] = [{"name": f"t{number}", "text": "d" * 500_000} for number in range(40)]
+    parts = [part async for part in in_parts({"as": "local"}, "tools", rows)]
+    assert max(map(len, parts)) < 510_000 and json.loads(b"".join(parts)) == {"as": "local", "tools": rows}
+    odd: list[Json] = [{"name": "\ud800"}]
+    for about in ({}, {"next": "b"}):
+        for some in (odd, []):
+            found = b"".join([part async for part in in_parts(about, "pins", some)])
+            assert json.loads(found) == about | {"pins": some}

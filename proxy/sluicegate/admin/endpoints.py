@@ -21,7 +21,13 @@ from sluicegate.admin.logins import LoginsApi
 from sluicegate.admin.logins import begin as begin_login
 from sluicegate.admin.logins import show as list_logins
 from sluicegate.admin.peers import CHANNEL
-from sluicegate.admin.response import AdminResponse, EventStreamResponse, error_response, json_response
+from sluicegate.admin.response import (
+    AdminResponse,
+    EventStreamResponse,
+    error_response,
+    json_response,
+    rows_response,
+)
 from sluicegate.admin.routes import ACTIONS, AREAS, MAX_LISTED, openapi
 from sluicegate.admin.verification import Verification
 from sluicegate.audit.log import AuditLog
@@ -170,7 +176,7 @@ async def _listed(asked: ApiRequest, name: str, rows_of: Callable[[str], Awaitab
         rows = rows[after:]
     page = rows[: int(limit[:9])] if limit else rows
     more = {"next": page[-1]["name"]} if len(page) < len(rows) else {}
-    return json_response(200, {"as": client, name: page, **more})
+    return rows_response({"as": client, **more}, name, page)
 
 
 async def list_resources(sources: AdminDeps, asked: ApiRequest) -> Answer:
@@ -180,7 +186,8 @@ async def list_resources(sources: AdminDeps, asked: ApiRequest) -> Answer:
     page = await sources.list_resources(client, cursor)
     if isinstance(page, str):
         return error_response(400 if cursor else 404, page)
-    return json_response(200, {"as": client, **page})
+    templates = page.pop("templates")
+    return rows_response({"as": client, **page}, "templates", templates)
 
 
 def _single(asked: ApiRequest, name: str, otherwise: str) -> str | None:
@@ -209,7 +216,7 @@ async def list_pins(sources: AdminDeps, asked: ApiRequest) -> Answer:
     if server is None or set(asked.query) - {"server", "definitions", "waiting"} or not {"0", "1"}.issuperset(flags):
         return error_response(400, "the query is ?server=KEY, ?definitions=1 and ?waiting=1, each once, or nothing")
     rows = sources.pins.each_row(server or None, *(flag == "1" for flag in flags))
-    return json_response(200, {"pins": [row async for row in rows]})
+    return rows_response({}, "pins", [row async for row in rows])
 
 
 async def accept_pins(sources: AdminDeps, asked: ApiRequest) -> Answer:

@@ -1,7 +1,7 @@
 """Answers of the admin port. Knows no path and nothing of what is told."""
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from starlette.types import Send
 from sluicegate.admin.routes import API, JSON, MAX_BODY, MAX_FORM
 from sluicegate.protocol.jsonrpc import Json, Malformed, dump
 
+_PART: Final = 64 * 1024
 UNRECORDED: Final[tuple[int, Json]] = (503, {"error": "the audit log cannot be written: nothing was done"})
 
 
@@ -28,10 +29,11 @@ class AdminResponse(Response):
 
 
 class EventStreamResponse(StreamingResponse):
-    """An answer that does not end by itself. However it ends, so do its parts, at once."""
+    """An answer in parts, which may have no end. However it ends, so do its parts, at once."""
 
-    def __init__(self, parts: AsyncGenerator[bytes, None]) -> None:
-        own = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
+    def __init__(self, parts: AsyncGenerator[bytes, None], kind: str = "text/event-stream") -> None:
+        own = {"content-type": kind, "cache-control": "no-store", "x-content-type-options": "nosniff",
+               "x-accel-buffering": "no"}  # fmt: skip
         super().__init__(parts, headers=own)
         self._parts = parts
 
@@ -41,11 +43,31 @@ class EventStreamResponse(StreamingResponse):
 
 
 def json_response(status: int, value: Any, headers: Mapping[str, str] | None = None) -> AdminResponse:
+    return AdminResponse(status, _encoded(value) + b"\n", headers=headers)
+
+
+def _encoded(value: Any) -> bytes:
     try:
-        body = dump(value)  # in half of the time: the tools of a client may be megabytes
+        return dump(value)  # in half of the time: the tools of a client may be megabytes
     except Malformed:  # a peer's text that UTF-8 cannot say, and JSON can
-        body = json.dumps(value).encode("ascii")
-    return AdminResponse(status, body + b"\n", headers=headers)
+        return json.dumps(value).encode("ascii")
+
+
+async def in_parts(about: Json, name: str, rows: Iterable[Json]) -> AsyncGenerator[bytes, None]:
+    """The JSON of `about`, and behind it the rows under that name. As a whole, 16 MiB of a server's definitions take
+    60 ms of the event loop."""
+    part = bytearray(_encoded(about)[:-1] + b"," if about else b"{")
+    part += b'"%b":[' % name.encode("ascii")
+    for number, row in enumerate(rows):
+        part += b"," + _encoded(row) if number else _encoded(row)
+        if len(part) >= _PART:
+            yield bytes(part)
+            part.clear()
+    yield bytes(part) + b"]}\n"
+
+
+def rows_response(about: Json, name: str, rows: Iterable[Json]) -> EventStreamResponse:
+    return EventStreamResponse(in_parts(about, name, rows), JSON)
 
 
 def error_response(status: int, text: str, headers: Mapping[str, str] | None = None) -> AdminResponse:
