@@ -82,12 +82,17 @@ def meets(one: str, other: str) -> bool:
     todo, seen = [(0, 0)], {(0, 0)}
     while todo:
         i, j = todo.pop()
-        if i == len(a) and j == len(b):
+        if (i == len(a) and j == len(b)) or _takes_all(a, i) or _takes_all(b, j):
             return True
         for step in _steps(a, b, i, j) - seen:
             seen.add(step)
             todo.append(step)
     return False
+
+
+def _takes_all(tokens: tuple[Token, ...], at: int) -> bool:
+    """Whether a star is all that is left: templates of servers are judged by such globs, 10,000 in a list."""
+    return at == len(tokens) - 1 and tokens[at] == _STAR
 
 
 def _steps(a: tuple[Token, ...], b: tuple[Token, ...], i: int, j: int) -> set[tuple[int, int]]:
@@ -114,6 +119,8 @@ def covers(wide: str, narrow: str) -> bool:
     reached = {0}  # how much of `wide` may have been used up by what was read of `narrow`
     for token in b:
         reached = {after for at in _past_stars(a, reached) for after in _eat(a, at, token)}
+        if not reached:
+            return False
     return len(a) in _past_stars(a, reached)
 
 
