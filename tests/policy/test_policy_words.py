@@ -112,6 +112,19 @@ def test_a_name_that_means_nothing_is_said_to() -> None:
     )
 
 
+def test_an_explanation_in_a_thread_has_an_engine_of_its_own() -> None:
+    """The rows of two questions in one engine would make a verdict of neither."""
+    policy = policy_of(ROWS)
+    book = Rulebook(policy, Classes({}), lambda client, target: Decision(Verdict.ALLOW, "l", ""))
+    expected = book.explain_by(facts := Facts((), (Candidate("k8s", "scale"),)), ALICE, "tool")
+    policy = policy_of(ROWS)
+    book = replace(book, policy=policy)
+    policy._engine._enforcer = None  # that of requests
+    assert isinstance(expected, Explanation) and book.explain_by(facts, ALICE, "tool") == expected
+    with pytest.raises(AttributeError):
+        policy.decide(ALICE, SCALE, DESTROY)
+
+
 def test_annotations_count_in_an_explanation_once_a_person_accepted_them() -> None:
     book = Rulebook(policy_of(ROWS), Classes({}), lambda client, target: Decision(Verdict.ALLOW, "l", ""))
     for accepted, name in ((True, "read"), (False, "write")):

@@ -9,7 +9,6 @@ import inspect
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final
 
 # Not `import casbin`, which brings the enforcers that watch, synchronise and await, too.
@@ -61,11 +60,11 @@ class _Enforcer(Enforcer):  # type: ignore[misc]  # a class without types
 
 
 class Engine:
-    """`rows` are the five fields of `p` or `p2` rows. Raises what casbin raises. Explanations ask in a thread."""
+    """`rows` are the five fields of `p` or `p2` rows. Raises what casbin raises. One thread may ask at a time."""
 
     def __init__(self, model: str) -> None:
         _check_install()
-        self._model, self._alone = model, Lock()
+        self._model = model
         logging.getLogger("casbin").setLevel(logging.ERROR)  # it logs every request with its subject
         self._enforcer = _Enforcer(_parse(model))
         self._enforcer.add_function("inRole", _in_role)
@@ -77,15 +76,13 @@ class Engine:
 
     def allows(self, held: frozenset[str], server: str, obj: str, act: str, rows: Iterable[Sequence[str]]) -> bool:
         """Whether `p` rows allow it: one allows and none denies."""
-        with self._alone:
-            self._fill("p", rows)
-            return bool(self._enforcer.enforce(held, server, obj, act))
+        self._fill("p", rows)
+        return bool(self._enforcer.enforce(held, server, obj, act))
 
     def asks(self, held: frozenset[str], server: str, obj: str, act: str, rows: Iterable[Sequence[str]]) -> bool:
         """Whether a `p2` row matches it."""
-        with self._alone:
-            self._fill("p2", rows)
-            return bool(self._enforcer.enforce(_APPROVALS, held, server, obj, act))
+        self._fill("p2", rows)
+        return bool(self._enforcer.enforce(_APPROVALS, held, server, obj, act))
 
     def _fill(self, kind: str, rows: Iterable[Sequence[str]]) -> None:
         """As casbin's adapters do it, without the search for duplicates at every row."""

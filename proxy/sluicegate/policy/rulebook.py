@@ -165,10 +165,11 @@ class Rulebook:
     def explain_by(
         self, facts: Facts, client: Client, kind: Kind, arguments: Json | None = None
     ) -> Explanation | Decision:
-        """The same for what a name means by these facts: the first candidate that is not denied, else the first."""
+        """The same for what a name means by these facts: the first candidate that is not denied, else the first. A
+        thread may ask, while requests are decided."""
         if facts.problem:
             return Decision(Verdict.DENY, "policy_error", facts.problem)
-        book = replace(self, blocks=Blocks(facts.blocks))
+        book = replace(self, policy=self.policy.apart(), blocks=Blocks(facts.blocks))
         explained = [book._explain_one(one, client, kind, arguments) for one in facts.candidates]
         nothing = Decision(Verdict.DENY, "catalog", "no server is known to have anything of this name")
         allowed = (one for one in explained if one.verdict is not Verdict.DENY)

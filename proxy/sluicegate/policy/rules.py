@@ -7,6 +7,7 @@ says which row gave it; where the two differ nobody gets through.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -182,6 +183,12 @@ class PolicyRules:
     def beside(self, rows: Sequence[Row], revision: str) -> "PolicyRules":
         """Other rows, read by the same model, with the same engine."""
         return PolicyRules(self._engine, rows, {}, revision)
+
+    def apart(self) -> "PolicyRules":
+        """The same with an engine of its own, for a thread: an engine holds the rows of one question."""
+        found = object.__new__(PolicyRules)
+        vars(found).update(vars(self), _engine=copy(self._engine))
+        return found
 
     def decide(self, client: Client, target: Target, act: str) -> Ruling:
         """The one answer for lists, calls, reads and notifications; `act` is the target's class.
