@@ -520,7 +520,7 @@ async def test_a_server_that_listens_again_is_called_at_once_although_its_stream
         client: Any = rig.server._http
         client._take, client._dial = (lambda origin: None), refuse
         server.streams[-1].writer.close()
-        await until(lambda: not rig.server._life.pool.live())
+        await until(lambda: not rig.server.life.pool.live())
         for _ in range(6):
             assert await rig.reason("t") == "server_unavailable"
         assert rig.server.numbers()["circuit"] == "open"

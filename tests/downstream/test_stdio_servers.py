@@ -366,11 +366,11 @@ async def test_nothing_is_dialled_while_the_server_is_being_stopped() -> None:
 
     async with running(command=child()) as rig:
         server = rig.server
-        assert server._life.pool._group is not None and server._life._scope is not None
-        server._life.pool._group.start_soon(hold)  # a connection that takes its time to close
+        assert server.life.pool._group is not None and server.life._scope is not None
+        server.life.pool._group.start_soon(hold)  # a connection that takes its time to close
         await anyio.lowlevel.checkpoint()
-        server._life._scope.cancel()
-        await until(lambda: not server._life.pool._slots)
+        server.life._scope.cancel()
+        await until(lambda: not server.life.pool._slots)
         outcome = await rig.request("tools/call", {"name": "echo", "arguments": {}}, replace(LEGACY, session="another"))
         held.set()
         assert isinstance(outcome, Result) and "the server is not running" in str(outcome.value["content"])

@@ -241,7 +241,7 @@ async def test_a_legacy_server_is_asked_once_for_all_who_share_its_connection_an
         leave_one()
         leave_two()
         await until(lambda: sorted(script.requests[3:]) == ["unsubscribe x:1", "unsubscribe x:2"])
-        await until(lambda: "[]" in repr(rig.server._life.subscriptions))
+        await until(lambda: "[]" in repr(rig.server.life.subscriptions))
 
 
 async def test_an_update_of_what_nobody_wants_any_more_is_for_nobody_also_not_for_who_comes_next() -> None:
@@ -250,12 +250,12 @@ async def test_an_update_of_what_nobody_wants_any_more_is_for_nobody_also_not_fo
         heard = Heard()
         leave, _ = await subscribe(rig, heard, *(f"x:{number}" for number in range(MAX_UNWATCHED + 2)))
         leave()
-        await until(lambda: "[]" in repr(rig.server._life.subscriptions))
+        await until(lambda: "[]" in repr(rig.server.life.subscriptions))
         await subscribe(rig, heard, "y:1")
         for uri in (f"x:{MAX_UNWATCHED}", f"x:{MAX_UNWATCHED}/part", "z:1", "y:1"):
             await script.update(uri)
         await until(lambda: heard == ["z:1", "y:1"])
-        (connection,) = rig.server._life.pool.live()
+        (connection,) = rig.server.life.pool.live()
         assert len(connection.unwatched) == MAX_UNWATCHED
 
 

@@ -270,7 +270,7 @@ async def test_a_body_that_nobody_asks_for_stays_with_its_sender() -> None:
         raw.writer.write(post(b"x" * 3_000_000))
         (connection,) = here.server._server.server_state.connections
         await until(lambda: connection._paused)  # type: ignore[union-attr]
-        held = connection.requests[-1]._size  # type: ignore[union-attr]
+        held = connection.requests[-1].size  # type: ignore[union-attr]
         assert held < 600_000
         here.handler.go.set()
         assert (await raw.answer())[0] == 200

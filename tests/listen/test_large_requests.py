@@ -178,7 +178,7 @@ async def test_a_body_that_nobody_has_asked_for_is_not_read_when_its_client_has_
             await until(lambda: fed[0]._resting is not None and fed[0]._resting.done())
             for _ in range(100):
                 await asyncio.sleep(0)
-            assert fed[0]._size <= UNASKED + 2**18
+            assert fed[0].size <= UNASKED + 2**18
         del requests._held["key:a"]
 
 

@@ -36,15 +36,10 @@ class Intake:
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
-        self._items = self._bytes = self._idle = 0
+        self._items = self.size = self._idle = 0
         self._names: set[str] = set()
         self._cursors: set[str] = set()
         self._state, self._is_exact = items_digest(), True
-
-    @property
-    def size(self) -> int:
-        """Bytes of all that was looked at."""
-        return self._bytes
 
     @property
     def digest(self) -> bytes:
@@ -58,13 +53,13 @@ class Intake:
         for number, item in enumerate(entries[:room]):
             data = self._encoded(item)
             size = MAX_DEFINITION if data is None else len(data)
-            self._bytes += size
+            self.size += size
             if (name := _name(item)) is not None:
                 names.add(name)
             if (done := done + size + ITEM) >= PIECE:
                 done = 0
                 yield
-            if self._bytes > self._bounds.bytes:
+            if self.size > self._bounds.bytes:
                 return entries[:number], f"the rest after {self._bounds.bytes} bytes (limits.list_bytes)"
             if data is not None:
                 add_item(self._state, data)
@@ -75,8 +70,8 @@ class Intake:
         self._names |= names
         if cursor is None:
             return entries, ""
-        self._bytes += len(cursor)  # each is kept, and may be as long as a message
-        if self._bytes > self._bounds.bytes:
+        self.size += len(cursor)  # each is kept, and may be as long as a message
+        if self.size > self._bounds.bytes:
             return entries, f"the rest after {self._bounds.bytes} bytes (limits.list_bytes)"
         if cursor in self._cursors:
             return entries, "the rest after a cursor that came twice"

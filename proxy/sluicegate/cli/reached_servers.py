@@ -103,7 +103,7 @@ async def reach(key: str, section: config.AnyServer, loaded: config.Config, limi
         reached.seconds = time.monotonic() - began
         row = server.describe()
         reached.exit, reached.stderr, reached.noise = row["exit"], row["stderr"], row["noise"]
-        reached.error, reached.needs_login = row["last_error"], server.login_needed is not None
+        reached.error, reached.needs_login = row["last_error"], server.life.login_needed is not None
         if limit.cancelled_caught:
             what = "it did not list its tools" if reached.is_up else "it did not answer"
             reached.hangs = not reached.is_up

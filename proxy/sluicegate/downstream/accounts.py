@@ -13,7 +13,6 @@ from anyio.abc import TaskGroup
 
 from sluicegate import telemetry
 from sluicegate.downstream.server import DownstreamServer
-from sluicegate.downstream.settings import ServerSettings
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import Call, Client, Era, Outcome, Publish, Subscribed, Updated, session_scope
 
@@ -111,6 +110,8 @@ class AccountServers:
         self._abouts = abouts
         self._any = has_any
         self._nobody = make("", partial(self._heard, ""))
+        self.settings = settings = self._nobody.settings
+        self.key, self.identity, self.start_timeout = settings.key, settings.identity, settings.start_timeout
         self._without = ServedLogin("", self._nobody)
         self._accounts: dict[str, ServedLogin] = {}
         self._tasks = ServerTasks(self._all)
@@ -175,8 +176,8 @@ class AccountServers:
             self._end(login)
         for login in new:
             server = (self._accounts.get(login) or self._begin(login)).server
-            if server.login_needed is not None:
-                server.logged_in()
+            if server.life.login_needed is not None:
+                server.life.logged_in()
         if ended:
             self._moved(self.key)
 
@@ -191,18 +192,6 @@ class AccountServers:
         for public in tuple(served.scopes.values()) if served is not None else ():
             self._publish(key, public, notification)
 
-    @property
-    def key(self) -> str:
-        return self._nobody.key
-
-    @property
-    def identity(self) -> str:
-        return self._nobody.identity
-
-    @property
-    def settings(self) -> ServerSettings:
-        return self._nobody.settings
-
     def _all(self) -> list[DownstreamServer]:
         return [*(served.server for served in self._accounts.values()), self._nobody]
 
@@ -214,10 +203,6 @@ class AccountServers:
     @property
     def status(self) -> Literal["starting", "up", "down"]:
         return self._best().status
-
-    @property
-    def start_timeout(self) -> float:
-        return self._nobody.start_timeout
 
     @property
     def start_left(self) -> float:
@@ -257,7 +242,7 @@ class AccountServers:
         """What the audit log says of the account that this client's calls use; None where it says nothing. A sentence
         where nothing can be sent before somebody logs in."""
         served = self._last if client is self._last_client else self._served(client)
-        needed = served.server.login_needed
+        needed = served.server.life.login_needed
         return self._abouts.get(served.login) if needed is None else needed.text
 
     def expect(self, client: Client) -> None:
@@ -288,7 +273,7 @@ class AccountServers:
     @property
     def needs_login(self) -> bool:
         """Whether nobody is logged in, and it wants that."""
-        return not self._accounts and self._nobody.login_needed is not None
+        return not self._accounts and self._nobody.life.login_needed is not None
 
     def output(self, after: str) -> Json:
         return self._best().output(after)

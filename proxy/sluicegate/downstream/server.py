@@ -194,27 +194,20 @@ class DownstreamServer:
         """`ask` reaches the client of a legacy session outside of any call; `store` keeps what the server speaks;
         `moved` is told that it came up or went down; `is_idle` whether a session has no open stream and call. The start
         waits `client_wait` seconds at most for the first client (`expect`)."""
-        self.settings = settings
+        self.settings, self.key, self.identity = settings, settings.key, settings.identity
+        self.start_timeout = settings.start_timeout
         self._publish: Publish | None = publish
         self._http = http or http_client(settings)
         self.suspended = SuspendedCalls(ask)
         eras = store or MemoryStore(clock)
         self._connector = Connector(settings, self._heard, client_info, self._http, eras, self.suspended)
-        self._life = ServerLife(settings, self._connector, self.suspended, clock, moved, is_idle, client_wait)
-        self._calls = ServerCalls(settings, self._life, self._connector, self.suspended, clock)
-        self._selector = self._life.selector
-
-    @property
-    def key(self) -> str:
-        return self.settings.key
-
-    @property
-    def identity(self) -> str:
-        return self.settings.identity
+        self.life = ServerLife(settings, self._connector, self.suspended, clock, moved, is_idle, client_wait)
+        self._calls = ServerCalls(settings, self.life, self._connector, self.suspended, clock)
+        self._selector = self.life.selector
 
     @property
     def status(self) -> Literal["starting", "up", "down"]:
-        return self._life.status
+        return self.life.status
 
     def era_for(self, client: Client) -> Era | None:
         return self._selector.era_for(client)
@@ -226,30 +219,22 @@ class DownstreamServer:
         return self._selector.capability_set(client, era)
 
     @property
-    def start_timeout(self) -> float:
-        return self.settings.start_timeout
-
-    @property
     def start_left(self) -> float:
-        return self._life.start_left
-
-    @property
-    def login_needed(self) -> failures.LoginRequired | None:
-        return self._life.login_needed
+        return self.life.start_left
 
     async def ready(self, is_needed: bool = False) -> None:
-        await self._life.ready(is_needed)
+        await self.life.ready(is_needed)
 
     async def hold(self, client: Client) -> Callable[[], None]:
-        hearing = await self._life.in_time(self.settings.list_timeout, client, partial(self._selector.hearing, client))
+        hearing = await self.life.in_time(self.settings.list_timeout, client, partial(self._selector.hearing, client))
         return await self._selector.hold(*hearing)
 
     async def subscribe(self, client: Client, uris: Collection[str], tell: Updated) -> Subscribed:
-        add = partial(self._life.subscriptions.add, client, uris, tell)
-        return await self._life.in_time(self.settings.list_timeout, client, add)
+        add = partial(self.life.subscriptions.add, client, uris, tell)
+        return await self.life.in_time(self.settings.list_timeout, client, add)
 
     def expect(self, client: Client) -> None:
-        self._life.expect(client)
+        self.life.expect(client)
 
     def abandon(self, call_id: str) -> None:
         self.suspended.abandon(call_id)  # nobody will answer what its server asked
@@ -257,30 +242,30 @@ class DownstreamServer:
     def retain(self, holders: Container[str]) -> None:
         """Nobody else can come in any more: nobody waits for their answers, or uses what their keys have opened."""
         self.suspended.retain(holders)
-        if self._life.pool.retain(holders):
-            self._life.changed.set()
+        if self.life.pool.retain(holders):
+            self.life.changed.set()
 
     def end_session(self, session: str) -> None:
         """A legacy client's session is over, and with it the connections that were its own."""
-        self._life.pool.end_session(session)
-        self._life.changed.set()
+        self.life.pool.end_session(session)
+        self.life.changed.set()
 
     def describe(self) -> Json:
         eras, parked = sorted(self._connector.eras or ()), len(self.suspended)
-        own = {"key": self.key, "transport": self._connector.transport, "status": self._life.status, "eras": eras}
+        own = {"key": self.key, "transport": self._connector.transport, "status": self.life.status, "eras": eras}
         boxed = {} if self.settings.sandbox is None else {"sandbox": str(self.settings.sandbox)}
-        live = describe(self._life.pool.live())
-        return own | boxed | live | self.numbers() | {"parked": parked} | self._life.health.describe()
+        live = describe(self.life.pool.live())
+        return own | boxed | live | self.numbers() | {"parked": parked} | self.life.health.describe()
 
     def output(self, after: str) -> Json:
         """Returns what the server wrote to stderr after a position."""
-        about = {"server": self.key, "transport": self._connector.transport, "status": self._life.status}
-        return about | self._life.health.output(after)
+        about = {"server": self.key, "transport": self._connector.transport, "status": self.life.status}
+        return about | self.life.health.output(after)
 
     def numbers(self) -> Json:
         """The figures that each scrape reads."""
         limit = {"in_flight": self._calls.limit.busy, "waiting": self._calls.limit.waiting}
-        return {"restarts": self._life.health.restarts, **limit, "circuit": self._life.breaker.state}
+        return {"restarts": self.life.health.restarts, **limit, "circuit": self.life.breaker.state}
 
     @property
     def concurrency(self) -> int:
@@ -302,19 +287,19 @@ class DownstreamServer:
         """As of `AccountServers`: nobody logs in to this one."""
 
     def unavailable(self, call: Call) -> Outcome:
-        if (needed := self.login_needed) is not None:
+        if (needed := self.life.login_needed) is not None:
             return failures.failed(call, self.key, needed)
         why = "it has not said yet what it offers."
         if self._calls.limit.is_closed:
             return failures.unavailable(call, self.key, _NO_PART)
-        if self._life.status != "up":
-            why = self._life.health.why(call.client)
-        elif self._life.pool.is_full:
-            why = f"{self._life.pool.all_in_use}."
+        if self.life.status != "up":
+            why = self.life.health.why(call.client)
+        elif self.life.pool.is_full:
+            why = f"{self.life.pool.all_in_use}."
         return failures.unavailable(call, self.key, f"is not available: {why}")
 
     def shows(self, client: Client) -> bool:
-        return self._life.status != "down" or self.login_needed is not None
+        return self.life.status != "down" or self.life.login_needed is not None
 
     def __call__(self, call: Call) -> Coroutine[Any, Any, Outcome]:
         if call.method in _OWN:
@@ -328,26 +313,23 @@ class DownstreamServer:
             self._publish(self.key, "" if scope is None and self.settings.sharing == "shared" else scope, notification)
 
     def reconnect(self) -> None:
-        self._life.reconnect()
-
-    def logged_in(self) -> None:
-        self._life.logged_in()
+        self.life.reconnect()
 
     def retire(self, why: str) -> None:
         """It is not configured any more, or another takes its place: its calls end, and nobody hears of it again."""
         self._publish = None
-        self._life.retire(why)
+        self.life.retire(why)
 
     def inherit(self, before: "DownstreamServer") -> None:
         """It takes the key of that one: sessions that were open there are told."""
-        self._life.pool.lost.inherit(before._life.pool.lost)
+        self.life.pool.lost.inherit(before.life.pool.lost)
 
     async def run(self) -> None:
         """Keeps the server reachable until it is cancelled or `aclose` is called."""
-        await self._life.run()
+        await self.life.run()
 
     async def aclose(self) -> None:
-        await self._life.aclose()
+        await self.life.aclose()
         if self._http is not None:
             await self._http.aclose()
 

@@ -152,7 +152,8 @@ class HttpRequest:
     budget: LoopBudget | None = None
     """Its client's, where the body is large, and read no faster than that allows."""
     _resting: asyncio.Task[None] | None = None
-    _size = 0
+    size = 0
+    """Bytes of the body that are here."""
     _room = UNASKED
     _waiter: asyncio.Future[None] | None = None
 
@@ -176,11 +177,6 @@ class HttpRequest:
         """From the header of the worker that passed it on: sockets between workers have no addresses."""
         words = self.head[HOP].decode("ascii").split() if self.connection.is_from_peer else []
         return (words[at], int(words[at + 1])) if words and words[at] != "-" else None
-
-    @property
-    def size(self) -> int:
-        """Bytes of the body that are here."""
-        return self._size
 
     @property
     def declared(self) -> int:
@@ -213,8 +209,8 @@ class HttpRequest:
         """Takes a part of the body. If the request is answered already, the rest is dropped."""
         if not self.is_answered:
             self._parts.append(data)
-            self._size += len(data)
-            if self._size > self._room:
+            self.size += len(data)
+            if self.size > self._room:
                 self.connection.pause_reading()
                 self._stir()
         if self.budget is not None and self.budget.read(len(data)):
@@ -225,13 +221,13 @@ class HttpRequest:
     async def _rest(self, budget: LoopBudget) -> None:
         """Its client has used up its part: the rest of the body waits in the peer's buffers."""
         await budget.rest_to_read()
-        if self.is_answered or (not self.is_whole and self._size <= self._room):
+        if self.is_answered or (not self.is_whole and self.size <= self._room):
             self.connection.resume_reading()
 
     def fill(self, body: bytes) -> None:
         """Takes the whole body at once, before a handler can have read it."""
         self._parts.append(body)
-        self._size = len(body)
+        self.size = len(body)
         self.is_whole = True
 
     def end_body(self) -> None:
@@ -260,7 +256,7 @@ class HttpRequest:
         """The same once it `is_whole`: most requests come with one read, and need not be waited for."""
         if self.lost:
             raise ClientGone
-        if self._size > limit:
+        if self.size > limit:
             raise BodyTooLarge
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
@@ -274,20 +270,20 @@ class HttpRequest:
         """What has come since the part before: all that is left, or more than `UNASKED`. Nothing of it stays here, and
         the rest waits with the peer. Raises `ClientGone`."""
         await self.whole(UNASKED)
-        part = self.take_body(self._size)
-        self._size = 0
+        part = self.take_body(self.size)
+        self.size = 0
         return part
 
     async def whole(self, limit: int) -> None:
         """Returns when all of it is here, or more than the limit, or the client has gone."""
         connection = self.connection
         self._room = limit
-        is_awaited = not (self._size or self._is_asked) and self.head.get(b"expect", b"").lower() == b"100-continue"
+        is_awaited = not (self.size or self._is_asked) and self.head.get(b"expect", b"").lower() == b"100-continue"
         self._is_asked = True
         if is_awaited and not connection.transport.is_closing():
             connection.outbox.flush()
             connection.transport.write(_CONTINUE)
-        while not (self.is_whole or self.lost or self._size > limit):
+        while not (self.is_whole or self.lost or self.size > limit):
             connection.resume_reading()
             self._waiter = self.loop.create_future()
             await self._waiter

@@ -98,11 +98,7 @@ class Output:
         self._put, self._on_broken, self._room = put, on_broken, room
         self._turn = anyio.Lock()
         self._waiting = 0
-        self._broken = False
-
-    @property
-    def broken(self) -> bool:
-        return self._broken
+        self.broken = False
 
     @property
     def congested(self) -> bool:
@@ -120,7 +116,7 @@ class Output:
             try:
                 if self._room is not None:
                     await self._room()
-                data = None if self._broken else _encode(message)
+                data = None if self.broken else _encode(message)
                 if data is not None:
                     await self._write(data)
             finally:
@@ -138,7 +134,7 @@ class Output:
                 for number, response in enumerate(responses, 1):
                     if self._room is not None:
                         await self._room()
-                    data = None if self._broken else _encode(response)
+                    data = None if self.broken else _encode(response)
                     parts += [] if data is None else [data]
                     if parts and (number == len(responses) or sum(map(len, parts)) > MAX_ARRAY):
                         await self._write(b"[%b]" % b",".join(parts))
@@ -151,11 +147,11 @@ class Output:
         try:
             await self._put(data)
         except OSError:
-            self._broken = True
+            self.broken = True
             self._on_broken()
 
     def __repr__(self) -> str:
-        return f"Output({self._waiting} waiting{', broken' if self._broken else ''})"
+        return f"Output({self._waiting} waiting{', broken' if self.broken else ''})"
 
 
 def _encode(message: Message) -> bytes | None:

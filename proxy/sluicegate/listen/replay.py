@@ -36,30 +36,26 @@ def priming(stream: int, number: int, retry: int) -> bytes:
 class ReplayBuffer:
     """The events of one request's stream. The oldest go first when there are too many; the response stays."""
 
-    __slots__ = ("_events", "_number", "bytes", "stream")
+    __slots__ = ("_events", "bytes", "last", "stream")
 
     def __init__(self, stream: int) -> None:
         self.stream = stream
         self.bytes = 0
-        self._number = 0
+        self.last = 0
         self._events: deque[tuple[int, bytes]] = deque()
 
     def add(self, data: bytes, bound: int) -> bytes:
         """Makes the event for `data`, and remembers it."""
         while self._events and self.bytes + len(data) > bound:
             self.bytes -= len(self._events.popleft()[1])
-        self._number += 1
-        frame = event(data, event_id(self.stream, self._number))
-        self._events.append((self._number, frame))
+        self.last += 1
+        frame = event(data, event_id(self.stream, self.last))
+        self._events.append((self.last, frame))
         self.bytes += len(frame)
         return frame
 
     def after(self, number: int) -> list[bytes]:
         return [frame for at, frame in self._events if at > number]
-
-    @property
-    def last(self) -> int:
-        return self._number
 
 
 class _Subject(NamedTuple):
@@ -112,11 +108,11 @@ class PushQueue:
     """What the GET stream has to say: one entry a subject, the newest. A change told twice is told once, so a
     client that never opens its stream costs one entry for each list, and no queue. A question is its own subject."""
 
-    __slots__ = ("_due", "_number", "_sent")
+    __slots__ = ("_due", "_sent", "last")
 
     def __init__(self) -> None:
         self._due, self._sent = _Entries(), _Entries()
-        self._number = 0
+        self.last = 0
 
     def put(self, message: Message, server: str = "") -> None:
         """`server` is the one that says it."""
@@ -140,14 +136,10 @@ class PushQueue:
             return None
         subject, (_, data) = next(iter(self._due.all.items()))
         self._due.drop(subject)
-        self._number += 1
+        self.last += 1
         self._sent.drop(subject)
-        self._sent.put(subject, self._number, data)  # in the order of sending
-        return event_id(PUSH, self._number), data
-
-    @property
-    def last(self) -> int:
-        return self._number
+        self._sent.put(subject, self.last, data)  # in the order of sending
+        return event_id(PUSH, self.last), data
 
 
 def _subject(message: Message, server: str) -> _Subject:
