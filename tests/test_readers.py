@@ -58,7 +58,7 @@ QUESTIONS = {
     "stderr of a server": "downstream/server_output.py",
     "config reload": "app/reload.py",
     "graceful drain of a port": "listen/server.py",
-    "worker supervisor": "app/workers/supervisor.py",
+    "worker supervisor": "app/workers.py",
     "rate limit": "policy/rates.py",
     "compare-and-set in SQLite": "store/sqlite.py",
     "key ring and sealed tokens": "store/keys.py",

@@ -17,7 +17,7 @@ HEAVY = (
 )  # fmt: skip
 OVER_HTTP = (
     "sluicegate.admin", "sluicegate.console", "starlette", "uvicorn", "multiprocessing", "sluicegate.app.serve",
-    "sluicegate.app.admin_app", "sluicegate.app.desktop_admin", "sluicegate.app.workers.supervisor",
+    "sluicegate.app.admin_app", "sluicegate.app.desktop_admin", "sluicegate.app.workers",
     "sluicegate.listen.listener", "sluicegate.listen.http1", "sluicegate.listen.server",
 )  # fmt: skip
 # What serves takes half a second to import: nobody who asks a Sluice that runs waits for it.

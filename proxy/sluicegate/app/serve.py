@@ -22,13 +22,13 @@ from sluicegate.admin.peers import front
 from sluicegate.app import settings
 from sluicegate.app.admin_app import admin_application, note_in, with_console
 from sluicegate.app.core import ME, Core, core
+from sluicegate.app.instance_lock import WorkerSockets
 from sluicegate.app.issuer_pages import IssuerPages, provider_of
 from sluicegate.app.login_pages import LoginPages
 from sluicegate.app.login_sign_in import SignIn
 from sluicegate.app.partition import WHOLE, Partition
 from sluicegate.app.reload import InForce, ToldReload, joining
 from sluicegate.app.services import Services
-from sluicegate.app.workers.sockets import WorkerSockets
 from sluicegate.config import Address, Config
 from sluicegate.config.fleet import FleetPeer, PeerTls
 from sluicegate.downstream.accounts import AnyDownstream

@@ -11,7 +11,7 @@ import typer
 
 from sluicegate import config
 from sluicegate.app.serve import serve as serve_http
-from sluicegate.app.workers import supervisor, worker
+from sluicegate.app.workers import read_task, serve_worker, serve_workers
 from sluicegate.cli.options import ConfigFile
 from sluicegate.cli.output import Code, count, info, load, stop
 from sluicegate.cli.run import cannot_start, config_problems, run_loop
@@ -52,16 +52,16 @@ def serve(
             return
         if few := _too_few(path, loaded, workers):
             raise config.ConfigError(few)
-        code = run_loop(partial(supervisor.serve_workers, loaded, workers, announce=info, file=path))
+        code = run_loop(partial(serve_workers, loaded, workers, announce=info, file=path))
     raise typer.Exit(code)
 
 
 def _serve_as_worker(orders: int) -> None:
     """Runs one of several workers; `serve` starts it."""
     theirs = socket.socket(fileno=orders)
-    task = worker.read_task(theirs)
+    task = read_task(theirs)
     with config_problems(task.file, partial(_why, addresses=task.config.addresses)):
-        run_loop(partial(worker.serve_worker, task, theirs, info))
+        run_loop(partial(serve_worker, task, theirs, info))
 
 
 def _too_few(path: Path, loaded: config.Config, workers: int) -> list[config.ConfigFinding]:
