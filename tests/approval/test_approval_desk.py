@@ -17,9 +17,8 @@ from sluicegate.approval import presentation, validity
 from sluicegate.approval import queue as desks
 from sluicegate.approval.eligibility import VoteRefused, VoteRequest
 from sluicegate.approval.queue import ApprovalQueue
-from sluicegate.approval.record import Approval
+from sluicegate.approval.record import FINISHED, TRANSITIONS, Approval, may_become
 from sluicegate.approval.repository import OPEN
-from sluicegate.approval.states import FINISHED, TRANSITIONS, may_become
 from sluicegate.audit.read import approvals
 from sluicegate.policy.schemas import ArgumentSchema
 from sluicegate.protocol.jsonrpc import Json

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluicegate.audit.read import read_time
 from sluicegate.audit.record import Stamp
-from sluicegate.audit.time_expressions import read_time
 
 NOW = datetime(2026, 11, 22, 15, 30, 10, 250_000, UTC)
 

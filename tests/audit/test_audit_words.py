@@ -35,14 +35,13 @@ from sluicegate.audit.follow import Follower
 from sluicegate.audit.log import AuditLog, IdentityFailures, Tally
 from sluicegate.audit.newest import last_calls
 from sluicegate.audit.publish import Publisher, read_newest
-from sluicegate.audit.read import Filter, approvals, principals, search
+from sluicegate.audit.read import Filter, approvals, principals, read_time, search
 from sluicegate.audit.record import Body
 from sluicegate.audit.recover import Torn
 from sluicegate.audit.redact import Redactor
 from sluicegate.audit.segment import Lock, Segment, retire
 from sluicegate.audit.settings import Redaction, Rotation, SinkSettings, file_of, is_segment
 from sluicegate.audit.sinks import open_channel, syslog
-from sluicegate.audit.time_expressions import read_time
 from sluicegate.audit.verify import verify
 from sluicegate.cli.audit import _approval
 from sluicegate.policy.rules import Ruling

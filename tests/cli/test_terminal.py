@@ -13,7 +13,7 @@ import command_line
 import pytest
 
 from sluicegate.audit.chain import ChainHead, link_all
-from sluicegate.cli import terminal
+from sluicegate.cli import output
 
 CONFIG = "version: 1\npolicy: {use: open}\nservers: {a: {command: nowhere-at-all}}\nstate: {dir: state}\n"
 ESCAPE = "\x1b["
@@ -107,8 +107,8 @@ def test_who_wants_no_colours_gets_none(folder: Path, env: dict[str, str]) -> No
 
 
 def test_every_coloured_word_is_one_that_says_the_same() -> None:
-    assert set(terminal.COLOURS.values()) == {31, 32, 33, 90}
-    assert all(word.isascii() and word == word.lower() for word in terminal.COLOURS)
+    assert set(output.COLOURS.values()) == {31, 32, 33, 90}
+    assert all(word.isascii() and word == word.lower() for word in output.COLOURS)
 
 
 # ---------------------------------------------------------------- progress

@@ -23,8 +23,7 @@ from sluicegate.approval import presentation
 from sluicegate.approval.eligibility import MAX_COMMENT, VoteRefused, VoteRequest, has_voted, may_see, objection
 from sluicegate.approval.grants import Grant
 from sluicegate.approval.queue import ApprovalQueue
-from sluicegate.approval.record import SCOPES, Approval, CallBinding
-from sluicegate.approval.states import TRANSITIONS, WAITING
+from sluicegate.approval.record import SCOPES, TRANSITIONS, WAITING, Approval, CallBinding
 from sluicegate.policy.display import lines, visible
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode, decode_fast, dump
 from sluicegate.protocol.model import Client

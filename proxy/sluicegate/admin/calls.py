@@ -9,10 +9,9 @@ from typing import Final
 from sluicegate.audit import newest
 from sluicegate.audit.checkpoint import PublicKeys
 from sluicegate.audit.newest import CallFilter, LogPage, Story
-from sluicegate.audit.read import Filter
+from sluicegate.audit.read import Filter, read_time
 from sluicegate.audit.record import TYPES
 from sluicegate.audit.record_templates import seconds as moment
-from sluicegate.audit.time_expressions import read_time
 from sluicegate.outcomes import ENDINGS
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.runtime.reader_threads import in_reader_thread

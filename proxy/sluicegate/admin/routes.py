@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from sluicegate import __version__
 from sluicegate.admin.blocks import MAX_REASON, MAX_SECONDS, MAX_WHAT
 from sluicegate.approval.eligibility import MAX_COMMENT
-from sluicegate.approval.states import TRANSITIONS
+from sluicegate.approval.record import TRANSITIONS
 from sluicegate.protocol.jsonrpc import Json
 
 API: Final = "/api/v1/"

@@ -18,8 +18,7 @@ from sluicegate.app.services import PolicyService
 from sluicegate.app.settings import is_gone
 from sluicegate.approval.eligibility import objection
 from sluicegate.approval.queue import ApprovalQueue
-from sluicegate.approval.record import Approval, CallBinding
-from sluicegate.approval.states import TRANSITIONS
+from sluicegate.approval.record import TRANSITIONS, Approval, CallBinding
 from sluicegate.approval.validity import ApprovalDeps
 from sluicegate.audit.log import AuditLog
 from sluicegate.audit.redact import Redactor

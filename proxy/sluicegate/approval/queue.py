@@ -17,9 +17,8 @@ import anyio.to_thread
 from sluicegate.approval import eligibility, presentation
 from sluicegate.approval.eligibility import MAX_COMMENT, VoteRefused, VoteRequest, no_yes_of, unfit
 from sluicegate.approval.grants import PREFIX, Grant, Grants
-from sluicegate.approval.record import Approval, CallBinding, Vote, groups, new_id, session_mark
+from sluicegate.approval.record import Approval, CallBinding, State, Vote, groups, new_id, session_mark
 from sluicegate.approval.repository import OPEN, ApprovalRecords, ApprovalRepository, StoredApproval
-from sluicegate.approval.states import State
 from sluicegate.approval.validity import GONE, NOT_RUNNING, OTHER_KEY, ApprovalDeps, ApprovalValidity
 from sluicegate.audit.record import trace_of
 from sluicegate.policy.profiles import ApprovalProfile

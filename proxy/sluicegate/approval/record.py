@@ -1,6 +1,7 @@
-"""An approval as it is kept: what it is for, under which terms, who has decided what. Pure.
+"""An approval as it is kept: its states, what it is for, under which terms, who has decided what. Pure.
 
-It holds no arguments. What binds it to one call is the digest; what people look at is kept beside it, masked.
+Every approval begins as `pending`. A state with no way out is finished; nothing ever comes back from there. An approval
+holds no arguments. What binds it to one call is the digest; what people look at is kept beside it, masked.
 """
 
 import hashlib
@@ -9,13 +10,35 @@ from collections.abc import Generator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal, TypeVar, get_args
 
-from sluicegate.approval.states import FINISHED, WAITING, State, may_become
 from sluicegate.audit.record import fingerprint
 from sluicegate.policy.profiles import ApprovalProfile
 from sluicegate.protocol.canonical_json import hashed
 from sluicegate.protocol.jsonrpc import Json, decode_fast, dump
 from sluicegate.protocol.methods import JUDGED_BY_NAME
 from sluicegate.protocol.model import Client, Kind, Target
+
+State = Literal["pending", "partially_approved", "approved", "consumed", "denied", "expired", "cancelled", "superseded"]
+
+_TO_BE_DECIDED: Final[tuple[State, ...]] = ("partially_approved", "approved", "denied")
+_UNUSED: Final[tuple[State, ...]] = ("expired", "cancelled", "superseded")
+
+TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
+    "pending": frozenset((*_TO_BE_DECIDED, *_UNUSED)),
+    "partially_approved": frozenset((*_TO_BE_DECIDED, *_UNUSED)),
+    "approved": frozenset(("consumed", *_UNUSED)),
+    "consumed": frozenset(),  # by the one call that it was for
+    "denied": frozenset(),
+    "expired": frozenset(),  # silence is a no
+    "cancelled": frozenset(),  # by whoever asked, or with whoever asked
+    "superseded": frozenset(),  # decided again at its use, the call is another matter
+}
+WAITING: Final[frozenset[State]] = frozenset({"pending", "partially_approved"})
+FINISHED: Final = frozenset(state for state, following in TRANSITIONS.items() if not following)
+
+
+def may_become(old: State, new: State) -> bool:
+    return new in TRANSITIONS[old]
+
 
 Scope = Literal["once", "session", "15m"]
 Word = Literal["approve", "deny"]

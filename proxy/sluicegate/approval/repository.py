@@ -17,8 +17,7 @@ import anyio
 from sluicegate.approval import presentation
 from sluicegate.approval.eligibility import MAX_COMMENT
 from sluicegate.approval.grants import Grant
-from sluicegate.approval.record import Approval, CallBinding, NewerForm
-from sluicegate.approval.states import State
+from sluicegate.approval.record import Approval, CallBinding, NewerForm, State
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
 from sluicegate.store import Store, Write
 

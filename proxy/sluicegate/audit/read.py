@@ -1,11 +1,14 @@
-"""Finding things in the log: filters, search over all writers in order of time, and who approved what.
+"""Finding things in the log: filters, the times that people write, search over all writers in order of time, and who
+approved what.
 
 Reads what is there and proves nothing: whether it can be believed says `verify`.
 """
 
 import heapq
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +24,7 @@ _COLUMNS: Final = ("id", "state", "principal", "server", "tool", "profile", "dig
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Empty fields say nothing. `tool` is a glob over `server/own`, the own or the public name; `since` and
-    `until` are times as the log writes them (`when.read_time`)."""
+    `until` are times as the log writes them (see `read_time`)."""
 
     since: str = ""
     until: str = ""
@@ -133,3 +136,54 @@ def _without_effect(decisions: list[Record], void: Record) -> list[Record]:
     meant = (void.get("approver"), void["void"])
     same = [at for at, one in enumerate(decisions) if (one["approver"], one.get("state")) == meant]
     return [{**one, "is_void": True} if at in same[-1:] else one for at, one in enumerate(decisions)]
+
+
+FORMS: Final = "1h, 30m, 2d (back from now), today, yesterday, 2026-10-01, 2026-10-01T12:30, 2026-10-01T12:30:00+02:00"
+
+_BACK: Final = re.compile(r"(\d{1,6})(s|m|h|d|w)")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_POINT: Final = re.compile(
+    r"(\d{4})-(\d\d)(?:-(\d\d)(?:[Tt ](\d\d)(?::(\d\d)(?::(\d\d)(\.\d{1,9})?)?)? ?([Zz]|[+-]\d\d:?\d\d)?)?)?"
+)
+
+
+def read_time(text: str, now: datetime) -> str:
+    """The time that `text` means, as the log writes times: a duration back from `now`, a day, or RFC 3339 of which the
+    end may be missing. A time without an offset is UTC. Raises `ValueError` for anything else."""
+    text = text.strip()
+    try:
+        if (found := _read(text, now)) is not None:
+            return found
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is no time that exists") from None
+    raise ValueError(f"{text[:40]!r} is no time; write {FORMS}")
+
+
+def _read(text: str, now: datetime) -> str | None:
+    if back := _BACK.fullmatch(text):
+        return _written(now - timedelta(**{_UNITS[back[2]]: int(back[1])}))
+    if text == "now":
+        return _written(now)
+    if text in ("today", "yesterday"):
+        midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        return _written(midnight - timedelta(days=text == "yesterday"))
+    point = _POINT.fullmatch(text)
+    return None if point is None else _read_point(point)
+
+
+def _read_point(point: re.Match[str]) -> str:
+    year, month, day, hour, minute, second, fraction, offset = point.groups()
+    date = int(year), int(month), int(day or 1)
+    given = datetime(*date, int(hour or 0), int(minute or 0), int(second or 0), tzinfo=UTC)
+    ahead = timedelta(0)
+    if offset and offset not in "Zz":
+        hours, minutes = int(offset[1:3]), int(offset[-2:])
+        if hours > 23 or minutes > 59:
+            raise ValueError("no such offset")
+        ahead = timedelta(hours=hours, minutes=minutes) * (-1 if offset[0] == "-" else 1)
+    return _written(given - ahead, (fraction or ".")[1:])
+
+
+def _written(time: datetime, fraction: str | None = None) -> str:
+    digits = f"{time.microsecond:06d}" if fraction is None else fraction
+    return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{digits:0<9}Z"

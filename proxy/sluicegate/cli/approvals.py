@@ -18,7 +18,7 @@ from sluicegate import config
 from sluicegate.admin.paging import MAX_ROWS
 from sluicegate.app import state
 from sluicegate.app.approvals_api import at_rest
-from sluicegate.approval.states import WAITING
+from sluicegate.approval.record import WAITING
 from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running
 from sluicegate.cli.options import AsJson
 from sluicegate.cli.output import Code, count, give, info, leaves, located, print_out, printable, stop, table

@@ -23,17 +23,28 @@ from sluicegate.app.services import act_durably, open_audit
 from sluicegate.audit import export as formats
 from sluicegate.audit.checkpoint import Checkpoint, PublicKeys, read_publics
 from sluicegate.audit.log import PUBLIC_KEYS
-from sluicegate.audit.read import Filter, LogTail, Record, principals
+from sluicegate.audit.read import Filter, LogTail, Record, principals, read_time
 from sluicegate.audit.read import approvals as list_approvals
 from sluicegate.audit.read import search as find
 from sluicegate.audit.record import TYPES
 from sluicegate.audit.settings import AuditSettings, is_segment
-from sluicegate.audit.time_expressions import read_time
 from sluicegate.audit.verify import VerifyReport, read_kept, read_published, thin
 from sluicegate.audit.verify import verify as check
 from sluicegate.cli.options import AsJson, ConfigFile
-from sluicegate.cli.output import Code, give, info, load, load_sound, print_out, printable, stop, table
-from sluicegate.cli.terminal import coloured, progress, with_first_word
+from sluicegate.cli.output import (
+    Code,
+    coloured,
+    give,
+    info,
+    load,
+    load_sound,
+    print_out,
+    printable,
+    progress,
+    stop,
+    table,
+    with_first_word,
+)
 from sluicegate.config import Config
 from sluicegate.downstream.failures import LOCAL
 from sluicegate.outcomes import ENDINGS

@@ -12,9 +12,8 @@ from sluicegate.catalog_cache import pin_store
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.catalog_cache.snapshot_store import definitions, places
 from sluicegate.cli.options import AsJson, ConfigFile
-from sluicegate.cli.output import Code, count, give, info, located, print_json, stop
+from sluicegate.cli.output import Code, coloured, count, give, info, located, print_json, stop
 from sluicegate.cli.programs import not_found
-from sluicegate.cli.terminal import coloured
 from sluicegate.policy.finding import PolicyError
 from sluicegate.policy.globs import is_glob
 from sluicegate.policy.lint import suggest

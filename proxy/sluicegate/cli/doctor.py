@@ -15,9 +15,8 @@ from sluicegate.cli.admin import Admin, running_servers
 from sluicegate.cli.check import examine
 from sluicegate.cli.doctor_machine import Diagnosis, Examined
 from sluicegate.cli.options import AsJson, ConfigFile
-from sluicegate.cli.output import Code, count, info, print_json, print_out, printable, stop
+from sluicegate.cli.output import Code, coloured, count, info, print_json, print_out, printable, progress, stop
 from sluicegate.cli.reached_servers import quiet_log
-from sluicegate.cli.terminal import coloured, progress
 
 Check = Callable[[Examined], Iterable[Diagnosis]]
 MACHINE: Final[dict[str, Check]] = {

@@ -16,9 +16,8 @@ from sluicegate.app import explain_facts, policy_loading
 from sluicegate.app import hooks as app_hooks
 from sluicegate.cli.admin import Admin, Unreachable, asks_running
 from sluicegate.cli.options import AsJson
-from sluicegate.cli.output import Code, give, info, json_object, printable, stop
+from sluicegate.cli.output import Code, give, info, json_object, printable, stop, with_first_word
 from sluicegate.cli.policy import load_policy
-from sluicegate.cli.terminal import with_first_word
 from sluicegate.config import Config
 from sluicegate.policy.explain import EXIT, Explanation, render
 from sluicegate.policy.facts import Facts

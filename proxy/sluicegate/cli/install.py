@@ -23,12 +23,11 @@ from sluicegate.cli.config_file import (
 )
 from sluicegate.cli.init import sluice_command
 from sluicegate.cli.options import AsJson, ConfigFile
-from sluicegate.cli.output import Code, count, info, print_json, print_out, printable, stop, table
+from sluicegate.cli.output import Code, coloured, count, info, print_json, print_out, printable, stop, table
 from sluicegate.cli.programs import make_absolute
 from sluicegate.cli.proposed_classes import Proposals, propose, remember_hanging, set_classes, show_classes
 from sluicegate.cli.secret import FOLDER, MovedSecrets
 from sluicegate.cli.template import new_file, server_lines, with_servers
-from sluicegate.cli.terminal import coloured
 from sluicegate.config import NO_VALUE, ConfigFinding
 from sluicegate.config.units import read_duration
 from sluicegate.desktop import changes

@@ -12,7 +12,7 @@ _STEPS: Final = 200  # as many updates: one costs more than reading a record
 
 @contextmanager
 def shown(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Gives a function that is shown_up_to how much more of `total` is done."""
+    """Gives a function that is told how much more of `total` is done."""
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task, done, shown_up_to = bar.add_task(what, total=total), 0, 0

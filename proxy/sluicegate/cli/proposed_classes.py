@@ -14,10 +14,9 @@ import anyio
 from sluicegate import config
 from sluicegate.app import state
 from sluicegate.catalog_cache.snapshot_store import KEEP, hung_key
-from sluicegate.cli.output import info, print_out, printable
+from sluicegate.cli.output import info, print_out, printable, progress
 from sluicegate.cli.reached_servers import ReachedServer, quiet_log, reach_these
 from sluicegate.cli.template import new_file, with_servers
-from sluicegate.cli.terminal import progress
 from sluicegate.protocol.jsonrpc import inside
 
 START_WITHIN: Final = 45.0

@@ -19,8 +19,7 @@ from sluicegate.approval import messages, presentation
 from sluicegate.approval.eligibility import VoteRefused
 from sluicegate.approval.grants import Grant
 from sluicegate.approval.queue import ApprovalQueue
-from sluicegate.approval.record import Approval, CallBinding, bind
-from sluicegate.approval.states import FINISHED
+from sluicegate.approval.record import FINISHED, Approval, CallBinding, bind
 from sluicegate.approval.validity import GONE
 from sluicegate.audit.redact import Redactor
 from sluicegate.guards.approval_tasks import ApprovalTasks
