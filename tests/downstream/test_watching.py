@@ -15,15 +15,18 @@ from sluicegate.downstream.resource_subscriptions import (
     AT_ONCE_TOLD,
     MAX_NEWS,
     MAX_UNWATCHED,
+    MAX_URI,
     MAX_WATCHED,
     MAX_WATCHED_CHARS,
     MAX_WHY,
     OneByOne,
+    OneStream,
     ResourceWatch,
     WatchBoard,
 )
 from sluicegate.downstream.session import change_streams
-from sluicegate.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Response
+from sluicegate.downstream.session.change_streams import ChangeStream
+from sluicegate.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification, Response
 from sluicegate.protocol.model import Client, Failure
 
 ABLE: Json = {"resources": {"subscribe": True}}
@@ -79,6 +82,19 @@ def test_of_an_update_its_listeners_keep_the_uri_alone() -> None:
     ears.wants["a"].tell = told.append
     ears.board.heard({"uri": "file:///a", "_meta": {"pad": "x" * 1_000_000}})
     assert told == [{"uri": "file:///a"}]
+
+
+async def test_while_two_streams_are_open_a_uri_that_nobody_can_watch_is_not_counted() -> None:
+    told = list[Json]()
+
+    def begin(wanted: Json, tell: Callable[[Notification], None], live: Callable[[bool], None]) -> ChangeStream:
+        return ChangeStream(wanted, lambda wanted: pytest.fail(), tell, live)
+
+    stream = OneStream(begin, told.append, 1.0)
+    heard = stream._open[begin({}, print, print)] = stream._open[begin({}, print, print)] = Counter()
+    for uri in ("x:1", "x:" + "1" * MAX_URI):
+        stream._hear(heard, Notification(UPDATED, {"uri": uri}))
+    assert told == [{"uri": "x:1"}] and heard == {"x:1": 1}
 
 
 async def test_of_a_refusal_no_more_is_kept_than_a_client_is_told() -> None:

@@ -154,7 +154,7 @@ class OneStream:
 
     def _hear(self, heard: Counter[str], notification: Notification) -> None:
         uri = notification.params.get("uri")
-        if notification.method != UPDATED or not isinstance(uri, str):
+        if notification.method != UPDATED or not isinstance(uri, str) or len(uri) > MAX_URI:
             return
         if len(self._open) > 1:
             if len(self._reported) >= MAX_COUNTED:
