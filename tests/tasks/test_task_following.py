@@ -9,12 +9,14 @@ import pytest
 from anyio.streams.memory import MemoryObjectReceiveStream
 from scripted_server import Front
 from tasks.test_task_router import ANN, BOB, LEGACY, OLD, TARGET, Later, begin, modern, task
+from waiting import until
 
 from sluicegate.downstream.tasks import polling
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Notification
-from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result, TaskStarted, Trail, not_found
+from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result, TaskStarted, not_found
 from sluicegate.router import task_subscriptions
 from sluicegate.router.task_registry import TaskRegistry
+from sluicegate.runtime.loop_budget import client_budgets
 from sluicegate.store.memory import MemoryStore
 
 DONE: Json = {"result": {"content": [], "resultType": "complete"}}
@@ -44,10 +46,9 @@ class Stream:
 
 
 @asynccontextmanager
-async def listen(front: Front, *ids: str, client: Client = ANN, trail: Trail | None = None) -> AsyncIterator[Stream]:
+async def listen(front: Front, *ids: str, client: Client = ANN) -> AsyncIterator[Stream]:
     send, receive = anyio.create_memory_object_stream[Notification](100)
-    wanted = {"notifications": {"taskIds": list(ids)}}
-    call = Call(client, "subscriptions/listen", wanted, emit=send.send, trail=trail or Trail())
+    call = Call(client, "subscriptions/listen", {"notifications": {"taskIds": list(ids)}}, emit=send.send)
     with send, receive:
         async with anyio.create_task_group() as group:
             group.start_soon(front.router, call)
@@ -59,19 +60,16 @@ def says(server: Later, id: str, status: str, **more: Any) -> None:
     server.says[f":{id}"] = Result(task(f":{id}", status, pollIntervalMs=20, **more))
 
 
-async def test_who_follows_a_task_pays_for_the_looks_at_it() -> None:
-    trail, paid = Trail(), anyio.Semaphore(0)
-
-    async def spend(since: float) -> None:
-        paid.release()
-
-    trail.spend = spend
+async def test_looks_at_tasks_have_a_budget_of_their_own() -> None:
     async with Front(server := modern()) as front:
         says(server, "1", "working")
-        async with listen(front, await begin(front), trail=trail):
-            with anyio.fail_after(20):
-                for _ in range(3):
-                    await paid.acquire()
+        async with listen(front, await begin(front)) as stream:
+            await stream.acknowledged()
+            await stream.next()
+            before = len(server.asked)
+            await until(lambda: len(server.asked) >= before + 3)
+            assert client_budgets()["tasks\0" + ANN.principal]._start > 0.0
+            assert ANN.principal not in client_budgets()
 
 
 async def test_the_acknowledgement_names_the_tasks_of_that_client_alone() -> None:

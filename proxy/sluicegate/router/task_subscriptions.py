@@ -16,6 +16,7 @@ from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import Call, Handler, Result, Trail
 from sluicegate.router.tasks import TaskRouter
+from sluicegate.runtime.loop_budget import client_budgets
 from sluicegate.runtime.own_steps import OwnSteps
 from sluicegate.telemetry import DEFAULT_BACKOFF
 
@@ -23,6 +24,9 @@ MAX_FOLLOWED: Final = 1_000  # tasks of one listen call
 MAX_LOOKS: Final = 8  # of one listen call at the same time
 LEAST_BETWEEN: Final = 0.1
 """Seconds between two looks at a task, however often its server says that it has changed."""
+_PACE: Final = "tasks\0"
+"""Before a principal: the budget of its looks. It may follow thousands of tasks, and no rate counts a look. What they
+take is not taken from its calls."""
 _POLL: Final = 1000  # milliseconds, where the server suggests nothing
 
 _Seen = tuple[object, ...]
@@ -56,13 +60,12 @@ class FollowedTasks:
         """Until it has ended, or is forgotten. What it is at first is told, too: it may have ended before anybody
         listened."""
         seen: _Seen | None = None
-        failures, spend = 0, self._call.trail.spend
+        failures, pace = 0, client_budgets()[_PACE + self._call.client.principal]
         while (news := await self._tasks.news(self._call, id)) is not None:
             async with self._limit:
                 steps = OwnSteps(self._tell(id, seen))
                 task, seen = await steps
-                if spend is not None:  # a client may follow thousands, and no rate counts these looks
-                    await spend(perf_counter() - steps.seconds)
+                await pace.charge_and_rest(perf_counter() - steps.seconds)
             if task is not None and task.get("status") in tasks.TERMINAL:
                 return
             failures = 0 if task is not None else failures + 1
