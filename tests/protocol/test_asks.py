@@ -347,3 +347,10 @@ def test_only_forms_and_pages_have_a_mode(mode: Any) -> None:
     ask = {"method": "sampling/createMessage", "params": {"mode": mode, "url": "x:1", "messages": []}}
     judged = input_requests_server.judged({"a": ask}, client, input_requests_server.NO_PAGES)
     assert judged == {"a": ask}
+
+
+@pytest.mark.parametrize("length", [input_requests_server.MAX_KEY, input_requests_server.MAX_KEY + 1])
+def test_the_name_of_a_question_has_a_bound(length: int) -> None:
+    client, ask = Client("a", capabilities={"roots": {}}), {"method": "roots/list"}
+    judged = input_requests_server.judged({"k" * length: ask}, client, input_requests_server.NO_PAGES)
+    assert isinstance(judged, Failure) is (length > input_requests_server.MAX_KEY)

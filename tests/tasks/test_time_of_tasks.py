@@ -7,7 +7,7 @@ import anyio.lowlevel
 import pytest
 
 from sluicegate.downstream.settings import ServerSettings
-from sluicegate.downstream.tasks.polling import ModernTask, PolledTask, resumed_task
+from sluicegate.downstream.tasks.polling import FIRST_LOOK, ModernTask, PolledTask, TaskWatch, resumed_task
 from sluicegate.protocol.jsonrpc import Json, Response
 from sluicegate.protocol.model import Call, Client, InputRequired
 
@@ -55,3 +55,8 @@ async def test_a_round_that_comes_after_the_end_cancels_the_task() -> None:
     (cancel,) = server.later
     await cancel()
     assert server.asked[-1] == "tasks/cancel"
+
+
+def test_a_task_is_looked_at_ten_times_a_second_at_most() -> None:
+    watch = TaskWatch(lambda: 0.0)
+    assert [watch.pause({"pollIntervalMs": 20}) for _ in range(3)] == [FIRST_LOOK] * 3

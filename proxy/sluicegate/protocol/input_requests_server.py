@@ -18,6 +18,8 @@ from sluicegate.protocol.revisions import META, NEWEST_LEGACY, REVISIONS, Revisi
 
 MAX_REQUESTS: Final = 32
 """Questions of one answer: each is judged, signed and sealed, and shown to a person."""
+MAX_KEY: Final = 1024
+"""Characters of what a question is called: the sealed state has it, and each round of a task."""
 # What must be declared before a server may send such a request.
 _CAPABILITY: Final = {ELICIT: "elicitation", SAMPLE: "sampling", ROOTS: "roots"}
 _ASKING: Final = frozenset(_CAPABILITY.values())
@@ -146,6 +148,8 @@ def judged(requests: Json, client: Client, own: OwnUrls) -> Json | Failure:
     """The `inputRequests` of a server as this client may be asked them, or why it may not."""
     if len(requests) > MAX_REQUESTS:
         return Failure(jsonrpc.INVALID_PARAMS, f"The server asked more than {MAX_REQUESTS} questions at once")
+    if any(len(key) > MAX_KEY for key in requests):
+        return Failure(jsonrpc.INVALID_PARAMS, "The server asked for input under a name that is too long")
     declared = for_modern_server(client)
     made: Json = {}
     for key, ask in requests.items():

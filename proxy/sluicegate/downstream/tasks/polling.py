@@ -50,9 +50,9 @@ class TaskWatch:
         self._reported_at = clock()
 
     def pause(self, task: Json) -> float:
-        """Seconds until the next look: quick at first, then as the server suggests."""
+        """Seconds until the next look: quick at first, then as the server suggests, within bounds."""
         wanted = task.get("pollIntervalMs", 1000) / 1000
-        pause = min(self._next, wanted, MOST_BETWEEN)
+        pause = min(self._next, max(wanted, FIRST_LOOK), MOST_BETWEEN)
         self._next *= 2
         return float(pause)
 
