@@ -20,14 +20,17 @@ from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.listen.auth import Principal
 from sluicegate.listen.http_exchange import HttpExchange, event
 from sluicegate.listen.jsonrpc_session import DuplexChannel, JsonRpcSession
-from sluicegate.listen.large_requests import LARGE, LargeRequests
+from sluicegate.listen.large_requests import LARGE, LargeRequests, RequestRefused
+from sluicegate.listen.legacy_http import MAX_OPEN
 from sluicegate.listen.line_streams import Output, Put
 from sluicegate.listen.streamable_http import EndpointContext, accepts
-from sluicegate.protocol.jsonrpc import Json, Response
+from sluicegate.protocol.jsonrpc import Json, Request, Response
 from sluicegate.protocol.model import SLUICE, Asker
 
 SSE: Final = "/sse"
 MESSAGES: Final = "/messages"
+_FEW: Final = 10
+"""Requests in flight on one stream. Only where there are as many, those of its client's other streams are counted."""
 _MAX_QUERY: Final = 1024
 _MAX_FIELDS: Final = 16
 _ALLOW: Final = [(b"allow", b"GET, OPTIONS")]
@@ -123,10 +126,19 @@ class HttpSse:
             await exchange.error(404, "Session not found")
             return
         message = stream.session.read(value)
+        if isinstance(message, Request | list) and self._are_too_many(stream):
+            raise RequestRefused(1.0, f"More than {MAX_OPEN} requests are in flight, this one was not executed.")
         stream.session.recognise(principal.client)
         await exchange.empty(202)
         release = stream.hold(self._context.large, exchange.held or exchange.peer.size)
         exchange.is_call = await stream.session.take(message, release)
+
+    def _are_too_many(self, stream: SseSession) -> bool:
+        """Whether its client has too many requests in flight, over all its streams."""
+        if stream.session.in_flight < _FEW:
+            return False
+        mine = (one.session for one in self._streams.values() if one.opened_by.name == stream.opened_by.name)
+        return sum(session.in_flight for session in mine) >= MAX_OPEN
 
     def __contains__(self, id: object) -> bool:
         return self._of(id) is not None
