@@ -1,5 +1,6 @@
 """Blocks that two people make and end at the same time, and a store that fails behind the change."""
 
+import json
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -95,6 +96,15 @@ async def test_a_store_that_fails_behind_the_change_does_not_unmake_it() -> None
     status, found = await made_by(store, late=late).add("bank", None, "", "key:first")
     assert status == 200 and found["unconfirmed"] == ["a store that does not answer"]
     assert [row.what for row in (await read(store)).rows] == ["bank"]
+
+
+@pytest.mark.parametrize("odd", [{"server": 5}, {"server": "bank", "until": "later"}, {"reason": "of nothing"}])
+async def test_blocks_of_another_form_are_none_that_can_be_read(odd: dict[str, object]) -> None:
+    """Who is blocked then is not known: a row that is passed over would let somebody in."""
+    store = MemoryStore()
+    await store.put(BLOCKS, json.dumps({"version": "1", "rows": [{"id": "blk_1", **odd}]}).encode())
+    with pytest.raises(StoreFailed, match="nobody knows what is blocked"):
+        await read(store)
 
 
 async def test_a_replica_with_other_blocks_is_not_confirmed_whatever_they_count(

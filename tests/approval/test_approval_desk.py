@@ -453,9 +453,12 @@ async def test_a_grant_that_cannot_be_read_is_said_and_keeps_nobody_else_from_th
     town: Town, caplog: pytest.LogCaptureFixture
 ) -> None:
     await town.decide(await town.pending(amount=1), scope="15m")
-    await town.store.put("approval/grant/grt_x", b'{"id": "grt_x"}')
+    (whole,) = (await town.store.scan("approval/grant/")).values()
+    late = json.dumps({**json.loads(whole), "id": "grt_y", "expires": "later"}).encode()
+    for id, broken in (("grt_x", b'{"id": "grt_x"}'), ("grt_y", late)):
+        await town.store.put(f"approval/grant/{id}", broken)
     await town.desk.refresh()
-    assert len(town.desk.grants.all()) == 1 and "a grant in the store cannot be read" in caplog.text
+    assert len(town.desk.grants.all()) == 1 and caplog.text.count("a grant in the store cannot be read") == 2
 
 
 async def test_what_was_agreed_to_ends_with_the_server_that_it_was_for(town: Town) -> None:

@@ -278,7 +278,9 @@ async def test_a_client_has_so_many_and_is_told_which_limit_it_met() -> None:
 
 async def test_what_the_store_holds_that_is_no_approval_counts_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
     town = Town()
-    for broken in (b"", b"[]", b"{}", b'{"matter":{},"votes":[]}'):
+    whole = json.loads((await Town().pending(amount=1)).encode())
+    times = [json.dumps({**whole, name: "later"}).encode() for name in ("created", "expires", "token_end")]
+    for broken in (b"", b"[]", b"{}", b'{"matter":{},"votes":[]}', *times):
         assert repository.decoded(broken) is None
     assert {record.message for record in caplog.records} == {"an approval in the store cannot be read, and is not used"}
     await town.store.put("approval/open/apr_1", b"{}")

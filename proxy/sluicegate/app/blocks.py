@@ -30,9 +30,18 @@ def parse(value: bytes | None) -> KeptBlocks:
     try:
         found = json.loads(value)
         rows = [{name: row[name] for name in row.keys() & _MEMBERS} for row in found["rows"]]
-        return KeptBlocks(str(found["version"]), tuple(Block(**row) for row in rows))
+        kept = KeptBlocks(str(found["version"]), tuple(Block(**row) for row in rows))
+        if not all(map(_is_sound, kept.rows)):
+            raise TypeError
+        return kept
     except (ValueError, KeyError, TypeError, AttributeError):
         raise StoreFailed(f"what stands under {BLOCKS} cannot be read: nobody knows what is blocked") from None
+
+
+def _is_sound(row: Block) -> bool:
+    texts, times = (row.id, row.principal, row.server, row.tool, row.by, row.reason), (row.at, row.until or 0.0)
+    is_typed = all(isinstance(one, str) for one in texts) and all(isinstance(one, int | float) for one in times)
+    return is_typed and bool(row.principal or row.server)
 
 
 async def read(store: Store) -> KeptBlocks:

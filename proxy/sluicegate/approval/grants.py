@@ -16,6 +16,7 @@ from sluicegate.approval.record import (
     CallBinding,
     Scope,
     groups,
+    made,
     new_id,
     read_binding,
     read_form,
@@ -193,8 +194,8 @@ def _decode(raw: bytes) -> Grant | None:
     """None for what is none: it counts for nothing, and is said."""
     try:
         fields = read_form(raw)
-        roles = tuple(fields.pop("roles", ()))
-        return Grant(binding=read_binding(fields.pop("matter")), roles=roles, **fields)
+        binding = read_binding(fields.pop("matter"))
+        return made(Grant, {**fields, "binding": binding})
     except (Malformed, KeyError, TypeError, ValueError, AttributeError):
         log.error("a grant in the store cannot be read, and is not used")
         return None

@@ -56,6 +56,7 @@ _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 T = TypeVar("T")
+_PLAIN: Final[Mapping[Any, Any]] = {str: str, float: int | float, float | None: int | float | None, int: int}
 
 
 class NewerForm(ValueError):
@@ -151,8 +152,8 @@ class Approval:
     @classmethod
     def decode(cls, data: bytes) -> "Approval":
         stored = read_form(data)
-        binding, votes = read_binding(stored.pop("matter")), tuple(_made(Vote, one) for one in stored["votes"])
-        return _made(cls, {**stored, "binding": binding, "votes": votes})
+        binding, votes = read_binding(stored.pop("matter")), tuple(made(Vote, one) for one in stored["votes"])
+        return made(cls, {**stored, "binding": binding, "votes": votes})
 
 
 def stored_form(value: Any) -> bytes:
@@ -170,12 +171,16 @@ def read_form(data: bytes) -> Json:
 
 
 def read_binding(stored: Json) -> CallBinding:
-    return _made(CallBinding, {**stored, "terms": _made(ApprovalProfile, stored["terms"])})
+    return made(CallBinding, {**stored, "terms": made(ApprovalProfile, stored["terms"])})
 
 
-def _made(kind: type[T], members: Mapping[str, Any]) -> T:
-    if members.keys() - {field.name for field in fields(kind)}:  # type: ignore[arg-type]
+def made(kind: type[T], members: Mapping[str, Any]) -> T:
+    """Raises `TypeError` for a member of another type: a time that is a text would stop whoever compares all times."""
+    types = {field.name: field.type for field in fields(kind)}  # type: ignore[arg-type]
+    if members.keys() - types.keys():
         raise NewerForm
+    if odd := [name for name, value in members.items() if not isinstance(value, _PLAIN.get(types[name], object))]:
+        raise TypeError(f"{odd} of another type")
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in members.items()})
 
 
