@@ -1,6 +1,8 @@
 """How long the store holds what belongs to an approval, and what is left behind by calls and receivers that wait."""
 
+import json
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -423,6 +425,14 @@ async def test_what_is_too_much_is_refused_with_its_status_and_what_is_just_not_
         town.desk.keep_whole(approval, {"a": "x" * (size - long)})
         told = await town.desk.reveal(approval.id, LEA)
         assert isinstance(told, dict) if is_told else isinstance(told, VoteRefused) and told.status == 409
+    tracemalloc.start()
+    try:
+        town.desk.keep_whole(approval, json.loads(f'{{"a":[{"{},{}," * 5_000}{{}}]}}'))
+        assert tracemalloc.get_traced_memory()[0] < 4 * MAX_WHOLE, "10,001 objects take ten times their text"
+    finally:
+        tracemalloc.stop()
+    told = await town.desk.reveal(approval.id, LEA)
+    assert isinstance(told, dict) and told["arguments"] == {"a": [{}] * 10_001}
     voted = await town.decide(approval, word="deny", comment="c" * 2001)
     assert isinstance(voted, Approval) and voted.comment == "c" * 2000 and voted.by == "key:lea"
     assert town.told[-1]["approval"]["comment"] == "c" * 2000

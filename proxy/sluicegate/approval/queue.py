@@ -4,6 +4,7 @@ Every change of an approval is recorded before it takes effect, and takes effect
 several processes on one store are one queue. What is in memory is a copy, for lists and for those who wait.
 """
 
+import json
 import secrets
 import time
 from collections import Counter
@@ -22,7 +23,7 @@ from sluicegate.approval.repository import OPEN, ApprovalRecords, ApprovalReposi
 from sluicegate.approval.validity import GONE, NOT_RUNNING, OTHER_KEY, ApprovalDeps, ApprovalValidity
 from sluicegate.audit.record import trace_of
 from sluicegate.policy.profiles import ApprovalProfile
-from sluicegate.protocol.canonical_json import canonical_parts
+from sluicegate.protocol.canonical_json import canonical, is_longer
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, Client, Target
 from sluicegate.store import TRIES, Store, StoreFailed, Write, overtaken
@@ -107,7 +108,7 @@ class ApprovalLedger:
         self.watchers: list[Callable[[Approval], None]] = []
         # What this process alone knows of those that are not finished.
         self.targets: dict[str, Target] = {}
-        self.arguments: dict[str, Any] = {}  # with their secrets, of calls that wait
+        self.arguments: dict[str, str] = {}  # with their secrets, of calls that wait
         self.claimed: set[str] = set()
         self.withdrawn: dict[str, str] = {}  # and why
         self._raw: dict[str, bytes] = {}
@@ -216,13 +217,12 @@ class ApprovalLedger:
                 del self.open_of[principal]
 
     def keep_whole(self, approval: Approval, arguments: Any) -> None:
-        """Secrets are nowhere but in this process, and only as long as somebody has to decide."""
-        left = MAX_WHOLE
-        for part in canonical_parts(arguments) if approval.is_waiting else ():
-            if (left := left - len(part)) < 0:
-                return
-        if approval.is_waiting:
-            self.arguments[approval.id] = arguments
+        """Secrets are nowhere but in this process, as long as somebody has to decide. They are a text there: as
+        20,000 small values they would take twenty times as much."""
+        if approval.is_waiting and not is_longer(arguments, MAX_WHOLE):
+            text = canonical(arguments)
+            if len(text) <= MAX_WHOLE:
+                self.arguments[approval.id] = text
 
     async def look(self) -> list[Approval]:
         """What others did. Returns what is new here: of before a restart, or of another process."""
@@ -391,11 +391,11 @@ class ApprovalQueue:
         approval = await self.get(id)
         if approval is None or not eligibility.may_see(self.as_now(approval), who, self._deps.roles_of(who)):
             return VoteRefused(404, "no such approval")
-        arguments = self._ledger.arguments.get(id)
-        if not approval.is_waiting or arguments is None:
+        text = self._ledger.arguments.get(id)
+        if not approval.is_waiting or text is None:
             return VoteRefused(409, "they are not in this process: it is decided, or large, or another one asks")
         is_kept = await self._ledger.records.reveal(approval, who.principal, channel)
-        return {"id": id, "arguments": arguments} if is_kept else UNRECORDED
+        return {"id": id, "arguments": json.loads(text)} if is_kept else UNRECORDED
 
     def claim(self, id: str) -> bool:
         """Whether this call is the one, in this process, that may go on with it. `release_claim` undoes it."""
