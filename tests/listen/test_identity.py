@@ -108,4 +108,4 @@ async def test_tokens_of_one_person_take_no_other_ones_place() -> None:
     for number in range(5000):
         await issued.verify(b"t_bob", str(number))
     assert issued.current() == {"jwt:ann", "jwt:bob"}
-    assert sum(issued.known(str(number)) is not None for number in range(5000)) == MAX_PER_NAME
+    assert sum(issued.principal(str(number)) is not None for number in range(5000)) == MAX_PER_NAME

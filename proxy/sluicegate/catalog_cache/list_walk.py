@@ -155,9 +155,9 @@ async def _pages(
         if isinstance(outcome, Failure) and outcome.code == METHOD_NOT_FOUND and not params:
             return Walked((), 0)
         async with walked.turn:
-            before, known = walked.last.get(method, (None, None))
+            before, last_walked = walked.last.get(method, (None, None))
             if not params and before is outcome:
-                return known
+                return last_walked
             entries = page_of(outcome, method)
             if entries is None or not isinstance(outcome, Result):
                 return None
@@ -445,8 +445,8 @@ class CatalogWalks:
         """A list whose capability is not declared is empty. One that fails midway stays what it was."""
         landed, mark, size = ListSection(method), b"", 0
         if LISTS[method].capability in about["capabilities"]:
-            server, timeout, known = catalog.server, self.settings.list_timeout, self._abouts.walked
-            walked = await walk(server, client, method, timeout, self.settings.bounds, known[server.key])
+            server, timeout, walked_lists = catalog.server, self.settings.list_timeout, self._abouts.walked
+            walked = await walk(server, client, method, timeout, self.settings.bounds, walked_lists[server.key])
             if walked is None:
                 return False
             mark, size = walked.digest, walked.size

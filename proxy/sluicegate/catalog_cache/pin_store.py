@@ -74,38 +74,38 @@ async def entries(store: Store) -> dict[str, bytes]:
     return await store.scan(PINS) | await store.scan(WAITING)
 
 
-async def marks(kept: Mapping[str, bytes]) -> dict[str, Marks]:
+async def marks(stored: Mapping[str, bytes]) -> dict[str, Marks]:
     """The digests for each server that has values in `kept`."""
-    return await apart(len(kept), sum(map(len, kept.values())), _marks, kept)
+    return await apart(len(stored), sum(map(len, stored.values())), _marks, stored)
 
 
-def _marks(kept: Mapping[str, bytes]) -> dict[str, Marks]:
+def _marks(stored: Mapping[str, bytes]) -> dict[str, Marks]:
     found = dict[str, Marks]()
-    for key, data in kept.items():
+    for key, data in stored.items():
         found.setdefault(key.split("/")[1], {})[key] = sha256(data).digest() if data else b""
     return found
 
 
-def read(kept: Mapping[str, bytes], server: str, identity: str, now: str) -> Generator[None, None, Stored]:
-    own = yield from _books(kept, f"{server}/{identity}")
+def read(stored: Mapping[str, bytes], server: str, identity: str, now: str) -> Generator[None, None, Stored]:
+    own = yield from _books(stored, f"{server}/{identity}")
     if not own:
         inside = f"{PINS}{server}/"
-        found = [key.split("/")[2:] for key in kept if key.startswith(inside)]
+        found = [key.split("/")[2:] for key in stored if key.startswith(inside)]
         if found:
-            return (yield from _begin(kept, server, {other for other, *era in found if era}, now))
+            return (yield from _begin(stored, server, {other for other, *era in found if era}, now))
     return Stored(_EMPTY | own)
 
 
 def _begin(
-    kept: Mapping[str, bytes], server: str, others: Collection[str], now: str
+    stored: Mapping[str, bytes], server: str, others: Collection[str], now: str
 ) -> Generator[None, None, Stored]:
     """`others` are the identities of which books are kept."""
-    unnamed = _EMPTY | (yield from _books(kept, server))
+    unnamed = _EMPTY | (yield from _books(stored, server))
     if not others:
         return Stored(unnamed, [])
     former, last = dict[str, dict[Era, PinBook]](), dict[str, str]()
     for other in others:
-        former[other] = _EMPTY | (yield from _books(kept, f"{server}/{other}"))
+        former[other] = _EMPTY | (yield from _books(stored, f"{server}/{other}"))
         last[other] = max(book.last_at for book in former[other].values())
         yield
     newest = sorted(others, key=last.__getitem__, reverse=True)
@@ -115,11 +115,11 @@ def _begin(
     return Stored(books, [book_key(server, other, era) for other in newest[MAX_FORMER:] for era in ERAS])
 
 
-def _books(kept: Mapping[str, bytes], place: str) -> Generator[None, None, dict[Era, PinBook]]:
+def _books(stored: Mapping[str, bytes], book_path: str) -> Generator[None, None, dict[Era, PinBook]]:
     """Those that are kept there."""
     books = dict[Era, PinBook]()
     for era in ERAS:
-        accepted, waiting = (kept.get(f"{prefix}{place}/{era}") for prefix in (PINS, WAITING))
+        accepted, waiting = (stored.get(f"{prefix}{book_path}/{era}") for prefix in (PINS, WAITING))
         if accepted is None and waiting is None:
             continue
         try:
@@ -127,7 +127,7 @@ def _books(kept: Mapping[str, bytes], place: str) -> Generator[None, None, dict[
             second = yield from _decoded(waiting or b'{"waiting":[]}', "waiting")
             books[era] = yield from pins.from_json(first, second)
         except (TypeError, ValueError) as error:
-            about = {"book": f"{place}/{era}", "error": str(error)}
+            about = {"book": f"{book_path}/{era}", "error": str(error)}
             log.error("pins cannot be read: nothing counts as accepted", extra=about)
             books[era] = pins.SHUT
         yield

@@ -134,8 +134,8 @@ def store_key(server: McpServer, scope: str) -> str:
 
 
 def alias(server: McpServer, client: Client) -> str:
-    told = input_requests_server.listing(client.capabilities)  # few, whatever a client writes there
-    about = dump([server.identity, client.revision, client.principal, client.credential, told]).decode()
+    capabilities = input_requests_server.listing(client.capabilities)  # few, whatever a client writes there
+    about = dump([server.identity, client.revision, client.principal, client.credential, capabilities]).decode()
     return f"snapshot-of/{server.key}/{_short(about)}"
 
 
@@ -249,15 +249,15 @@ class LentLists:
         found: dict[str, dict[str, Entry]] = {method: {} for method in KINDS}
         first: tuple[Mapping[str, object], Era] | None = None
         for era, snapshot in stored:
-            for method, known in found.items():
+            for method, entries in found.items():
                 for entry in snapshot.entries(method):
                     target = entry.target
                     if (target.kind, target.own, entry.fingerprint) in accepted:
-                        known.setdefault(target.public, entry)
+                        entries.setdefault(target.public, entry)
                         first = first or (snapshot.about, era)
             await asyncio.sleep(0)
         if first is None:
             return None
         about = {name: value for name, value in first[0].items() if name != "instructions"}
-        listings = {method: ListSection(method, tuple(known.values())) for method, known in found.items()}
+        listings = {method: ListSection(method, tuple(entries.values())) for method, entries in found.items()}
         return assemble(naming.server, about, listings), first[1]

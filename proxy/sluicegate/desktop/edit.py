@@ -145,12 +145,12 @@ def _value_end(text: str, at: int) -> int:
 
 def _in_toml(text: str, root: str, gone: frozenset[str], add: Mapping[str, Any]) -> str:
     heads = [found.start() for found in _TABLE.finditer(text)] + [len(text)]
-    kept = [text[: heads[0]]]
+    parts = [text[: heads[0]]]
     for start, end in pairwise(heads):
         name = re.match(rf'[ \t]*\[{root}\.(?:"([^"]+)"|([\w-]+))[.\]]', text[start:end])
         if name is None or (name[1] or name[2]) not in gone:
-            kept.append(text[start:end])
-    text = "".join(kept)
+            parts.append(text[start:end])
+    text = "".join(parts)
     for name_, entry in add.items():
         text += "" if not text or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
         text += "\n".join(_toml_table(f"{root}.{_toml_key(name_)}", entry)) + "\n"

@@ -118,7 +118,7 @@ class AccountServers:
         self._is_retired = False
         self._former: dict[str, DownstreamServer] = {}
         # While no login has changed, by all of a client that makes a login its own: app.logins.whose
-        self._known: dict[tuple[str, str, str], ServedLogin] = {}
+        self._by_client: dict[tuple[str, str, str], ServedLogin] = {}
         self._last_client: Client | None = None
         self._last = self._without
 
@@ -130,22 +130,22 @@ class AccountServers:
         """On the hot path. A call asks several times, one after the other: from the second time on, who asks compares
         with `_last_client` itself."""
         try:
-            served = self._known[client.principal, client.credential, client.owner]
+            served = self._by_client[client.principal, client.credential, client.owner]
         except KeyError:
             served = self._find(client)
         self._last_client, self._last = client, served
         return served
 
     def _forget(self) -> None:
-        self._known.clear()
+        self._by_client.clear()
         self._last_client = None
 
     def _find(self, client: Client) -> ServedLogin:
         login = self._login_of(client) if self._any else ""
         served = (self._accounts.get(login) or self._begin(login)) if login else self._without
-        if len(self._known) >= _MAX_KNOWN:
-            self._known.clear()
-        self._known[client.principal, client.credential, client.owner] = served
+        if len(self._by_client) >= _MAX_KNOWN:
+            self._by_client.clear()
+        self._by_client[client.principal, client.credential, client.owner] = served
         return served
 
     def _begin(self, login: str) -> ServedLogin:

@@ -102,8 +102,8 @@ class ConnectionSelector:
         if found is None:
             if len(self._capability_keys) >= _MAX_REMEMBERED:
                 self._capability_keys.clear()
-            told = _carried(client, era)
-            text = capability_key(input_requests_server.listing(told) if for_lists else told)
+            carried = _carried(client, era)
+            text = capability_key(input_requests_server.listing(carried) if for_lists else carried)
             found = self._capability_keys[selection] = text
         return found
 

@@ -92,7 +92,7 @@ class ServerSettings:
     unfinished: Unfinished = field(
         default_factory=lambda: Unfinished(UNFINISHED * MAX_MESSAGE), repr=False, compare=False
     )
-    known: KnownLists = field(default_factory=KnownLists, repr=False, compare=False)  # whoever is logged in
+    known_lists: KnownLists = field(default_factory=KnownLists, repr=False, compare=False)  # whoever is logged in
     is_sluice: bool = False  # `sluice stdio --url`: what that Sluice writes under its own names is for the client
     expanded: tuple[str, ...] = ()  # what `${...}` stands for in the arguments
     redact: Callable[[str], str] = str  # takes out what the audit log would not hold, from what the server wrote

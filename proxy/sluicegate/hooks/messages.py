@@ -64,9 +64,9 @@ def _read(on: On, form: str, hook: str, data: bytes) -> HookVerdict:
         raise NoVerdict("its answer names no profile")
     if word == "redact":
         _check_pointers(pointers)
-    kept = tuple(pointers) if word == "redact" else ()
+    masked = tuple(pointers) if word == "redact" else ()
     reason, asked = _words(value.get("reason")), visible(profile) if word == "ask" else ""
-    return HookVerdict(hook, on, word, reason, asked, kept)
+    return HookVerdict(hook, on, word, reason, asked, masked)
 
 
 _read_remembered = lru_cache(1_000)(_read)  # most answers are the same few words

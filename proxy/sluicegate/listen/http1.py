@@ -122,9 +122,9 @@ class RequestParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.incoming is None:  # else a trailer: nobody here may mistake it for a header
-            kept = value.rstrip(b" \t")  # RFC 9112 5: blanks behind a value are no part of it; the parser leaves them
-            self._blanks += len(value) - len(kept)
-            self._headers.append((name.lower(), kept))
+            stripped = value.rstrip(b" \t")  # RFC 9112 5: blanks behind a value are no part of it
+            self._blanks += len(value) - len(stripped)
+            self._headers.append((name.lower(), stripped))
             if len(self._headers) > _MAX_LINES:  # the shortest has 4 bytes, and costs as much as a long one
                 raise self._leave(431, "too many headers")
         else:

@@ -167,13 +167,13 @@ class HttpRequest:
     @property
     def server(self) -> Address | None:
         """The address of the accepting socket."""
-        return self.connection.server or self._told(0)
+        return self.connection.server or self._forwarded_address(0)
 
     @property
     def client(self) -> Address | None:
-        return self.connection.client or self._told(2)
+        return self.connection.client or self._forwarded_address(2)
 
-    def _told(self, at: int) -> Address | None:
+    def _forwarded_address(self, at: int) -> Address | None:
         """From the header of the worker that passed it on: sockets between workers have no addresses."""
         words = self.head[HOP].decode("ascii").split() if self.connection.is_from_peer else []
         return (words[at], int(words[at + 1])) if words and words[at] != "-" else None

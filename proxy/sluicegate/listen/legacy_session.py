@@ -63,8 +63,8 @@ class LegacySession:
             return self._set_level(request.params.get("level"))
         if request.method in SUBSCRIPTIONS:
             uri, wanted = request.params.get("uri"), request.method == "resources/subscribe"
-            known = self.listening.known(uri, wanted)
-            return partial(self.listening.subscribe, str(uri), wanted) if known is None else known
+            outcome = self.listening.settled(uri, wanted)
+            return partial(self.listening.subscribe, str(uri), wanted) if outcome is None else outcome
         parsed = legacy_client.parse(request, self.revision.name, self.level)
         if not isinstance(parsed, Parsed):
             return parsed

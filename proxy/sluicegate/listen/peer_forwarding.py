@@ -104,8 +104,8 @@ class PeerForwarding:
         head = exchange.head
         sent = head.remembered.passed_on
         if sent is None:
-            kept = [header for header in head.headers if header[0] not in _OF_A_HOP]
-            sent = head.remembered.passed_on = (*kept, *self.owners.hop(exchange))
+            end_to_end = [header for header in head.headers if header[0] not in _OF_A_HOP]
+            sent = head.remembered.passed_on = (*end_to_end, *self.owners.hop(exchange))
         try:
             target = _target(url, head.path)
             if head.query:

@@ -99,7 +99,7 @@ class SessionNotifications:
         finally:
             del self._telling[method]
 
-    def known(self, uri: object, wanted: bool) -> Outcome | None:
+    def settled(self, uri: object, wanted: bool) -> Outcome | None:
         """The answer to a subscription that changes nothing, or asks for too much; None where servers are asked."""
         if not isinstance(uri, str):
             return Failure(INVALID_PARAMS, "uri must be a string")
@@ -114,8 +114,8 @@ class SessionNotifications:
     async def subscribe(self, uri: str, wanted: bool) -> Outcome:
         """One resource more or less."""
         async with self._lock:  # two at once would each lose the other's
-            if (known := self.known(uri, wanted)) is not None:
-                return known
+            if (outcome := self.settled(uri, wanted)) is not None:
+                return outcome
             union = self._uris | {uri} if wanted else self._uris - {uri}
             while (current := self._current) is not None:
                 await current.settled.wait()

@@ -84,7 +84,7 @@ class Flows:
         )
         record = records.FlowRecord(
             settings.server, whose, settings.identity, settings.chosen, redirect_uri, now + settings.within,
-            found.resource, found.at, ready.kept, asked, ready.is_step, verifier, _hash(browser),
+            found.resource, found.at, ready.stored, asked, ready.is_step, verifier, _hash(browser),
         )  # fmt: skip
         if by is not None:
             record = replace(record, by=by.principal, credential=by.credential, roles=by.roles)
@@ -132,18 +132,18 @@ class Flows:
             return OAuthClient(settings.client_document, method, "document")
         key = records.key_of(records.CLIENTS, found.at.issuer, redirect_uri)
         async with self._registering.setdefault(key, asyncio.Lock()):
-            raw, kept = await self._records.client(key)
-            if kept is not None and self._is_good(kept, settings, asked):
-                return kept
+            raw, stored = await self._records.client(key)
+            if stored is not None and self._is_good(stored, settings, asked):
+                return stored
             made = await self._register(settings, found, redirect_uri, asked)
             if await self._records.store.swap(key, raw, [self._records.write(key, asdict(made))]):
                 return made
             _, theirs = await self._records.client(key)  # another process was first: one client is enough
             return theirs if theirs is not None and self._is_good(theirs, settings, asked) else made
 
-    def _is_good(self, kept: OAuthClient, settings: LoginSettings, asked: tuple[str, ...]) -> bool:
-        lasts = kept.until is None or kept.until > self._scene.clock() + settings.within
-        return lasts and set(asked) <= set(kept.scopes)
+    def _is_good(self, stored: OAuthClient, settings: LoginSettings, asked: tuple[str, ...]) -> bool:
+        lasts = stored.until is None or stored.until > self._scene.clock() + settings.within
+        return lasts and set(asked) <= set(stored.scopes)
 
     async def _register(
         self, settings: LoginSettings, found: Discovered, redirect_uri: str, asked: tuple[str, ...]
@@ -164,8 +164,8 @@ class Flows:
                 error = text_of(read_json(answer.body), "error", 64)
             except ValueError:
                 error = ""
-            said = error if ERROR_WORD.fullmatch(error) else f"HTTP {answer.status}"
-            raise LoginFailed(f"the authorization server of {settings.server} refuses to register ({said}): {by_hand}")
+            word = error if ERROR_WORD.fullmatch(error) else f"HTTP {answer.status}"
+            raise LoginFailed(f"the authorization server of {settings.server} refuses to register ({word}): {by_hand}")
         return clients.registered(read_json(answer.body), method, wanted)
 
     async def _add(self, id: str, record: records.FlowRecord, ttl: float) -> None:
@@ -297,15 +297,15 @@ class Prepared:
     is_step: bool
 
     @property
-    def kept(self) -> OAuthClient:
+    def stored(self) -> OAuthClient:
         return replace(self.client, secret="") if self.client.source == "config" else self.client
 
     def login(self, settings: LoginSettings, whose: str) -> records.Login:
         """What it becomes once there are tokens."""
         found = self.found
         return records.Login(
-            _new_id(), settings.server, whose, settings.identity, settings.chosen, found.resource, found.at, self.kept,
-            self.asked,
+            _new_id(), settings.server, whose, settings.identity, settings.chosen, found.resource, found.at,
+            self.stored, self.asked,
         )  # fmt: skip
 
 

@@ -62,18 +62,18 @@ class DeviceFlows:
             answer = await network.form(settings, at.device, at, ready.client, form)
         except Unfetched as error:
             raise unreached(error, at.device) from None
-        told = read_device(answer.status, answer.body)
-        if isinstance(told, TokenRefusal):
-            if told.error == "invalid_client" and ready.client.source == "registered":
+        begun = read_device(answer.status, answer.body)
+        if isinstance(begun, TokenRefusal):
+            if begun.error == "invalid_client" and ready.client.source == "registered":
                 await self._scene.records.store.delete(key_of(CLIENTS, at.issuer, ""))
-            raise LoginFailed(f"its authorization server begins no device login: {shown(told.error)}")
+            raise LoginFailed(f"its authorization server begins no device login: {shown(begun.error)}")
         login = ready.login(settings, whose)
         self._scene.tell(
             "login_asked", settings.server, whose, issuer=at.issuer, client_id=ready.client.id, scopes=ready.asked
         )
-        ends = self._scene.clock() + min(told.life, settings.within)
+        ends = self._scene.clock() + min(begun.life, settings.within)
         return DeviceFlow(
-            settings.server, whose, told.uri, told.complete, told.user_code, ends, told.code, told.interval, login,
+            settings.server, whose, begun.uri, begun.complete, begun.user_code, ends, begun.code, begun.interval, login,
             ready.is_step,
         )  # fmt: skip
 

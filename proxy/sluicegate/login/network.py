@@ -81,7 +81,7 @@ class LoginNetwork:
             except Unfetched as error:
                 lost += error.is_sent
                 if is_last or error.is_blocked or (error.is_sent and (not again or lost > 1)):
-                    raise LoginUnavailable(_said(error, host), host) from None
+                    raise LoginUnavailable(_reason(error, host), host) from None
             else:
                 if answer.status < 500 and answer.status not in _NOT_NOW:
                     return _read(answer, host, asked_at)
@@ -125,7 +125,7 @@ def _read(answer: Fetched, host: str, asked_at: float) -> TokenAnswer | TokenRef
     return replace(got, asked_at=asked_at) if isinstance(got, TokenAnswer) else got
 
 
-def _said(error: Unfetched, host: str) -> str:
+def _reason(error: Unfetched, host: str) -> str:
     why = f"may not be reached: {error}" if error.is_blocked else "does not answer"
     return f"its authorization server {host} {why}"
 

@@ -176,12 +176,12 @@ class Records:
         before, opened = self._opened, dict[str, tuple[bytes, Login | None]]()
         seal = await self._sealer()
         for number, (key, raw) in enumerate((await self.store.scan(f"{LOGINS}/")).items()):
-            known = before.get(key)
-            if known is None or known[0] != raw:
-                known = raw, _read(Login, _unsealed(seal, key, raw))
+            entry = before.get(key)
+            if entry is None or entry[0] != raw:
+                entry = raw, _read(Login, _unsealed(seal, key, raw))
                 if not number % _IN_ONE_STEP:
                     await asyncio.sleep(0)
-            opened[key] = known
+            opened[key] = entry
         self._opened = opened
         places = ((key.split("/")[1:], login) for key, (_, login) in opened.items())
         return [(_unquoted(parts[0]), _unquoted(parts[1]), login) for parts, login in places if len(parts) == 2]
@@ -203,11 +203,11 @@ def _read(cls: type[T], payload: Json | None) -> T | None:
     if payload is None:
         return None
     made: dict[str, Any] = {}
-    known = {one.name for one in fields(cls)}  # type: ignore[arg-type]
+    names = {one.name for one in fields(cls)}  # type: ignore[arg-type]
     for name, value in payload.items():
         nested = _NESTED.get(name) if isinstance(value, dict) else None
         made[name] = _read(nested, value) if nested else tuple(value) if isinstance(value, list) else value
     try:
-        return cls(**made) if made.keys() <= known else None
+        return cls(**made) if made.keys() <= names else None
     except TypeError:
         return None

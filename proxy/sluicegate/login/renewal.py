@@ -74,18 +74,18 @@ class Refusals:
 
     async def token_refused(self, settings: LoginSettings, challenge: BearerChallenge, login: Login) -> None:
         """The server refused the newest token. Raises where a refresh is of no use."""
-        now, place = self._scene.clock(), (settings.server, login.whose)
+        now, login_key = self._scene.clock(), (settings.server, login.whose)
         if not await self._is_its_issuer(settings, challenge, login):
             await self.end(login, "issuer_changed")
         is_over = login.expires_at is not None and login.expires_at <= now
         if 0 <= now - login.obtained < YOUNG and not is_over:
             quiet = now + QUIET
             await self._change(login, lambda one: replace(one, state="refused", quiet_until=quiet, problem=_REFUSED))
-            self._scene.tell("refresh_failed", *place, login, reason="refused")
+            self._scene.tell("refresh_failed", *login_key, login, reason="refused")
             raise refuses_all(settings)
         if not settings.is_machine and not login.refresh:
             await self._change(login, lambda one: replace(one, state="needed", problem=_ENDED["refused"]))
-            raise LoginNeeded(*place)
+            raise LoginNeeded(*login_key)
 
     async def refresh_refused(self, settings: LoginSettings, login: Login, got: TokenRefusal, was_lost: bool) -> None:
         """Raises."""
@@ -209,45 +209,45 @@ class Renewal:
         self._quiet: dict[Place, tuple[float, LoginUnavailable]] = {}
         self._problems: dict[Place, str] = {}
 
-    def forget(self, place: Place | None = None) -> None:
+    def forget(self, login_key: Place | None = None) -> None:
         """What is only remembered; it is in the store, too."""
-        for one in (place,) if place is not None else tuple(self._cached):
+        for one in (login_key,) if login_key is not None else tuple(self._cached):
             self._drop(one)
-        for kept in (self._quiet, self._problems):
-            if place is None:
-                kept.clear()
+        for by_key in (self._quiet, self._problems):
+            if login_key is None:
+                by_key.clear()
             else:
-                kept.pop(place, None)
+                by_key.pop(login_key, None)
 
-    def _drop(self, place: Place) -> None:
-        if (known := self._cached.pop(place, None)) is not None:
-            known.until = 0.0
+    def _drop(self, login_key: Place) -> None:
+        if (held := self._cached.pop(login_key, None)) is not None:
+            held.until = 0.0
 
     def compare(self, found: Collection[tuple[str, str, Login | None]]) -> None:
         """Forgets each token that is not of the login that the store has: another process may have written it."""
         ids = {(server, whose): login.id for server, whose, login in found if login is not None}
-        for place, known in tuple(self._cached.items()):
-            if ids.get(place) != known.bearer.login:
-                self._drop(place)
+        for login_key, held in tuple(self._cached.items()):
+            if ids.get(login_key) != held.bearer.login:
+                self._drop(login_key)
 
     def problem(self, server: str, whose: str) -> str:
         """Why this process could not renew a login when it last tried. No record is written for that: the login is as
         it was."""
         return self._problems.get((server, whose), "")
 
-    async def finish(self, place: Place | None = None) -> None:
+    async def finish(self, login_key: Place | None = None) -> None:
         """Waits for what is under way."""
-        tasks = [task for one, task in self._tasks.items() if place in (None, one)]
+        tasks = [task for one, task in self._tasks.items() if login_key in (None, one)]
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def cached(self, server: str, whose: str) -> CachedBearer | None:
-        known = self._cached.get((server, whose))
-        return known if known is not None and known.since <= self._scene.clock() < known.until else None
+        held = self._cached.get((server, whose))
+        return held if held is not None and held.since <= self._scene.clock() < held.until else None
 
     async def bearer(self, settings: LoginSettings, whose: str) -> Bearer:
-        known = self.cached(settings.server, whose)
-        if known is not None:
-            return known.bearer
+        held = self.cached(settings.server, whose)
+        if held is not None:
+            return held.bearer
         _, login = await self._records.login(settings.server, whose)
         if (bearer := self._usable(settings, whose, login)) is not None:
             return bearer
@@ -278,20 +278,20 @@ class Renewal:
     def _usable(self, settings: LoginSettings, whose: str, login: Login | None) -> Bearer | None:
         """What is kept, if it can be sent as it is; None where it has to be renewed, which then is possible. Raises
         `LoginNeeded` and `LoginUnavailable`."""
-        now, place = self._scene.clock(), (settings.server, whose)
+        now, login_key = self._scene.clock(), (settings.server, whose)
         if login is None or not login.belongs_to(settings) or login.state in ("leaving", "needed"):
-            self.forget(place)
+            self.forget(login_key)
             if settings.is_machine:
                 return None
-            raise LoginNeeded(*place)
+            raise LoginNeeded(*login_key)
         if login.state == "refused" and is_soon(login.quiet_until, now, QUIET):
             raise refuses_all(settings)
         bearer = self._adopt(settings, login)
         if now < bearer.fresh_until:
             return bearer
-        self._drop(place)
+        self._drop(login_key)
         if not settings.is_machine and not login.refresh:
-            raise LoginNeeded(*place)
+            raise LoginNeeded(*login_key)
         return None
 
     def _newer(self, settings: LoginSettings, whose: str, login: Login | None, used: Bearer | None) -> Bearer | None:
@@ -310,9 +310,9 @@ class Renewal:
         bearer = Bearer(login.access, login.id, login.generation, login.at.issuer, login.identity, fresh)
         if len(self._cached) >= _MAX_PLACES:
             self.forget()
-        place = settings.server, login.whose
-        self._drop(place)
-        self._cached[place] = CachedBearer(bearer, now, min(fresh, now + CHECK_EVERY))
+        login_key = settings.server, login.whose
+        self._drop(login_key)
+        self._cached[login_key] = CachedBearer(bearer, now, min(fresh, now + CHECK_EVERY))
         return bearer
 
     async def _renewed(
@@ -320,26 +320,26 @@ class Renewal:
     ) -> Bearer:
         """One task a login: whoever wants a newer token waits for it, and does not end it by going away. `challenge` is
         set where the server refused `used`."""
-        place = settings.server, whose
+        login_key = settings.server, whose
         while True:
-            until, error = self._quiet.get(place, (0.0, None))
+            until, error = self._quiet.get(login_key, (0.0, None))
             if error is not None and is_soon(until, self._scene.clock(), PAUSE):
                 raise LoginUnavailable(error.text, error.host)
-            task = self._tasks.get(place)
+            task = self._tasks.get(login_key)
             if task is None:
                 task = asyncio.create_task(self._renew(settings, whose, used, challenge))
-                self._tasks[place] = task
-                task.add_done_callback(lambda done: self._done(place, done))
+                self._tasks[login_key] = task
+                task.add_done_callback(lambda done: self._done(login_key, done))
             bearer = await asyncio.shield(task)
             if used is None or bearer.login != used.login or bearer.generation > used.generation:
                 return bearer
 
-    def _done(self, place: Place, task: asyncio.Task[Bearer]) -> None:
-        self._tasks.pop(place, None)
-        self._problems.pop(place, None)
+    def _done(self, login_key: Place, task: asyncio.Task[Bearer]) -> None:
+        self._tasks.pop(login_key, None)
+        self._problems.pop(login_key, None)
         if not task.cancelled() and isinstance(error := task.exception(), LoginUnavailable):
-            self._quiet[place] = self._scene.clock() + PAUSE, error
-            self._problems[place] = error.text
+            self._quiet[login_key] = self._scene.clock() + PAUSE, error
+            self._problems[login_key] = error.text
 
     async def _renew(
         self, settings: LoginSettings, whose: str, used: Bearer | None, challenge: BearerChallenge | None
@@ -393,20 +393,20 @@ class Renewal:
 
     async def _keep(self, settings: LoginSettings, before: Login, got: TokenAnswer, lease: Lease) -> Login:
         """On disk first. Where the login went away meanwhile, its new tokens must not outlive it."""
-        place = before.server, before.whose
+        login_key = before.server, before.whose
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(KEEP_WITHIN) as scope:
                 if (made := await self._written(before, got, lease)) is not None:
-                    self._scene.tell("refreshed" if before.generation else "login_done", *place, made)
+                    self._scene.tell("refreshed" if before.generation else "login_done", *login_key, made)
                     return made
             if scope.cancelled_caught:
-                self._unkept[place] = _Unkept(before, got)
+                self._unkept[login_key] = _Unkept(before, got)
                 raise LoginUnavailable("what is kept of logins cannot be written")
-            _, now = await self._records.login(*place)
+            _, now = await self._records.login(*login_key)
             if now is not None and now.state == "ok":
                 return now  # a person has logged in meanwhile
             await self._scene.network.revoke(settings, before.at, before.client, got.access, got.refresh)
-        raise LoginNeeded(*place)
+        raise LoginNeeded(*login_key)
 
     async def _written(self, before: Login, got: TokenAnswer, lease: Lease) -> Login | None:
         """The record with the new tokens; None where it is not that of `before` any more."""

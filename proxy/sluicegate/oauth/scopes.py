@@ -15,7 +15,7 @@ OFFLINE: Final = "offline_access"
 
 def first(
     configured: tuple[str, ...] | None, challenged: tuple[str, ...], listed: tuple[str, ...],
-    known: tuple[str, ...] | None, bounds: tuple[str, ...],
+    supported: tuple[str, ...] | None, bounds: tuple[str, ...],
 ) -> tuple[str, ...]:  # fmt: skip
     """Those of a first login. `listed` are the server's, `known` the authorization server's. Raises `Unfit`."""
     if configured is not None:
@@ -24,14 +24,14 @@ def first(
     wanted = within(found, bounds)
     if found and not wanted:  # none at all would mean those that the authorization server thinks fit
         raise Unfit("all scopes that it wants are beyond max_scopes")
-    if wanted and OFFLINE in (known or ()):
+    if wanted and OFFLINE in (supported or ()):
         wanted += within((OFFLINE,), bounds)
     return wanted
 
 
-def offered(scopes: Iterable[str], known: tuple[str, ...] | None) -> tuple[str, ...]:
+def offered(scopes: Iterable[str], supported: tuple[str, ...] | None) -> tuple[str, ...]:
     """Without `offline_access`, where the authorization server does not list it."""
-    return tuple(one for one in scopes if one != OFFLINE or OFFLINE in (known or ()))
+    return tuple(one for one in scopes if one != OFFLINE or OFFLINE in (supported or ()))
 
 
 def within(scopes: Iterable[str], bounds: tuple[str, ...]) -> tuple[str, ...]:

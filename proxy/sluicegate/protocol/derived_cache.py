@@ -31,13 +31,13 @@ class DerivedCache(Generic[Value]):
         self._new, self._old, self._bytes = {}, {}, 0
 
     def of(self, definition: Json) -> Value:
-        known = self._new.get(id(definition))
-        return known[1] if known is not None else self._renew(definition)
+        entry = self._new.get(id(definition))
+        return entry[1] if entry is not None else self._renew(definition)
 
     def _renew(self, definition: Json) -> Value:
-        known = self._old.pop(id(definition), None) or (definition, self._make(definition), len(dump(definition)))
-        if len(self._new) >= self._most or self._bytes + known[2] > self._most_bytes:
+        entry = self._old.pop(id(definition), None) or (definition, self._make(definition), len(dump(definition)))
+        if len(self._new) >= self._most or self._bytes + entry[2] > self._most_bytes:
             self._new, self._old, self._bytes = {}, self._new, 0
-        self._new[id(definition)] = known
-        self._bytes += known[2]
-        return known[1]
+        self._new[id(definition)] = entry
+        self._bytes += entry[2]
+        return entry[1]

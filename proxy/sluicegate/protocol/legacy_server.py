@@ -103,10 +103,10 @@ def failure(call: Call, error: Json, own: OwnUrls = NO_PAGES) -> Failure:
 
 def discovered(result: Json) -> Json:
     """An InitializeResult as the value of `server/discover` in the middle."""
-    revision, said = negotiated(result), about(result)
+    revision, described = negotiated(result), about(result)
     spoken = [] if revision is None else [revision.name]
-    capabilities = _defined(said["capabilities"], revision)
-    return {**said, "supportedVersions": spoken, "capabilities": capabilities, "ttlMs": 0, "cacheScope": "private"}
+    capabilities = _defined(described["capabilities"], revision)
+    return {**described, "supportedVersions": spoken, "capabilities": capabilities, "ttlMs": 0, "cacheScope": "private"}
 
 
 def _defined(capabilities: Json, revision: Revision | None) -> Json:

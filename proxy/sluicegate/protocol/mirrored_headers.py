@@ -106,8 +106,8 @@ def _found(schema: Any) -> tuple[dict[tuple[str, ...], str], int]:
         for key, inner in value.items():
             if inner and isinstance(inner, _HOLDERS):
                 is_properties = key == "properties" and not is_map
-                place = path if is_properties else (path, key)
-                todo.append((inner, place, is_chained and (is_map or is_properties), is_properties))
+                position = path if is_properties else (path, key)
+                todo.append((inner, position, is_chained and (is_map or is_properties), is_properties))
     return found, count
 
 

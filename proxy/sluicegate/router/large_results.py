@@ -119,7 +119,7 @@ class LargeResults:
         if entry is None:
             return outcome
         call.trail.parts = {"id": entry.id, "bytes": large.size, "parts": entry.parts}
-        return _told(call, outcome, large, entry)
+        return _announced(call, outcome, large, entry)
 
     async def _add(self, call: Call, target: Target, large: LargeAnswer) -> _Entry | None:
         store = self._store
@@ -148,13 +148,13 @@ class LargeResults:
         """Puts it into the list of all, in place of older ones where there is no room. Raises `StoreFailed`."""
         for _ in range(_TRIES):
             before = await store.get(_INDEX)
-            kept = [one for one in _read_index(before) if one.expires > self._clock()]
+            entries = [one for one in _read_index(before) if one.expires > self._clock()]
             gone = []
-            while (owner := self._crowding(kept, entry)) is not None:
-                oldest = next(one for one in kept if one.owner == owner)
-                kept.remove(oldest)
+            while (owner := self._crowding(entries, entry)) is not None:
+                oldest = next(one for one in entries if one.owner == owner)
+                entries.remove(oldest)
                 gone.append(oldest)
-            index = dump([[one.id, one.owner, one.size, one.parts, one.expires] for one in (*kept, entry)])
+            index = dump([[one.id, one.owner, one.size, one.parts, one.expires] for one in (*entries, entry)])
             writes = [Write(_INDEX, index, self._bounds.seconds + _SPARE)]
             writes += [Write(key) for one in gone for key in one.keys()]
             if await store.swap(_INDEX, before, writes):
@@ -175,15 +175,15 @@ class LargeResults:
                 return True
         raise StoreFailed("the list of large answers is written to without end")
 
-    def _crowding(self, kept: Sequence[_Entry], entry: _Entry) -> str | None:
+    def _crowding(self, entries: Sequence[_Entry], entry: _Entry) -> str | None:
         """Whose oldest answer has to leave, for there is no room."""
         sizes: dict[str, int] = {}
-        for one in kept:
+        for one in entries:
             sizes[one.owner] = sizes.get(one.owner, 0) + one.size
         if sizes.get(entry.owner, 0) + entry.size > self._bounds.size and entry.owner in sizes:
             return entry.owner
-        if len(kept) >= _MAX_ENTRIES:
-            return Counter(one.owner for one in kept).most_common(1)[0][0]
+        if len(entries) >= _MAX_ENTRIES:
+            return Counter(one.owner for one in entries).most_common(1)[0][0]
         is_full = sum(sizes.values()) + entry.size > _ALL * self._bounds.size
         return max(sizes, key=sizes.__getitem__) if is_full and sizes else None
 
@@ -260,7 +260,7 @@ def _read_record(data: bytes) -> _Record | None:
 # ---------------------------------------------------------------- what is said
 
 
-def _told(call: Call, outcome: Outcome, large: LargeAnswer, entry: _Entry) -> Outcome:
+def _announced(call: Call, outcome: Outcome, large: LargeAnswer, entry: _Entry) -> Outcome:
     first, last = part_uris.uri(entry.id, 1), part_uris.uri(entry.id, entry.parts)
     until = time.strftime("%H:%M UTC", time.gmtime(entry.expires))
     where = f"resources/read of {first}" + (f" to {last}" if entry.parts > 1 else "")
@@ -284,10 +284,10 @@ def _kinds(large: LargeAnswer) -> str:
     """Which parts are what, where the answer has several texts."""
     if not 1 < len(large.documents) <= _SHOWN_DOCUMENTS:
         return ""
-    said, start = [], 1
+    ranges, start = [], 1
     for kind, lengths in large.documents:
         end = start + len(lengths) - 1
         word = "JSON" if kind == "application/json" else "text"  # the type itself is the server's word
-        said.append(f"{start} to {end} {word}" if end > start else f"{start} {word}")
+        ranges.append(f"{start} to {end} {word}" if end > start else f"{start} {word}")
         start = end + 1
-    return f" Parts: {', '.join(said)}."
+    return f" Parts: {', '.join(ranges)}."

@@ -210,8 +210,8 @@ class TaskRegistry:
         record = None if data is None else _unpack(data, self._order + 1)
         if record is None or record.owner != owner:
             return None
-        if (known := self._mine.get(owner, {}).get(record.id)) is not None:  # two looked for it at once
-            return known
+        if (first := self._mine.get(owner, {}).get(record.id)) is not None:  # two looked for it at once
+            return first
         self._order += 1
         self._keep(record)
         return record

@@ -93,21 +93,21 @@ class ToolIndex:
 
     def _add(self, key: tuple[str, bytes], entry: Entry) -> Generator[None, None, None]:
         counts: dict[str, float] = {}
-        for weight, told in _texts(entry):
-            for word in told:
+        for weight, text_words in _texts(entry):
+            for word in text_words:
                 if stem := _stem(word):
                     counts[stem] = counts.get(stem, 0.0) + weight
                 self._read += 1
                 if self._read % WORD_STRIDE == 0:
                     yield
-        place = self._places[key] = len(self._entries)
+        position = self._places[key] = len(self._entries)
         self._entries.append(entry)
         longer = _K1 * (1 - _B + _B * sum(counts.values()) / _LENGTH)
         for word, count in counts.items():
             found = self._found_in.get(word)
             if found is None:
                 found = self._found_in[word] = (array("L"), array("f"))
-            found[0].append(place)
+            found[0].append(position)
             found[1].append(count * (_K1 + 1) / (count + longer))
 
     def find(self, query: str, limit: int, server: str | None = None) -> tuple[list[Entry], int]:
@@ -120,16 +120,16 @@ class ToolIndex:
         scores: dict[int, float] = {}
         for places, weights in self._rarest(asked):
             rare = math.log(1 + (len(self._entries) - len(places) + 0.5) / (len(places) + 0.5))
-            for place, weight in islice(zip(places, weights, strict=True), MAX_WORK):
-                scores[place] = scores.get(place, 0.0) + rare * weight
+            for position, weight in islice(zip(places, weights, strict=True), MAX_WORK):
+                scores[position] = scores.get(position, 0.0) + rare * weight
         if server is not None or len(self._entries) > len(self._places):
             entries = self._entries
             scores = {
-                place: score for place, score in scores.items()
-                if (entry := entries[place]) is not None and server in (None, entry.target.server)
+                position: score for position, score in scores.items()
+                if (entry := entries[position]) is not None and server in (None, entry.target.server)
             }  # fmt: skip
         best = nlargest(limit, scores, key=scores.__getitem__)
-        return [entry for place in best if (entry := self._entries[place]) is not None], len(scores)
+        return [entry for position in best if (entry := self._entries[position]) is not None], len(scores)
 
     def _rarest(self, asked: Iterable[str]) -> "Iterator[tuple[array[int], array[float]]]":
         """Where the words stand, the rarest first, as far as there is time: the most frequent ones say least."""
@@ -241,7 +241,7 @@ class ToolSearch:
         self._own_size = sum(len(dump(tool)) for tool in deps.tools)
         self.tokens: Memo[tuple[str, str], int] = Memo(MAX_LISTS)
         """Of the last list of each principal in each toolset."""
-        self._kept: Memo[Hashable, _KeptIndex] = Memo(MAX_INDEXES)
+        self._cached: Memo[Hashable, _KeptIndex] = Memo(MAX_INDEXES)
 
     async def is_in_place_of_list(self, call: Call, snapshots: ServerSnapshots) -> bool:
         """Whether the client's list has pinned tools alone. Notes how many tokens it has."""
@@ -286,22 +286,22 @@ class ToolSearch:
         """The answer to a `find_tools`: JSON with whole definitions, the best first."""
         views = await self._visible(call, await self._lists.all(call.client))
         key, of = self._permission_key(call), tuple((view.server, view.number) for view, _ in views)
-        kept = self._kept.get(key) if key is not None else None
-        if kept is None:
-            kept = _KeptIndex()
+        cached = self._cached.get(key) if key is not None else None
+        if cached is None:
+            cached = _KeptIndex()
             if key is not None:
-                self._kept.keep(key, kept)
+                self._cached.keep(key, cached)
         elif key is not None:
-            self._kept.move_to_end(key)
+            self._cached.move_to_end(key)
         own = self._own(server) if server is not None else None
 
         def work() -> Generator[None, None, tuple[list[Entry], int]]:
-            if kept.of != of:
-                kept.of = None  # until it is whole
-                yield from kept.index.update(_entries(views))
-                kept.of = of
+            if cached.of != of:
+                cached.of = None  # until it is whole
+                yield from cached.index.update(_entries(views))
+                cached.of = of
                 yield
-            return kept.index.find(query, limit, own)
+            return cached.index.find(query, limit, own)
 
         if not self._is_prepared:
             await anyio.to_thread.run_sync(prepare)
@@ -309,7 +309,7 @@ class ToolSearch:
         budget = client_budgets()[call.client.principal]
         async with budget.turn:
             await budget.rest()  # before the others' turn at the index
-            async with kept.turn:
+            async with cached.turn:
                 found, matching = await budget.in_pieces(work())
         shown = [*_within(found)]
         answer: Json = {"tools": [entry.shown for entry in shown], "matching": matching}

@@ -60,19 +60,19 @@ class VisibleLists:
         """Judging a long list for the first time takes a while. Who wants to know the same meanwhile waits for it: a
         change of a list is looked at by all streams at once. `only_pinned` leaves out what a client that searches does
         not see in its list."""
-        place = method + _PINNED if only_pinned else method
+        list_name = method + _PINNED if only_pinned else method
         while (permission_key := self._permission_key(call)) is not None:
-            at = permission_key, key, place
-            if (known := self._known(at, snapshot)) is not None:
-                return known
+            at = permission_key, key, list_name
+            if (cached := self._cached(at, snapshot)) is not None:
+                return cached
             async with self._turns.setdefault((at, snapshot.digest), asyncio.Lock()):
-                if permission_key == self._permission_key(call) and self._known(at, snapshot) is None:
+                if permission_key == self._permission_key(call) and self._cached(at, snapshot) is None:
                     return await self._judge(call, key, snapshot, method, only_pinned, at)
         return await self._judge(call, key, snapshot, method, only_pinned, None)
 
-    def _known(self, at: _Place, snapshot: Snapshot) -> VisibleList | None:
-        known = self._views.get(at)
-        return known if known is not None and known.of() is snapshot else None
+    def _cached(self, at: _Place, snapshot: Snapshot) -> VisibleList | None:
+        cached = self._views.get(at)
+        return cached if cached is not None and cached.of() is snapshot else None
 
     async def _judge(
         self, call: Call, key: str, snapshot: Snapshot, method: str, only_pinned: bool, at: _Place | None

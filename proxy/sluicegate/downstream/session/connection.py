@@ -124,14 +124,14 @@ class IncomingMessages:
     ) -> Generator[None, None, PendingRequest | None]:
         """The same of a large message, of which each part takes milliseconds."""
         if isinstance(data, Spool):
-            return self._kept(data, exchange)
+            return self._spooled(data, exchange)
         owner, mark = exchange or self._owner(jsonrpc.id_unread(data), None), b""
         method = "" if owner is None or owner.call is None else owner.call.method
         if owner is not None and method in KINDS:
             mark = yield from jsonrpc.digest_but_id(data, owner.id)
-            if mark and (known := self._settings.known.find(method, mark)) is not None:
+            if mark and (cached := self._settings.known_lists.find(method, mark)) is not None:
                 self._garbage = 0
-                owner.settle(Response(owner.id, known))
+                owner.settle(Response(owner.id, cached))
                 return owner
         try:
             yield from jsonrpc.check_in_pieces(data, self._settings.nodes)
@@ -142,7 +142,7 @@ class IncomingMessages:
         except Malformed as bad:
             return self._unreadable(bad, data, exchange)
         if mark and owner is not None and (result := _usual_result(value, owner.id)) is not None:
-            self._settings.known.keep(method, mark, result)
+            self._settings.known_lists.keep(method, mark, result)
         return self._decoded(value, exchange)
 
     def _decoded(self, value: Any, exchange: PendingRequest | None) -> PendingRequest | None:
@@ -165,7 +165,7 @@ class IncomingMessages:
             owner.settle(error=AnswerTooLarge(self._settings.keep(data), owner.id))
         return owner
 
-    def _kept(self, spool: Spool, exchange: PendingRequest | None) -> PendingRequest | None:
+    def _spooled(self, spool: Spool, exchange: PendingRequest | None) -> PendingRequest | None:
         """Whoever waits for the answer has it cut into parts."""
         owner = exchange or self._owner(jsonrpc.id_unread(spool.edges), None)
         if owner is None:

@@ -110,9 +110,9 @@ class ModernConnection(ServerConnection):
         response = await self._send(call, exchange)
         if response.error is not None and not exchange.has_begun:
             response = await self._as_wanted(call, response, response.error)
-        known = self.settings.known.of(call.method, response.result)
-        if known is not None and known.outcome is not None:
-            return known.outcome
+        known_list = self.settings.known_lists.of(call.method, response.result)
+        if known_list is not None and known_list.outcome is not None:
+            return known_list.outcome
         outcome = dialect.outcome(call, response)
         if isinstance(outcome, TaskStarted):
             if tasks.takes(call.client) and self.settings.sharing != "shared":  # to which no task was offered
@@ -121,9 +121,9 @@ class ModernConnection(ServerConnection):
                 return task_ids.outwards(call, outcome, self.mark)
             return await self._task(call, PolledTask(outcome.task["taskId"], mark=self.mark)).run()
         if call.method == "tools/list" and isinstance(outcome, Result):
-            return await self._offered(outcome, known)
-        if known is not None and isinstance(outcome, Result):
-            known.outcome = outcome
+            return await self._offered(outcome, known_list)
+        if known_list is not None and isinstance(outcome, Result):
+            known_list.outcome = outcome
         return outcome
 
     async def _as_wanted(self, call: Call, response: Response, error: Json) -> Response:
@@ -211,13 +211,13 @@ class ModernConnection(ServerConnection):
                 params = {"cursor": cursor}
         return None
 
-    async def _offered(self, outcome: Result, known: KnownList | None) -> Result:
-        if known is None:
+    async def _offered(self, outcome: Result, known_list: KnownList | None) -> Result:
+        if known_list is None:
             return Result(await self._offerable(outcome.value))
-        async with known.turn:
-            if known.outcome is None:
-                known.outcome = Result(await self._offerable(outcome.value))
-            return known.outcome
+        async with known_list.turn:
+            if known_list.outcome is None:
+                known_list.outcome = Result(await self._offerable(outcome.value))
+            return known_list.outcome
 
     async def _offerable(self, value: Json) -> Json:
         if not isinstance(tools := value.get("tools"), list):

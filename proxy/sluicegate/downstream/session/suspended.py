@@ -69,7 +69,7 @@ class InteractiveExchange(PendingRequest):
             return False
         self._count += 1
         key = f"ask{self._count}"
-        self._sizes = {known: self._sizes[known] for known in self.asks} | {key: size}
+        self._sizes = {open_key: self._sizes[open_key] for open_key in self.asks} | {key: size}
         self.asks[key] = request
         self._ripen_soon()
         return True

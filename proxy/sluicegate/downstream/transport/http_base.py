@@ -282,7 +282,7 @@ async def kept_body(reply: Reply, settings: ServerSettings, budget: LoopBudget) 
     where the server's are kept. Raises `AnswerUnfinished`, too."""
     limit, unfinished = settings.max_result, settings.unfinished
     if (content := reply.content) is not None:
-        return content if len(content) <= limit else _kept(content, settings.keep)
+        return content if len(content) <= limit else _spooled(content, settings.keep)
     body, spool = _ComingBody(reply), None
     try:
         async for chunk in reply:
@@ -294,7 +294,7 @@ async def kept_body(reply: Reply, settings: ServerSettings, budget: LoopBudget) 
             body.data += chunk
             if len(body.data) > limit:
                 unfinished.release(body)
-                spool, body = _kept(body.data, settings.keep), _ComingBody(reply)
+                spool, body = _spooled(body.data, settings.keep), _ComingBody(reply)
             elif len(body.data) > SMALL:
                 unfinished.hold(body, len(body.data))
         unfinished.check(body)
@@ -307,7 +307,7 @@ async def kept_body(reply: Reply, settings: ServerSettings, budget: LoopBudget) 
     return bytes(body.data) if spool is None else spool
 
 
-def _kept(data: bytes | bytearray, keep: _Keep) -> Spool:
+def _spooled(data: bytes | bytearray, keep: _Keep) -> Spool:
     if (made := keep(data)) is None:
         raise AnswerTooLarge
     return made

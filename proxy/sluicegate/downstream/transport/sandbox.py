@@ -107,8 +107,8 @@ def _try_out(words: Sequence[str]) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _impossible("bubblewrap does not end", type(error).__name__) from None
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-        raise _impossible("bubblewrap was refused what it needs", said[:_MOST_SAID])
+        stderr = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+        raise _impossible("bubblewrap was refused what it needs", stderr[:_MOST_SAID])
 
 
 def _has(sandbox: Sandbox, path: str) -> bool:

@@ -113,15 +113,15 @@ class Lines:
         self._end(TooMuchUnfinished())
 
     def _long(self, lines: Sequence[bytes]) -> list[bytes | Spool]:
-        found = [line if len(line) <= self._limit else self._kept(line) for line in lines]
+        found = [line if len(line) <= self._limit else self._into_spool(line) for line in lines]
         if self._size > self._limit:
-            self._spool = self._kept(b"".join(self._parts))
+            self._spool = self._into_spool(b"".join(self._parts))
             self.drop()
         elif self._size > self._small:
             self._unfinished.hold(self, self._size + PART * len(self._parts))
         return found
 
-    def _kept(self, data: bytes) -> Spool:
+    def _into_spool(self, data: bytes) -> Spool:
         if (made := self._keep(data)) is None:
             raise ValueError(f"a line of more than {self._limit} bytes")
         return made

@@ -113,7 +113,7 @@ class Identity:
 
     def _seen_token(self, token: bytes, digest: str) -> Principal | None:
         if self._issued is not None and token.startswith(self._issued.prefix):
-            return self._issued.known(digest)
+            return self._issued.principal(digest)
         return self._tokens.verified(digest)
 
     def seen(self, authorization: bytes) -> Principal | None:

@@ -34,7 +34,7 @@ class Issued:
         self._seen: dict[str, _Seen] = {}
         self._of: dict[str, dict[str, _Seen]] = {}  # the same by name, as a sweep asks for each session
 
-    def known(self, digest: str) -> Principal | None:
+    def principal(self, digest: str) -> Principal | None:
         """Without waiting; None where `verify` may know more."""
         seen = self._seen.get(digest)
         if seen is None or not 0 <= self.clock() - seen.looked < 2 * LOOK_EVERY:
@@ -104,7 +104,7 @@ class Issued:
         wanted = None if roles is None else frozenset(roles)
         good = [
             seen.principal for digest, seen in self._of.get(name, {}).items()
-            if self.known(digest) is not None
+            if self.principal(digest) is not None
             and wanted in (None, frozenset(seen.principal.roles)) and grant in ("", seen.principal.grant)
             and (seen.principal.expires is None or self.clock() < seen.principal.expires)
         ]  # fmt: skip

@@ -50,8 +50,8 @@ class Tokens:
             self._issuers[one.issuer].append(one)
         same = set(settings.issuers) if settings.scopes == self._settings.scopes else set()
         for name, ones in list(self._there.items()):
-            kept = {roles: entry for roles, entry in ones.items() if entry[0] in same}
-            self._there |= {name: kept}
+            unchanged = {roles: entry for roles, entry in ones.items() if entry[0] in same}
+            self._there |= {name: unchanged}
         self._there = {name: ones for name, ones in self._there.items() if ones}
         self._settings = settings
 
