@@ -178,11 +178,8 @@ class StderrTail:
 class ServerHealth:
     """`error` is the last failure; `stderr` gives what the server wrote."""
 
-    def __init__(
-        self, settings: ServerSettings, stderr: Callable[[], StderrTail], now: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, settings: ServerSettings, stderr: Callable[[], StderrTail]) -> None:
         self._key, self._output, self._stderr = settings.key, ServerOutput(settings), stderr
-        self._now = now
         self._steps: deque[tuple[float, str, str]] = deque(maxlen=_STEPS)
         self.error = Lost("", sent=False)
         self.restarts = 0
@@ -192,7 +189,7 @@ class ServerHealth:
         with its last time."""
         if self._steps and self._steps[-1][1:] == (step, why):
             self._steps.pop()
-        self._steps.append((self._now(), step, why))
+        self._steps.append((time.time(), step, why))
 
     def failed(self, error: Exception, otherwise: str = "") -> None:
         self.error = as_lost(error, otherwise)

@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 from sluicegate.http.fetch import Fetcher, Unfetched
@@ -21,10 +20,8 @@ log = logging.getLogger(__name__)
 class ClientDirectory:
     """`issuer` is whose clients these are: another one's ids are unknown."""
 
-    def __init__(
-        self, sealer: Sealer, fetcher: Fetcher, issuer: str, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._sealer, self._fetcher, self._issuer, self._clock = sealer, fetcher, issuer, clock
+    def __init__(self, sealer: Sealer, fetcher: Fetcher, issuer: str) -> None:
+        self._sealer, self._fetcher, self._issuer = sealer, fetcher, issuer
         self._documents: dict[str, tuple[float, RegisteredClient]] = {}
 
     def register(self, document: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +41,7 @@ class ClientDirectory:
     def is_at_hand(self, id: str) -> bool:
         """Whether `find` asks nobody else."""
         cached = self._documents.get(id)
-        return not id.startswith("https://") or (cached is not None and cached[0] > self._clock())
+        return not id.startswith("https://") or (cached is not None and cached[0] > time.monotonic())
 
     async def find(self, id: str) -> RegisteredClient:
         """Raises `Unfit`, also where its document cannot be had."""
@@ -62,7 +59,7 @@ class ClientDirectory:
         if urls.split(url).path in ("", "/"):
             raise Unfit("a client ID URL has a path")
         cached = self._documents.get(url)
-        if cached is not None and cached[0] > self._clock():
+        if cached is not None and cached[0] > time.monotonic():
             return cached[1]
         try:
             document = read_json(await self._fetcher.get(url, "", f"client {urls.host(url)}"))
@@ -75,5 +72,5 @@ class ClientDirectory:
         client = read_client(document, url)
         if len(self._documents) >= _MAX_KNOWN:
             self._documents.clear()
-        self._documents[url] = self._clock() + _FRESH, client
+        self._documents[url] = time.monotonic() + _FRESH, client
         return client
