@@ -21,7 +21,7 @@ class Gate:
     def most_in_flight(self) -> int:
         return self.busy
 
-    def share(self, limit: int, is_settled: bool) -> None:
+    def set_limit(self, limit: int, is_settled: bool) -> None:
         self.limit, self.is_settled = limit, is_settled
 
 
@@ -34,7 +34,7 @@ class Member:
         self.scan()
         self.take()  # as a replica does that starts: no server is made yet
         self.shares.attach(lambda: [("bank", concurrency, self.gate)])
-        self.gate.share(self.shares.of("bank", concurrency), False)
+        self.gate.set_limit(self.shares.of("bank", concurrency), False)
 
     def tell(self) -> None:
         self._rows[self.mark] = self.shares.row()

@@ -63,10 +63,10 @@ async def test_the_gate_lets_so_many_in_and_the_rest_wait_in_order() -> None:
 async def test_a_share_that_shrinks_ends_no_call_and_one_that_grows_lets_in_who_waits() -> None:
     gate = Gate(2, room=4)
     await gate.come("ann", "bob", "cid", "dan")
-    gate.limit.share(1, False)
+    gate.limit.set_limit(1, False)
     await gate.leave("ann")
     assert gate.entered == ["ann", "bob"] and not gate.limit.enter_at_once("eve")
-    gate.limit.share(3, True)
+    gate.limit.set_limit(3, True)
     await settled()
     assert gate.entered == ["ann", "bob", "cid", "dan"] and gate.limit.busy == 3
 
@@ -74,14 +74,14 @@ async def test_a_share_that_shrinks_ends_no_call_and_one_that_grows_lets_in_who_
 async def test_where_no_part_is_left_nobody_waits_for_one() -> None:
     gate = Gate(1, room=4)
     await gate.come("ann", "bob")
-    gate.limit.share(0, False)
+    gate.limit.set_limit(0, False)
     await gate.come("cid")
     assert gate.refused == [] and gate.limit.waiting == 2, "others may still have to shrink"
-    gate.limit.share(0, True)
+    gate.limit.set_limit(0, True)
     await gate.come("dan")
     assert sorted(gate.refused) == ["bob", "cid", "dan"] and gate.limit.waiting == 0
     await gate.leave("ann")
-    gate.limit.share(1, True)
+    gate.limit.set_limit(1, True)
     await gate.come("eve")
     assert gate.entered == ["ann", "eve"]
 

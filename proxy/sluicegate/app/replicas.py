@@ -55,7 +55,7 @@ class SharedServer(Protocol):
     @property
     def most_in_flight(self) -> int: ...
 
-    def share(self, limit: int, is_settled: bool) -> None: ...
+    def set_limit(self, limit: int, is_settled: bool) -> None: ...
 
 
 SharedServers = Callable[[], Iterable[tuple[str, int, SharedServer]]]
@@ -98,7 +98,7 @@ class ConcurrencyShares:
         servers = tuple(self._servers())
         self._shares = {key: self._shares.get(key, 0) for key, _, _ in servers}
         for key, concurrency, server in servers:
-            server.share(self.of(key, concurrency), self.is_agreed)
+            server.set_limit(self.of(key, concurrency), self.is_agreed)
 
     def of(self, key: str, concurrency: int) -> int:
         """The share of a server: as of now where it is settled, else what it was, or less."""

@@ -52,7 +52,7 @@ class SnapshotStore:
     def __init__(self, store: Store | None) -> None:
         self._store = store
         self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
-        self._kept = defaultdict[str, dict[str, int]](dict)  # bytes by key, the oldest first
+        self._sizes = defaultdict[str, dict[str, int]](dict)  # bytes by key, the oldest first
         self._encodings: WeakValueDictionary[tuple[str, bytes, Era], _Encoding] = WeakValueDictionary()
 
     async def recall(
@@ -87,8 +87,8 @@ class SnapshotStore:
 
     async def note_hung(self, server: McpServer, is_hung: bool) -> None:
         if self._store is not None:
-            place = hung_key(server.key, server.identity)
-            await (self._store.put(place, b"", KEEP) if is_hung else self._store.delete(place))
+            hung_mark = hung_key(server.key, server.identity)
+            await (self._store.put(hung_mark, b"", KEEP) if is_hung else self._store.delete(hung_mark))
 
     async def remember(self, server: McpServer, scope: str, client: Client, snapshot: Snapshot, era: Era) -> None:
         if self._store is None:
@@ -98,17 +98,17 @@ class SnapshotStore:
         async with shared.turn:
             shared.data = shared.data or await budget_of(server.key).in_pieces(_encoded(snapshot, era))
         await self._store.put(there, shared.data, KEEP)
-        await self._forget_oldest(self._store, self._kept[server.key], there, len(shared.data))
+        await self._forget_oldest(self._store, self._sizes[server.key], there, len(shared.data))
         await self._store.put(alias(server, client), there.encode(), KEEP)
 
-    async def _forget_oldest(self, store: Store, kept: dict[str, int], newest: str, size: int) -> None:
+    async def _forget_oldest(self, store: Store, sizes: dict[str, int], newest: str, size: int) -> None:
         """Keeps the stored lists of a server within `MAX_KEPT`: it may list something else to each client, and
         `LentLists` reads all of them at once."""
-        kept.pop(newest, None)
-        kept[newest] = size
-        while len(kept) > MAX_PLACES or (len(kept) > 1 and sum(kept.values()) > MAX_KEPT):
-            oldest = next(iter(kept))
-            del kept[oldest]
+        sizes.pop(newest, None)
+        sizes[newest] = size
+        while len(sizes) > MAX_PLACES or (len(sizes) > 1 and sum(sizes.values()) > MAX_KEPT):
+            oldest = next(iter(sizes))
+            del sizes[oldest]
             await store.delete(oldest)
 
 

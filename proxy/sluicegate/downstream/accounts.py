@@ -291,9 +291,9 @@ class AccountServers:
     def most_in_flight(self) -> int:
         return max(server.most_in_flight for server in self._all())
 
-    def share(self, limit: int, is_settled: bool) -> None:
+    def set_limit(self, limit: int, is_settled: bool) -> None:
         for server in self._all():
-            server.share(limit, is_settled)
+            server.set_limit(limit, is_settled)
 
     @property
     def open_calls(self) -> int:

@@ -34,7 +34,7 @@ class ConcurrencyLimit:
         self._lately: dict[str, float] = {}  # who left, the longest ago first
         self._timer: asyncio.TimerHandle | None = None
 
-    def share(self, limit: int, is_settled: bool) -> None:
+    def set_limit(self, limit: int, is_settled: bool) -> None:
         """Other replicas have the rest. More are inside where it shrinks, until they leave; where no place is left, and
         that is settled, nobody waits for one."""
         self.limit, self._room = limit, room(limit)

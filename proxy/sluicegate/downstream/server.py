@@ -275,8 +275,8 @@ class DownstreamServer:
     def most_in_flight(self) -> int:
         return self._calls.limit.busy
 
-    def share(self, limit: int, is_settled: bool) -> None:
-        self._calls.limit.share(limit, is_settled)
+    def set_limit(self, limit: int, is_settled: bool) -> None:
+        self._calls.limit.set_limit(limit, is_settled)
 
     @property
     def open_calls(self) -> int:

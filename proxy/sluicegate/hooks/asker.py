@@ -280,11 +280,11 @@ class Hooks:
         shown, is_cut = b"", False
         for name, value, text in values:
             if is_whole:
-                told = dump(value) if text is None else text
+                shown_value = dump(value) if text is None else text
             else:
-                told, cut = self._masked(target, value, is_short or len(text or dump(value)) <= MAX_TEXT)
+                shown_value, cut = self._masked(target, value, is_short or len(text or dump(value)) <= MAX_TEXT)
                 is_cut = is_cut or cut
-            shown += b',"%b":%b' % (name, told)
+            shown += b',"%b":%b' % (name, shown_value)
         return b'%b,"masked":%b,"cut":%b%b}' % (head, _FLAGS[not is_whole], _FLAGS[is_cut], shown)
 
     def _masked(self, target: Target, value: Json, is_short: bool) -> tuple[bytes, bool]:

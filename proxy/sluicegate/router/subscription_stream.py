@@ -175,9 +175,9 @@ class Subscriptions:
         return target if len(given) == 1 else None
 
     def drop(self, uri: str) -> None:
-        if (place := self._honoured.pop(uri, None)) is None:
+        if (watch := self._honoured.pop(uri, None)) is None:
             return
-        key, own = place
+        key, own = watch
         given = self._by_server[key][own]
         given.remove(uri)
         if not given:
@@ -366,8 +366,8 @@ class SubscriptionStreams:
             if method == RECONFIGURED:
                 self._pursue(stream, event.server)
             elif method in OF_A_SESSION:
-                if (told := self._told(call, event.notification)) is not None:
-                    await call.emit(replace(told, source=event.server))
+                if (passed_on := self._as_shown(call, event.notification)) is not None:
+                    await call.emit(replace(passed_on, source=event.server))
             elif method == UPDATED:
                 since = perf_counter()
                 news = stream.subscriptions.shown(event.server, event.notification.params["uri"])
@@ -395,7 +395,7 @@ class SubscriptionStreams:
             return False
         return event.scope is None or event.scope == self._servers[event.server].scope(call.client)
 
-    def _told(self, call: Call, notification: Notification) -> Notification | None:
+    def _as_shown(self, call: Call, notification: Notification) -> Notification | None:
         """What `tasks/get` would say of it; None where that would say nothing."""
         if not isinstance(notification, TaskNotification):
             return notification
