@@ -151,7 +151,7 @@ class WorkerSockets:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._is_short = len(os.fsencode(path / _LONGEST)) <= MAX_PATH
         if not (self._is_short or OPEN_FILES.is_dir()):
             raise OSError(f"{path.parent}: too deep for sockets; choose a shorter state.dir")
@@ -165,14 +165,10 @@ class WorkerSockets:
         return self._address(f"{index}.asked")
 
     def _address(self, name: str) -> str:
-        return str(self.path / name if self._is_short else OPEN_FILES / str(self._directory) / name)
-
-    def lock(self) -> bool:
-        """Whether it is ours from now on, until this process ends."""
-        return private.lock(self._directory)
+        return str(self.path / name if self._is_short else OPEN_FILES / str(self.directory) / name)
 
     def close(self) -> None:
-        os.close(self._directory)
+        os.close(self.directory)
 
 
 @contextmanager
@@ -185,7 +181,7 @@ def new_worker_sockets(state: Path) -> Iterator[WorkerSockets]:
     private.make_directory(path)
     try:
         made = WorkerSockets(path)
-        made.lock()
+        private.lock(made.directory)
         yield made
         made.close()
     finally:
@@ -195,6 +191,6 @@ def new_worker_sockets(state: Path) -> Iterator[WorkerSockets]:
 def _clear(state: Path) -> None:
     for path in state.glob(f"{_PREFIX}*"):
         left = WorkerSockets(path)
-        if left.lock():
+        if private.lock(left.directory):
             shutil.rmtree(path, ignore_errors=True)
         left.close()

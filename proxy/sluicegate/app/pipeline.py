@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 from sluicegate.app import metric_sources
 from sluicegate.app.approvals import PageLink, approve_deps, may_still
 from sluicegate.app.late import Late
+from sluicegate.app.replicas import MarkingSealer
 from sluicegate.app.servers import Backends
 from sluicegate.app.services import Services
 from sluicegate.approval.queue import ApprovalQueue
@@ -67,7 +68,7 @@ def pipeline(
     principal has to wait for its rate, 0.0 for none. `windows` are the rates, by scope."""
     config, judge, audit = services.config, services.judging.judge, services.audit
     replicas = services.replicas
-    sealer = services.sealer if replicas is None else replicas.marking(services.sealer)
+    sealer = services.sealer if replicas is None else MarkingSealer(replicas.mark, services.sealer)
     tables = behind.control.tables
     metrics = services.metrics if config.telemetry.metrics else None
     resolver = Resolver(behind.lists, judge.may_list)

@@ -252,9 +252,6 @@ class Replicas:
         url = self._urls.get(mark)
         return None if url is None else (mark, url)
 
-    def marking(self, sealer: Sealer) -> "MarkingSealer":
-        return MarkingSealer(self.mark, sealer)
-
     def samples(self) -> Iterator[Sample]:
         yield "sluice_fleet_replicas", (), len(self._logs)
         yield "sluice_fleet_revisions", (), max(1, len(self._policies))

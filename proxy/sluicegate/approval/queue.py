@@ -57,9 +57,6 @@ class WaitingCalls:
         self._waiters: dict[tuple[str, bool], _Waiter] = {}  # by approval, and whether a task waits
         self.is_closing = False
 
-    def __len__(self) -> int:
-        return len(self._waiters)
-
     async def wait(self, approval: Approval, seconds: float, as_task: bool = False) -> Approval:
         """Until it is decided, or that long: as it is then. A later call with the same approval ends this wait; a task,
         of which there is one, waits beside it."""
@@ -109,7 +106,7 @@ class ApprovalLedger:
         # What this process alone knows of those that are not finished.
         self.targets: dict[str, Target] = {}
         self.arguments: dict[str, str] = {}  # with their secrets, of calls that wait
-        self.claimed: set[str] = set()
+        self.claimed: set[str] = set()  # by a call that goes on with it
         self.withdrawn: dict[str, str] = {}  # and why
         self._raw: dict[str, bytes] = {}
         self._touched: set[str] = set()  # since the last look at the store began
@@ -259,15 +256,12 @@ class ApprovalQueue:
         self._ledger = ledger = ApprovalLedger(self.book, deps.tell, clock)
         self.get, self.end = ledger.get, ledger.end
         self.open_ones, self.keep_whole = ledger.oldest_first, ledger.keep_whole
-        self.counts, self.watchers = ledger.counts, ledger.watchers
+        self.counts, self.watchers, self.claimed = ledger.counts, ledger.watchers, ledger.claimed
         self.waiting, self.wait = ledger.waiting, ledger.waiting.wait
         self._home = secrets.token_hex(6)
         self._validity = ApprovalValidity(deps, clock, self._home)
         self.as_now = self._validity.as_now
         self._masking = anyio.Lock()  # clients take turns: many threads would keep the event loop waiting
-
-    def __repr__(self) -> str:
-        return f"ApprovalQueue({len(self._ledger.open)} open, {len(self.waiting)} waited for)"
 
     async def ask(self, call: Call, binding: CallBinding, shown: Callable[[], Json]) -> Approval | VoteRefused:
         """The approval of this call: the one that it has, or a new one. `shown` masks the arguments, which takes up to
@@ -396,16 +390,6 @@ class ApprovalQueue:
             return VoteRefused(409, "they are not in this process: it is decided, or large, or another one asks")
         is_kept = await self._ledger.records.reveal(approval, who.principal, channel)
         return {"id": id, "arguments": json.loads(text)} if is_kept else UNRECORDED
-
-    def claim(self, id: str) -> bool:
-        """Whether this call is the one, in this process, that may go on with it. `release_claim` undoes it."""
-        if id in self._ledger.claimed:
-            return False
-        self._ledger.claimed.add(id)
-        return True
-
-    def release_claim(self, id: str) -> None:
-        self._ledger.claimed.discard(id)
 
     async def consume(self, id: str) -> bool:
         """Uses it up: True exactly once, whoever tries. The call's intent, on the disk already, is the record. False

@@ -199,9 +199,6 @@ class Webhooks:
         self._busy: set[tuple[str, str]] = set()
         self.sent = self.failures = 0
 
-    def __repr__(self) -> str:
-        return f"Webhooks({len(self._busy)} on their way, {self.sent} sent, {self.failures} failures)"
-
     async def run(self) -> None:
         """Until it is cancelled. What waited before we began is told as well."""
         into, out = anyio.create_memory_object_stream[Approval](100_000)

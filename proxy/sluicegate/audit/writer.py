@@ -142,18 +142,12 @@ class SegmentChain:
     # ------------------------------------------------------------ opening
 
     def open(self, problem: str) -> None:
-        """The first segment, or one more after a failure."""
-        if self._epoch == 0:
-            self._start()
-            if self._settings.checkpoints.at_start:
-                self.checkpoint()
-        else:
+        """At first the chain goes on where it was left, and what was interrupted is said to be so. After a failure, the
+        first record of a new segment says what the problem was."""
+        if self._epoch > 0:
             self._create("failure", loss=record_templates.Loss(problem, self._head.seq, self._issued))
-
-    def _start(self) -> None:
-        """The first opening: the chain goes on where it was left, and what was interrupted is said to be so."""
-        found = recover(self.path, self.name)
-        newest = self._newest
+            return
+        found, newest = recover(self.path, self.name), self._newest
         self._epoch = max(found.epoch, newest.epoch if newest else 0) + 1
         try:
             self._resume(found, newest)
@@ -162,6 +156,8 @@ class SegmentChain:
             self._epoch = 0  # the next try reads the disk again
             self.close()
             raise
+        if self._settings.checkpoints.at_start:
+            self.checkpoint()
 
     def _resume(self, found: Recovered, newest: Checkpoint | None) -> None:
         self._head = found.head
@@ -326,8 +322,7 @@ class AuditWriter:
         try:
             if self._chain.segment is None:
                 self._open()
-            self._append(self._batch)
-            self._batch = []
+            self._append()
             if self._chain.is_checkpoint_due() or self._signing:
                 self._chain.checkpoint()
                 signed, self._signing = self._signing, []
@@ -337,8 +332,7 @@ class AuditWriter:
         except private.Exposed:
             raise
         except OSError as error:
-            self._fail(error, self._batch)
-        self._batch = []
+            self._fail(error)
 
     def _open(self) -> None:
         if time.monotonic() < self._retry_at:
@@ -348,8 +342,8 @@ class AuditWriter:
             log.warning("the audit log can be written again", extra={"file": str(self._chain.path)})
         self.problem, self._pause = None, _RETRY[0]
 
-    def _append(self, batch: list[QueuedRecord]) -> None:
-        items = self._carried + batch if self._carried or self._dropped else batch
+    def _append(self) -> None:
+        items = self._carried + self._batch if self._carried else self._batch
         if self._dropped:
             items = [QueuedRecord(record_templates.lost(self._chain.stamp(), self._dropped)), *items]
         if not items:
@@ -360,16 +354,18 @@ class AuditWriter:
         waiting = [item.done for item in items if item.done is not None]
         self._signing += [item.done for item in items if item.done is not None and item.signs]
         self.inbox.settle([done for done in waiting if done not in self._signing] if self._signing else waiting, True)
+        self._batch = []
 
     # ------------------------------------------------------------ failing and ending
 
-    def _fail(self, error: OSError, batch: list[QueuedRecord]) -> None:
+    def _fail(self, error: OSError) -> None:
         """The segment is given up. Nobody may believe that what was in flight is kept."""
         may_pass = self._settings.on_failure == "allow_and_alarm"
         if self._chain.segment is not None:
             self.counts.failures += 1
             log.error("the audit log cannot be written", extra={"file": str(self._chain.path), "error": str(error)})
         self._chain.close()
+        batch = self._batch
         waiting = [item.done for item in batch if item.done is not None and not item.signs]
         unsigned = self._signing + [item.done for item in batch if item.done is not None and item.signs]
         passed = [item for item in batch if item.done is None or (may_pass and not item.signs)]
@@ -381,7 +377,7 @@ class AuditWriter:
         self.counts.refused += 0 if may_pass else len(waiting)
         self.inbox.settle(waiting, may_pass)
         self.inbox.settle(unsigned, False)
-        self._signing = []
+        self._batch, self._signing = [], []
 
     def _carry(self, items: list[QueuedRecord]) -> None:
         room = self._settings.queue

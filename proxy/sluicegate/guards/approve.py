@@ -324,14 +324,16 @@ class _ApprovalFlow:
         return refuse(self.call.method, "invalid_arguments", _RESHAPED)
 
     async def _use(self, approval: Approval) -> Outcome:
-        if not self.queue.claim(approval.id):
+        claimed = self.queue.claimed
+        if approval.id in claimed:
             if self._answered() is not None:  # the same round, sent twice: the first one is on its way
                 return self._used(approval.id)
             return self.refuse(f"{approval.id} is being used by another call. The same call again asks for another.")
+        claimed.add(approval.id)
         try:
             return await self._let_through(_ByApproval(self.queue, approval), approval.id, approval.binding)
         finally:
-            self.queue.release_claim(approval.id)
+            claimed.discard(approval.id)
 
     async def _go_on(self, binding: CallBinding, approval_ref: ApprovalRef | None) -> Outcome:
         """Continues a later round: an approval covers its own call to the end."""

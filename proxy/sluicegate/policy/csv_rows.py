@@ -92,7 +92,8 @@ def _read_row(line: str, file: str, number: int) -> Row | PolicyFinding:
     kind = texts[0]
     if kind not in COLUMNS:
         near = difflib.get_close_matches(kind.lower(), COLUMNS, n=1)
-        return wrong(columns[0], "unknown-row-type", f'"{kind}" is no type of row', _suggest(near) or "p, p2 or g")
+        hint = f'did you mean "{near[0]}"?' if near else "p, p2 or g"
+        return wrong(columns[0], "unknown-row-type", f'"{kind}" is no type of row', hint)
     expected = COLUMNS[kind]
     if len(texts) != len(expected) + 1:
         message = f"a {kind} row has {len(expected)} fields after its type, this one has {len(texts) - 1}"
@@ -113,7 +114,3 @@ def _split(line: str) -> Iterator[tuple[str, int]]:
             return
         position = match.end()
     yield "", -(position + len(line[position:]) - len(line[position:].lstrip()) + 1)
-
-
-def _suggest(near: list[str]) -> str:
-    return f'did you mean "{near[0]}"?' if near else ""
