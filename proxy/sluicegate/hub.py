@@ -77,6 +77,10 @@ class Subscription:
             self._pending[server] = held
         return event
 
+    @property
+    def is_behind(self) -> bool:
+        return self._count > 0
+
     def offer(self, event: Event) -> None:
         if self._accept(event):
             self.put(event)
@@ -84,7 +88,7 @@ class Subscription:
     def put(self, event: Event) -> None:
         """Whether or not it is accepted from others."""
         is_full = self._count >= self._max_pending or self._said + event.weight > MAX_SAID
-        if event.is_said and self._count and is_full:
+        if event.is_said and self.is_behind and is_full:
             return  # talk must not push out what changed
         about = next(self._numbers) if event.is_said else str(event.notification.params.get("uri"))
         key = (event.notification.method, about)
@@ -132,7 +136,8 @@ class Hub:
         """Offers the event to a few subscriptions in each step of the loop: ten thousand would be one long step. A
         change that comes again before anybody was told of it is told once."""
         if event.is_said:
-            if subscriptions := tuple(self._of_session.get(event.scope or "", ())):
+            subscriptions = tuple(self._of_session.get(event.scope or "", ()))
+            if any(one.is_behind for one in subscriptions):  # else it has its place, whatever it weighs
                 event = replace(event, weight=weight_of(event.notification.params))
             for subscription in subscriptions:
                 subscription.offer(event)
