@@ -343,14 +343,17 @@ async def test_requests_in_flight_have_a_bound_also_without_their_connections(mo
     monkeypatch.setattr(legacy_http, "MAX_OPEN", 3)
     async with site() as here, here.client() as client, here.client(B) as other:
         id = await open_session(client)
+        await open_session(client)
         for number in range(3):
             here.handler.waiting = anyio.Event()
             raw = await here.raw(post(call("wait", id=number), f"Mcp-Session-Id: {id}"))
             await here.handler.waiting.wait()
             raw.close()
-        await open_session(client)
         refused = (await client.post("/mcp", json=call("echo"))).json()["result"]
         assert refused["isError"] and refused["_meta"]["dev.sluice/reason"] == "rate_limited"
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        begun = await client.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
+        assert begun.json()["error"]["data"] == {"reason": "rate_limited"}
         await open_session(other)
         assert "isError" not in (await other.post("/mcp", json=call("echo"))).json()["result"]
         here.handler.go.set()

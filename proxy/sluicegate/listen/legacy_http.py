@@ -96,8 +96,14 @@ class LegacyHttp:
         if isinstance(handshake, Failure):
             await self._local(exchange, request, handshake)
             return
-        exchange.is_call = True
-        outcome = await initialize(self._context, handshake, client_of(principal, handshake, None))
+        self._open[principal.name] += 1
+        try:
+            outcome = too_many(request.method, MAX_OPEN)
+            if self._open[principal.name] <= MAX_OPEN:
+                exchange.is_call = True
+                outcome = await initialize(self._context, handshake, client_of(principal, handshake, None))
+        finally:
+            self._leave(principal.name)
         if not isinstance(outcome, Result) or exchange.peer.lost:
             await self._local(exchange, request, outcome)
             return
@@ -172,10 +178,13 @@ class LegacyHttp:
             return None
         finally:
             session.done(request.id, running)
-            self._open[name] -= 1
-            if not self._open[name]:
-                del self._open[name]
+            self._leave(name)
         return session.respond(request, outcome), outcome
+
+    def _leave(self, principal: str) -> None:
+        self._open[principal] -= 1
+        if not self._open[principal]:
+            del self._open[principal]
 
     async def batch(self, exchange: HttpExchange, values: list[Any], principal: Principal) -> None:
         """2025-03-26 basic/transports#sending-messages-to-the-server; no other revision has arrays."""
