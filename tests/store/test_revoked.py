@@ -40,6 +40,13 @@ def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
         Revoked(tmp_path)
 
 
+def test_a_file_that_cannot_be_read_is_refused_at_the_start(tmp_path: Path) -> None:
+    """It was passed over, and who was taken back was let in."""
+    (tmp_path / FILE).mkdir(0o600)
+    with pytest.raises(OSError, match="which keys are revoked"):
+        Revoked(tmp_path)
+
+
 def test_a_line_that_was_not_written_whole_swallows_no_other(tmp_path: Path) -> None:
     revoke(tmp_path, "ann", "sha256:aa")
     file = tmp_path / FILE

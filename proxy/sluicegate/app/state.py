@@ -105,8 +105,11 @@ def exists(config: Config) -> bool:
 
 
 def revoked(config: Config) -> Revoked:
-    """What is revoked now, for a command. Raises `StoreFailed`, and `Exposed` as `Revoked`."""
-    ended_keys = Revoked(Path(config.state.dir))
+    """What is revoked now, for a command. Raises `StoreFailed`."""
+    try:
+        ended_keys = Revoked(Path(config.state.dir))
+    except OSError as error:
+        raise StoreFailed(str(error)) from None
     if config.state.url is not None:
         ended_keys.take(read(config, [REVOKED]).values())
     return ended_keys

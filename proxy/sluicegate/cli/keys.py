@@ -134,13 +134,13 @@ def revoke(
         stop(Code.CONFIG, *map(str, problems), "nothing was revoked: say where state.dir is, with --state-dir DIR")
     hash = inside(entry, "hash")
     valid_hash = hash if isinstance(hash, str) and _HASH.fullmatch(hash) else None
-    has_been = Revoked(directory).has(name, valid_hash or "")
-    if not has_been:
-        try:
+    try:
+        has_been = Revoked(directory).has(name, valid_hash or "")
+        if not has_been:
             take_back(directory, name, valid_hash)
-        except OSError as error:
-            stop(Code.NEGATIVE, f"{name} is NOT revoked: cannot write in {directory}: {error.strerror}",
-                 "take its line out of the config, which a running Sluice follows")  # fmt: skip
+    except OSError as error:
+        stop(Code.NEGATIVE, f"{name} is NOT revoked: cannot write in {directory}: {error.strerror or error}",
+             "take its line out of the config, which a running Sluice follows")  # fmt: skip
     if sound is None and inside(drafted and drafted.value, "state", "url") is not None:
         stop(Code.UNREACHABLE, f"{name} is revoked on this machine alone: the config has errors, and the database that "
              "it names was not told", *map(str, config.check(path).errors))  # fmt: skip

@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 
 
 class Revoked:
-    """What the file of a state directory says. Raises `Exposed` where others may write it."""
+    """What the file of a state directory says. Raises `Exposed` where others may write it, and `OSError` where nobody
+    can read it: which keys would be let in is not known."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
@@ -29,7 +30,9 @@ class Revoked:
         self._names: frozenset[str] = frozenset()
         if self._path.exists():
             private.check(self._path, private.FILE)
-        self.look()
+            self.look()
+            if self._mark is None:
+                raise OSError(f"{self._path} cannot be read: Sluice does not know which keys are revoked")
 
     def has(self, name: str, hash: str) -> bool:
         return hash in self._hashes or name in self._names
