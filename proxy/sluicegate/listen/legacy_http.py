@@ -5,7 +5,6 @@ which session, and how it is answered. Knows no server.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from time import perf_counter
@@ -16,7 +15,7 @@ from sluicegate.listen.http_exchange import HttpExchange
 from sluicegate.listen.http_session import HttpSession, client_of
 from sluicegate.listen.jsonrpc_session import too_many
 from sluicegate.listen.large_requests import LARGE
-from sluicegate.listen.legacy_session import Begun, initialize
+from sluicegate.listen.legacy_session import initialize
 from sluicegate.listen.line_streams import MAX_ARRAY
 from sluicegate.listen.replay import PUSH, parse_id
 from sluicegate.listen.resumable_response import ResumableResponse
@@ -41,7 +40,7 @@ _SPOKEN: Final = frozenset(name.encode() for name in LEGACY)
 class LegacyHttp:
     def __init__(self, context: EndpointContext, sessions: Sessions, again: Again) -> None:
         self._context, self._sessions, self._again = context, sessions, again
-        self._open = Counter[str]()
+        self._open: dict[str, int] = {}
 
     def _session(self, exchange: HttpExchange, principal: Principal) -> HttpSession | Refusal:
         """The session this request belongs to."""
@@ -96,10 +95,10 @@ class LegacyHttp:
         if isinstance(handshake, Failure):
             await self._local(exchange, request, handshake)
             return
-        self._open[principal.name] += 1
+        has_room = self._enter(principal.name)
         try:
             outcome = too_many(request.method, MAX_OPEN)
-            if self._open[principal.name] <= MAX_OPEN:
+            if has_room:
                 exchange.is_call = True
                 outcome = await initialize(self._context, handshake, client_of(principal, handshake, None))
         finally:
@@ -153,14 +152,15 @@ class LegacyHttp:
         which may wait, says that it must not begin. What is answered without a call is paid for, with the time that was
         `spent` on it before."""
         running, name = session.begin(request.id, answer.loop), session.principal.name
-        self._open[name] += 1
+        has_room = self._enter(name)
         try:
             if enter is not None and not await enter():
                 return None
             since, emit = perf_counter(), partial(_emit, answer, session, legacy_client.Rising())
-            begun: Begun = too_many(request.method, MAX_OPEN)
-            if self._open[name] <= MAX_OPEN:
+            if has_room:
                 begun = session.to_call(request, session.client, emit)
+            else:
+                begun = too_many(request.method, MAX_OPEN)
             if isinstance(begun, Call):
                 outcome = await self._context.handler(begun)
                 if isinstance(outcome, InputRequired):
@@ -181,10 +181,14 @@ class LegacyHttp:
             self._leave(name)
         return session.respond(request, outcome), outcome
 
+    def _enter(self, principal: str) -> bool:
+        """Whether the request may begin; `_leave` follows in any case."""
+        self._open[principal] = count = self._open.get(principal, 0) + 1
+        return count <= MAX_OPEN
+
     def _leave(self, principal: str) -> None:
-        self._open[principal] -= 1
-        if not self._open[principal]:
-            del self._open[principal]
+        if count := self._open.pop(principal) - 1:
+            self._open[principal] = count
 
     async def batch(self, exchange: HttpExchange, values: list[Any], principal: Principal) -> None:
         """2025-03-26 basic/transports#sending-messages-to-the-server; no other revision has arrays."""
