@@ -16,9 +16,6 @@ class Late(Generic[T]):
         self._part: object = initial[0] if initial else _UNSET
         self._is_set = False
 
-    def __repr__(self) -> str:
-        return f"Late({'set' if self._is_set else 'not set'})"
-
     def set(self, part: T) -> None:
         if self._is_set:
             raise RuntimeError("this part is wired already")

@@ -63,9 +63,6 @@ class BoundedPattern:
     def __init__(self, expression: str) -> None:
         self.pattern: Final = expression
 
-    def __repr__(self) -> str:
-        return f"BoundedPattern({self.pattern!r})"
-
     @cached_property
     def compiled(self) -> "regex.Pattern":
         started = thread_time()

@@ -235,7 +235,8 @@ class _ApprovalFlow:
         if isinstance(answer, InputRefusal):  # it could not be put: others may decide, as where nobody can be asked
             return None
         if how == "url":
-            return None if _is_accepted(answer) else await self._closed(approval)
+            is_accepted = isinstance(answer, dict) and answer.get("action") == "accept"
+            return None if is_accepted else await self._closed(approval)
         vote = messages.read_vote(approval, answer)
         if vote is None:
             return await self._closed(approval)
@@ -350,10 +351,6 @@ class _ApprovalFlow:
         if isinstance(outcome, InputRequired) and not outcome.is_ours:  # a login is asked for before it is used
             return replace(outcome, approval_ref=ApprovalRef(id, binding.digest, binding.rule, binding.terms.name))
         return outcome
-
-
-def _is_accepted(answer: Any) -> bool:
-    return isinstance(answer, dict) and answer.get("action") == "accept"
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def name(
             return begun(call) or target or not_found(call.method, call.params)
         if target.is_part:  # its URI is Sluice's own, and so is that of its contents
             return await inner(replace(call, target=target))
-        if not _may_stand(call.method, target):
+        if call.method == "resources/read" and not is_clean(target.own):
             return not_found(call.method, call.params)
         rewrite = rewriting(target.server)
         own_call = _inwards(call, field, target, rewrite)
@@ -102,10 +102,6 @@ def _names_something(call: Call, field: str) -> bool:
 
 def _ref_field(ref: Json) -> str:
     return "name" if ref["type"] == "ref/prompt" else "uri"
-
-
-def _may_stand(method: str, target: Target) -> bool:
-    return method != "resources/read" or is_clean(target.own)
 
 
 def _inwards(call: Call, field: str, target: Target, rewrite: Rewriting | None) -> Call:

@@ -226,7 +226,8 @@ class Metrics:
         build = Gauge("sluice_build_info", _BUILD, ("version", "python"), registry=registry)
         build.labels(version, platform.python_version()).set(1)
         self._scraped = Scraped()
-        self._scraped.add(_crashes)
+        crashes = telemetry.crashes
+        self._scraped.add(lambda: [("sluice_task_crashes", (task,), count) for task, count in crashes.items()])
         self._scraped.add(lambda: [("sluice_inflight", (), self.calls.value)])
         registry.register(self._scraped)
         ProcessCollector(registry=registry)
@@ -402,7 +403,3 @@ def _conventional(method: str, kind: str, name: str, ending: tuple[str, str], tr
 def client_label(principal: str) -> str:
     """Keys are named in the configuration; the subject of a token is not, and may be anybody."""
     return principal if principal.startswith("key:") or principal in ("local", "anonymous") else OTHER
-
-
-def _crashes() -> Iterable[Sample]:
-    return [("sluice_task_crashes", (task,), count) for task, count in telemetry.crashes.items()]
