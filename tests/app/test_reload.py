@@ -251,6 +251,7 @@ async def test_what_only_a_restart_changes_is_told_until_it_is_taken_back(
 ) -> None:
     servers = SETTINGS["servers"]
     async with watching(bed) as reload:
+        started = reload.config
         for changes, restart in (
             ({"listen": {"mcp": "127.0.0.1:1"}}, ("listen",)),
             ({"servers": {**servers, "a": {"command": "y"}}}, ()),
@@ -267,6 +268,7 @@ async def test_what_only_a_restart_changes_is_told_until_it_is_taken_back(
             await bed.next()
             await until(lambda: reload.config is bed.applied[-1][0])
             assert set(reload.restart) == set(restart), changes
+            assert all(getattr(reload.config, part) == getattr(started, part) for part in restart), "it came into force"
             warned = [vars(one) for one in caplog.records if "needs_a_restart" in vars(one)]
             assert [(one["levelname"], set(one["needs_a_restart"])) for one in warned] == (
                 [("WARNING", set(restart))] if restart else []

@@ -96,7 +96,7 @@ class Reload:
         self.restart: tuple[str, ...] = ()
         self.retained: tuple[str, ...] = ()
         self.at = time.time()
-        self._running = running
+        self._running = self._wanted = running
         self._revision = revision
         self.transport = transport
         self.file = file
@@ -200,12 +200,12 @@ class Reload:
 
     async def _put_in_force(self, wanted: Config, loaded: LoadedPolicy) -> bool:
         """Returns whether that differs from what was in force."""
-        revision = loaded.policy.revision
-        if wanted == self.config and revision == self._revision:
+        revision, effective = loaded.policy.revision, joining(self._running, wanted)
+        if wanted == self._wanted and revision == self._revision:
             return False
-        async with self._prepared(wanted):
-            self._apply(wanted, loaded)
-        self.config, self._revision = wanted, revision
+        async with self._prepared(effective):
+            self._apply(effective, loaded)
+        self.config, self._wanted, self._revision = effective, wanted, revision
         self.restart = tuple(_fixed(self._running, wanted, self.transport))
         return True
 
