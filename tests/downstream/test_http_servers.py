@@ -778,6 +778,33 @@ async def test_a_call_whose_right_is_lost_while_it_waits_is_not_sent(era: Client
         assert rig.server.numbers()["in_flight"] == 0
 
 
+async def test_a_right_that_cannot_be_judged_keeps_no_place() -> None:
+    may_end, sent = asyncio.Event(), list[Json]()
+
+    async def script(asked: Asked) -> None:
+        if await modern_start(asked):
+            return
+        sent.append(asked.message["params"]["arguments"])
+        await may_end.wait()
+        await asked.result(COMPLETE)
+
+    def may_still(call: Call) -> bool:
+        if sent:
+            raise RuntimeError("the policy has a bug")
+        return True
+
+    async with endpoint(script) as (url, _), running(url=url, concurrency=1, may_still=may_still) as rig:
+        first = asyncio.ensure_future(rig.tool("t", {"n": 1}, MODERN))
+        await until(lambda: len(sent) == 1)
+        second = asyncio.ensure_future(rig.tool("t", {"n": 2}, MODERN))
+        await until(lambda: rig.server.numbers()["waiting"] == 1)
+        may_end.set()
+        assert await first == "done"
+        with pytest.raises(RuntimeError):
+            await second
+        assert sent == [{"n": 1}] and rig.server.numbers()["in_flight"] == 0
+
+
 async def test_one_that_has_begun_is_not_said_to_be_unexecuted_where_its_right_is_lost() -> None:
     may_end, lost, sent = asyncio.Event(), list[bool](), list[Json]()
 

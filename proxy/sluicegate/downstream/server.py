@@ -78,26 +78,19 @@ class ServerCalls:
             return failures.failed(call, self._settings.key, failures.Lost(why, sent=False), self._life.health.lines)
         who = call.client.principal
         try:
-            if not self.limit.enter_at_once(who) and (refused := await self._enter(call, who)) is not None:
-                return refused
+            has_waited = not self.limit.enter_at_once(who)
+            if has_waited and not await self.limit.enter(who, self._settings.timeout):
+                self._breaker.gave_up()
+                why = _NO_PART if self.limit.is_closed else "has too many calls waiting."
+                return failures.unavailable(call, self._settings.key, why)
             try:
-                return await self.relay(call)
+                is_late = has_waited and not self._settings.may_still(call)
+                return self._failed(call, failures.too_late()) if is_late else await self.relay(call)
             finally:
                 self.limit.leave(who)
         except BaseException:
             self._breaker.gave_up()
             raise
-
-    async def _enter(self, call: Call, who: str) -> Outcome | None:
-        """Waits for a place. None once it has one; else the outcome."""
-        if not await self.limit.enter(who, self._settings.timeout):
-            self._breaker.gave_up()
-            why = _NO_PART if self.limit.is_closed else "has too many calls waiting."
-            return failures.unavailable(call, self._settings.key, why)
-        if self._settings.may_still(call):
-            return None
-        self.limit.leave(who)
-        return self._failed(call, failures.too_late())
 
     async def go_on(self, call: Call) -> Outcome:
         """The next round of a call. One that a legacy server did not end is taken up there, and nowhere else."""
