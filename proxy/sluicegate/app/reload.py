@@ -50,7 +50,7 @@ async def unprepared(config: Config) -> AsyncIterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """What the files say, and the files themselves as they were when they were read. `kept` are sentences about
+    """What the files say, and the files themselves as they were when they were read. `retained` are sentences about
     servers that are not as their section says."""
 
     config: Config
@@ -82,7 +82,7 @@ class Rejected(Exception):
 
 class Reload:
     """`config` is what is in force. `problems` say why the newest files are not, `restart` which of their changes
-    wait for a restart, `kept` which servers stay as they were because a variable or file of theirs is not there.
+    wait for a restart, `retained` which servers stay as they were because a variable or file of theirs is not there.
     Without a `file` nothing ever changes. `on_read` is called whenever the files were read."""
 
     def __init__(

@@ -427,7 +427,6 @@ class CatalogWalks:
             await self._stored.remember(catalog.server, catalog.scope, client, catalog.whole, catalog.era)
             self.lend_anew(catalog.server.key)
 
-
     async def _walk_lists(self, catalog: ServerCatalog, client: Client, methods: tuple[str, ...]) -> bool:
         """Each list lands as it arrives, so that one that hangs does not hold back the others."""
         about = await self._abouts.about(catalog.server, client, self.settings.list_timeout)

@@ -75,7 +75,7 @@ async def entries(store: Store) -> dict[str, bytes]:
 
 
 async def marks(stored: Mapping[str, bytes]) -> dict[str, Marks]:
-    """The digests for each server that has values in `kept`."""
+    """The digests for each server that has values in `stored`."""
     return await apart(len(stored), sum(map(len, stored.values())), _marks, stored)
 
 

@@ -289,7 +289,7 @@ class Flows:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """`kept` is the client as records have it: a secret of the config stays there alone."""
+    """`stored` is the client as records have it: a secret of the config stays there alone."""
 
     found: Discovered
     client: OAuthClient

@@ -17,7 +17,7 @@ def first(
     configured: tuple[str, ...] | None, challenged: tuple[str, ...], listed: tuple[str, ...],
     supported: tuple[str, ...] | None, bounds: tuple[str, ...],
 ) -> tuple[str, ...]:  # fmt: skip
-    """Those of a first login. `listed` are the server's, `known` the authorization server's. Raises `Unfit`."""
+    """Those of a first login. `listed` are the server's, `supported` the authorization server's. Raises `Unfit`."""
     if configured is not None:
         return configured
     found = tuple(one for one in challenged or listed if one != OFFLINE)

@@ -223,6 +223,7 @@ class IncomingMessages:
             self._give_up("the server does not speak MCP: nothing but noise")
             self._transport.discard_input()
 
+
 class WatchedResources(Protocol):
     """Which resources the server speaks of to this connection."""
 
