@@ -28,6 +28,7 @@ from sluicegate.policy.rules import Ruling
 from sluicegate.policy.schema_cost import SchemaRefused
 from sluicegate.policy.schemas import ArgumentRules, Outputs, Schema
 from sluicegate.policy.target import read_target
+from sluicegate.policy.toolsets import Toolset, Toolsets
 from sluicegate.protocol.model import Call, Client, Decision, Target, Verdict
 from sluicegate.protocol.pieces import in_one_step
 from tests.policy.policies import ALICE, DESTROY, ROWS, RULES, policy_of
@@ -112,17 +113,22 @@ def test_a_name_that_means_nothing_is_said_to() -> None:
     )
 
 
-def test_an_explanation_in_a_thread_has_an_engine_of_its_own() -> None:
+@pytest.mark.parametrize("toolset", ["", "few"])
+def test_an_explanation_in_a_thread_has_an_engine_of_its_own(toolset: str) -> None:
     """The rows of two questions in one engine would make a verdict of neither."""
-    policy = policy_of(ROWS)
-    book = Rulebook(policy, Classes({}), lambda client, target: Decision(Verdict.ALLOW, "l", ""))
-    expected = book.explain_by(facts := Facts((), (Candidate("k8s", "scale"),)), ALICE, "tool")
-    policy = policy_of(ROWS)
-    book = replace(book, policy=policy)
-    policy._engine._enforcer = None  # that of requests
-    assert isinstance(expected, Explanation) and book.explain_by(facts, ALICE, "tool") == expected
+
+    def made() -> Rulebook:
+        policy = policy_of(ROWS)
+        toolsets = Toolsets([Toolset("few", {"tool": ("k8s/get",)})], policy)
+        allow = Decision(Verdict.ALLOW, "l", "")
+        return Rulebook(policy, Classes({}), lambda client, target: allow, toolsets=toolsets)
+
+    facts, client, book = Facts((), (Candidate("k8s", "scale"),)), replace(ALICE, toolset=toolset), made()
+    expected = made().explain_by(facts, client, "tool")
+    book.policy._engine._enforcer = None  # that of requests
+    assert isinstance(expected, Explanation) is (not toolset) and book.explain_by(facts, client, "tool") == expected
     with pytest.raises(AttributeError):
-        policy.decide(ALICE, SCALE, DESTROY)
+        book.decide(client, SCALE)
 
 
 def test_annotations_count_in_an_explanation_once_a_person_accepted_them() -> None:

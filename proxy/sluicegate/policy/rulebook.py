@@ -169,7 +169,9 @@ class Rulebook:
         thread may ask, while requests are decided."""
         if facts.problem:
             return Decision(Verdict.DENY, "policy_error", facts.problem)
-        book = replace(self, policy=self.policy.apart(), blocks=Blocks(facts.blocks))
+        policy = self.policy.apart()
+        toolsets = None if self.toolsets is None else self.toolsets.beside(policy)
+        book = replace(self, policy=policy, toolsets=toolsets, blocks=Blocks(facts.blocks))
         explained = [book._explain_one(one, client, kind, arguments) for one in facts.candidates]
         nothing = Decision(Verdict.DENY, "catalog", "no server is known to have anything of this name")
         allowed = (one for one in explained if one.verdict is not Verdict.DENY)

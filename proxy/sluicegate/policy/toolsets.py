@@ -68,6 +68,10 @@ class Toolsets:
         """In another process it decides the same, and remembers nothing."""
         return Toolsets, (tuple(self._those.values()), self._policy)
 
+    def beside(self, policy: PolicyRules) -> "Toolsets":
+        """The same beside another policy, whose engine they ask."""
+        return Toolsets(self._those.values(), policy)
+
     def __bool__(self) -> bool:
         return any(self._those)
 
