@@ -140,3 +140,14 @@ def test_a_worker_that_is_not_started_for_what_the_files_say_is_told_with_the_re
         until(lambda: process.get("/readyz")[0] == 200)
         assert "is not started" not in process.get("/readyz")[1]
         assert says(process) == [True, True]
+
+
+def test_workers_say_what_needs_a_restart_and_so_does_one_that_comes_later(tmp_path: Path) -> None:
+    with sluice(config(tmp_path), tmp_path, 2) as process:
+        settings = json.loads(process.config.read_text())
+        settings.setdefault("limits", {})["page"] = 7
+        process.config.write_text(json.dumps(settings))
+        reload(process)
+        until(lambda: "needs a restart: limits" in process.get("/readyz")[1])
+        restart_second(process)
+        assert "needs a restart: limits" in process.get("/readyz")[1]

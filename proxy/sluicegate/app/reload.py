@@ -61,8 +61,9 @@ class Fresh:
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """What one process has in force and what it says of its files, for others that are to have the same. `found` is
-    the number of problems, of which `problems` are the first."""
+    """What one process has in force and what it says of its files, for others that are to have the same. `config` is
+    what they say, also where it waits for a restart. `found` is the number of problems, of which `problems` are the
+    first."""
 
     config: Config
     loaded: LoadedPolicy
@@ -81,9 +82,10 @@ class Rejected(Exception):
 
 
 class Reload:
-    """`config` is what is in force. `problems` say why the newest files are not, `restart` which of their changes
-    wait for a restart, `retained` which servers stay as they were because a variable or file of theirs is not there.
-    Without a `file` nothing ever changes. `on_read` is called whenever the files were read."""
+    """`config` is what is in force, and `wanted` what its files said. `problems` say why the newest files are not,
+    `restart` which of their changes wait for a restart, `retained` which servers stay as they were because a variable or
+    file of theirs is not there. Without a `file` nothing ever changes. `on_read` is called whenever the files were
+    read."""
 
     def __init__(
         self, running: Config, revision: str, file: Path | None, transport: str,
@@ -96,7 +98,7 @@ class Reload:
         self.restart: tuple[str, ...] = ()
         self.retained: tuple[str, ...] = ()
         self.at = time.time()
-        self._running = self._wanted = running
+        self._running = self.wanted = running
         self._revision = revision
         self.transport = transport
         self.file = file
@@ -201,11 +203,11 @@ class Reload:
     async def _put_in_force(self, wanted: Config, loaded: LoadedPolicy) -> bool:
         """Returns whether that differs from what was in force."""
         revision, effective = loaded.policy.revision, joining(self._running, wanted)
-        if wanted == self._wanted and revision == self._revision:
+        if wanted == self.wanted and revision == self._revision:
             return False
         async with self._prepared(effective):
             self._apply(effective, loaded)
-        self.config, self._wanted, self._revision = effective, wanted, revision
+        self.config, self.wanted, self._revision = effective, wanted, revision
         self.restart = tuple(_fixed(self._running, wanted, self.transport))
         return True
 

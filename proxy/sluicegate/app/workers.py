@@ -293,7 +293,7 @@ class Crew:
 
     def _in_force(self) -> InForce:
         now = self.reload
-        return InForce(now.config, self._loaded, now.at, now.problems, now.found, now.retained)
+        return InForce(now.wanted, self._loaded, now.at, now.problems, now.found, now.retained)
 
     def _publish(self) -> None:
         self._tell(self._in_force())
