@@ -556,3 +556,15 @@ async def test_a_small_body_of_many_values_is_in_flight_with_the_memory_that_it_
         here.handler.go.set()
         await until(lambda: not here.listener._context.large._held)
         assert (await client.post("/mcp", json=call("echo", lists=[[]] * 5_000))).status_code == 200
+
+
+async def test_a_small_body_in_chunks_is_in_flight_with_the_bytes_that_it_has() -> None:
+    """Nobody says before how long it is, and it counted as the longest that may come."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield dump(call("echo", lists=[[]] * 1_000))
+
+    async with site(patch(ListenSettings(), "limits", in_flight=1_000_000)) as here, here.client() as client:
+        await open_session(client)
+        answer = await client.post("/mcp", content=chunks(), headers={"content-type": "application/json"})
+        assert answer.status_code == 200 and "isError" not in answer.json()["result"]

@@ -181,6 +181,8 @@ async def received(exchange: HttpExchange, principal: Principal, context: "Endpo
             exchange.spent = perf_counter() - since
             yield value
             return
+        if peer.is_whole:
+            size = peer.size
     peer.budget = context.large.budget_of(principal.name)
     await context.large.admit(principal.name, size or most)
     with context.large.holding(principal.name, size or most):
