@@ -1,12 +1,14 @@
 """The admin port tells what it should to whom it should, whatever Host, Origin and path say."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 from admin_deps import admin_deps
+from loop_steps import Steps
 
 from sluicegate.admin import REFUSALS_A_MINUTE, AdminApplication
 from sluicegate.admin.response import in_parts
@@ -299,8 +301,12 @@ async def test_what_is_not_http_is_left_alone() -> None:
 
 async def test_rows_of_megabytes_are_sent_one_after_the_other() -> None:
     rows: list[Json] = [{"name": f"t{number}", "text": "d" * 500_000} for number in range(40)]
-    parts = [part async for part in in_parts({"as": "local"}, "tools", rows)]
-    assert max(map(len, parts)) < 510_000 and json.loads(b"".join(parts)) == {"as": "local", "tools": rows}
+    steps, sent, whole = Steps(), Counter[int](), b""
+    async for part in in_parts({"as": "local"}, "tools", rows):
+        sent[steps.now] += len(part)
+        whole += part
+    steps.stop()
+    assert max(sent.values()) < 510_000 and json.loads(whole) == {"as": "local", "tools": rows}
     odd: list[Json] = [{"name": "\ud800"}]
     for about in ({}, {"next": "b"}):
         for some in (odd, []):
