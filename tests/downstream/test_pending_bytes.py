@@ -1,13 +1,14 @@
 """What a server says during one call, while nobody takes it: so many bytes of it wait, and no more."""
 
 from asyncio import get_running_loop
+from functools import partial
 
 import pytest
 
 from sluicegate.downstream.failures import Lost
 from sluicegate.downstream.session.pending_request import MAX_WAITING_BYTES, PendingRequest
-from sluicegate.downstream.session.suspended import MAX_PARKED_BYTES, InteractiveExchange, SuspendedCalls
-from sluicegate.protocol.jsonrpc import Notification, Request, size_of, weight_of
+from sluicegate.downstream.session.suspended import LIGHT, MAX_PARKED_BYTES, InteractiveExchange, SuspendedCalls
+from sluicegate.protocol.jsonrpc import Notification, Request, Response, size_of, weight_of
 from sluicegate.protocol.model import Call, Client, Outcome, Trail
 
 LARGE = "x" * (MAX_WAITING_BYTES // 3)
@@ -77,6 +78,28 @@ async def test_the_questions_of_all_calls_that_wait_at_a_server_are_weighed_toge
     suspended.close()
     park("b", 1)
     assert len(suspended) == 1 and len(ended) == 2 + most
+    suspended.close()
+
+
+async def test_calls_that_end_to_make_room_end_one_after_the_other() -> None:
+    """Each within the end of the one before it, a hundred of one client would be too deep for the interpreter."""
+    suspended, ends = SuspendedCalls(), list[str]()
+
+    async def resume(call: Call) -> Outcome:
+        raise AssertionError
+
+    def give_up(exchange: InteractiveExchange, why: str) -> None:
+        ends.append("begin")
+        exchange.close()
+        ends.append("end")
+
+    for number in range(MAX_PARKED_BYTES // MAX_WAITING_BYTES):
+        exchange = InteractiveExchange(number, call([]), get_running_loop().time() + 60.0, suspended.weigh)
+        assert exchange.asked(Request(1, "elicitation/create", {"message": "x" * (MAX_WAITING_BYTES - 1_000)}))
+        exchange.park()
+        suspended.park(exchange, "a", resume, partial(give_up, exchange))
+    exchange.settle(Response(number, {"text": "x" * LIGHT}))
+    assert ends == ["begin", "end"] * 2
     suspended.close()
 
 

@@ -224,10 +224,12 @@ class SuspendedCalls:
 
     def weigh(self, asking: InteractiveExchange) -> None:
         """Its server has asked more while it waits, or has answered."""
-        for parked in self._parked.values():
-            if parked.asking is asking:
-                self._weight += asking.weight - parked.weight
-                parked.weight = asking.weight
+        parked = next((one for one in self._parked.values() if one.asking is asking), None)
+        if parked is None:
+            return  # it is being ended, perhaps to make room: who ends it goes on with that
+        weight = asking.weight
+        self._weight += weight - parked.weight
+        parked.weight = weight
         self._make_room(0)
 
     def _make_room(self, weight: int) -> None:
