@@ -1,6 +1,7 @@
 """Blocks that two people make and end at the same time, and a store that fails behind the change."""
 
 import json
+import math
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -98,7 +99,11 @@ async def test_a_store_that_fails_behind_the_change_does_not_unmake_it() -> None
     assert [row.what for row in (await read(store)).rows] == ["bank"]
 
 
-@pytest.mark.parametrize("odd", [{"server": 5}, {"server": "bank", "until": "later"}, {"reason": "of nothing"}])
+@pytest.mark.parametrize(
+    "odd",
+    [{"server": 5}, {"reason": "of nothing"},
+     *({"server": "bank", "until": until} for until in ("later", "", [], False, math.nan))],
+)  # fmt: skip
 async def test_blocks_of_another_form_are_none_that_can_be_read(odd: dict[str, object]) -> None:
     """Who is blocked then is not known: a row that is passed over would let somebody in."""
     store = MemoryStore()

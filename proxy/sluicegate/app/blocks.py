@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
+from math import isnan
 from secrets import token_hex
 from typing import Final
 
@@ -39,9 +40,10 @@ def parse(value: bytes | None) -> KeptBlocks:
 
 
 def _is_sound(row: Block) -> bool:
-    texts, times = (row.id, row.principal, row.server, row.tool, row.by, row.reason), (row.at, row.until or 0.0)
-    is_typed = all(isinstance(one, str) for one in texts) and all(isinstance(one, int | float) for one in times)
-    return is_typed and bool(row.principal or row.server)
+    texts = row.id, row.principal, row.server, row.tool, row.by, row.reason
+    times = (row.at,) if row.until is None else (row.at, row.until)
+    is_typed = all(isinstance(one, str) for one in texts) and all(type(one) in (int, float) for one in times)
+    return is_typed and not any(map(isnan, times)) and bool(row.principal or row.server)
 
 
 async def read(store: Store) -> KeptBlocks:
