@@ -167,6 +167,7 @@ def test_a_question_has_a_bound_on_its_blocks() -> None:
     many = [{"role": "user", "content": [TEXT] * 1_000} for _ in range(5)]
     assert len(asked(sample(messages=many), "2025-06-18")["messages"]) == 5_000
     assert "too many messages" in refused(sample(messages=[*many, {"role": "user", "content": TEXT}]))
+    assert "too many messages" in refused(sample(messages=[*many, {"role": "user", "content": []}]))
 
 
 def test_context_is_included_only_where_that_was_declared() -> None:

@@ -16,7 +16,8 @@ SAMPLE: Final = "sampling/createMessage"
 ROOTS: Final = "roots/list"
 MAX_ELICITATION_ID: Final = 1024
 MAX_BLOCKS: Final = 5_000
-"""Of all messages of a question: each is looked at several times, in one step of the event loop."""
+"""Of all messages of a question, of which an empty one counts as one: each is looked at several times, in one step of
+the event loop."""
 
 _TOOL_BLOCKS: Final = frozenset({"tool_use", "tool_result"})
 _UNKNOWN: Final = "for input in a form that is not known"
@@ -51,7 +52,7 @@ def _sampling(params: Json) -> str:
     messages = params.get("messages")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         return "a model for an answer to no messages"
-    if sum(len(blocks(message)) for message in messages) > MAX_BLOCKS:
+    if sum(len(blocks(message)) or 1 for message in messages) > MAX_BLOCKS:
         return "a model for an answer to too many messages"
     is_typed = all(isinstance(block.get("type"), str) for block in sampled_blocks(params))
     return "" if is_typed else "a model for an answer to something that is no message"
