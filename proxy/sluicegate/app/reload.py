@@ -83,8 +83,8 @@ class Rejected(Exception):
 
 class Reload:
     """`config` is what is in force, and `wanted` what its files said. `problems` say why the newest files are not,
-    `restart` which of their changes wait for a restart, `retained` which servers stay as they were because a variable or
-    file of theirs is not there. Without a `file` nothing ever changes. `on_read` is called whenever the files were
+    `restart` which of their changes wait for a restart, `retained` which servers stay as they were because a variable
+    or file of theirs is not there. Without a `file` nothing ever changes. `on_read` is called whenever the files were
     read."""
 
     def __init__(
