@@ -357,7 +357,7 @@ async def test_requests_in_flight_have_a_bound_also_without_their_connections(mo
         await open_session(other)
         assert "isError" not in (await other.post("/mcp", json=call("echo"))).json()["result"]
         here.handler.go.set()
-        await until(lambda: not here.listener._legacy._open)
+        await until(lambda: not here.listener._legacy._in_flight._counts)
         assert "isError" not in (await client.post("/mcp", json=call("echo"))).json()["result"]
 
 

@@ -14,7 +14,7 @@ from sluicegate.listen.auth import Principal
 from sluicegate.listen.http_exchange import HttpExchange
 from sluicegate.listen.http_session import HttpSession, client_of
 from sluicegate.listen.jsonrpc_session import too_many
-from sluicegate.listen.large_requests import LARGE
+from sluicegate.listen.large_requests import LARGE, LargeRequests
 from sluicegate.listen.legacy_session import initialize
 from sluicegate.listen.line_streams import MAX_ARRAY
 from sluicegate.listen.replay import PUSH, parse_id
@@ -37,10 +37,26 @@ MAX_OPEN: Final = 2_000
 _SPOKEN: Final = frozenset(name.encode() for name in LEGACY)
 
 
+class RequestsInFlight:
+    """How many each principal has."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def enter(self, principal: str) -> bool:
+        """Whether the request may begin; `leave` follows in any case."""
+        self._counts[principal] = count = self._counts.get(principal, 0) + 1
+        return count <= MAX_OPEN
+
+    def leave(self, principal: str) -> None:
+        if count := self._counts.pop(principal) - 1:
+            self._counts[principal] = count
+
+
 class LegacyHttp:
     def __init__(self, context: EndpointContext, sessions: Sessions, again: Again) -> None:
         self._context, self._sessions, self._again = context, sessions, again
-        self._open: dict[str, int] = {}
+        self._in_flight = RequestsInFlight()
 
     def _session(self, exchange: HttpExchange, principal: Principal) -> HttpSession | Refusal:
         """The session this request belongs to."""
@@ -95,14 +111,14 @@ class LegacyHttp:
         if isinstance(handshake, Failure):
             await self._local(exchange, request, handshake)
             return
-        has_room = self._enter(principal.name)
+        has_room = self._in_flight.enter(principal.name)
         try:
             outcome = too_many(request.method, MAX_OPEN)
             if has_room:
                 exchange.is_call = True
                 outcome = await initialize(self._context, handshake, client_of(principal, handshake, None))
         finally:
-            self._leave(principal.name)
+            self._in_flight.leave(principal.name)
         if not isinstance(outcome, Result) or exchange.peer.lost:
             await self._local(exchange, request, outcome)
             return
@@ -152,7 +168,7 @@ class LegacyHttp:
         which may wait, says that it must not begin. What is answered without a call is paid for, with the time that was
         `spent` on it before."""
         running, name = session.begin(request.id, answer.loop), session.principal.name
-        has_room = self._enter(name)
+        has_room = self._in_flight.enter(name)
         try:
             if enter is not None and not await enter():
                 return None
@@ -178,17 +194,8 @@ class LegacyHttp:
             return None
         finally:
             session.done(request.id, running)
-            self._leave(name)
+            self._in_flight.leave(name)
         return session.respond(request, outcome), outcome
-
-    def _enter(self, principal: str) -> bool:
-        """Whether the request may begin; `_leave` follows in any case."""
-        self._open[principal] = count = self._open.get(principal, 0) + 1
-        return count <= MAX_OPEN
-
-    def _leave(self, principal: str) -> None:
-        if count := self._open.pop(principal) - 1:
-            self._open[principal] = count
 
     async def batch(self, exchange: HttpExchange, values: list[Any], principal: Principal) -> None:
         """2025-03-26 basic/transports#sending-messages-to-the-server; no other revision has arrays."""
@@ -223,7 +230,7 @@ class LegacyHttp:
             found = await self._run(answer, session, item, exchange.spent / len(requests), enter)
             if found is not None:
                 async with turn:
-                    await self._add(answer, exchange, principal, found, together)
+                    await _add(answer, exchange, self._context.large, principal.name, found, together)
 
         tasks = [asyncio.create_task(serve(item)) for item in requests]
         try:
@@ -233,26 +240,6 @@ class LegacyHttp:
             for task in tasks:
                 task.cancel()
             self._settle(answer, session)
-
-    async def _add(
-        self, answer: ResumableResponse, exchange: HttpExchange, principal: Principal, found: tuple[Response, Outcome],
-        together: list[bytes],
-    ) -> None:  # fmt: skip
-        """Adds one answer of a batch to those that leave together, or sends it at once: where the answer is a stream,
-        or they would be large together, which makes it one. Others have their turn after a large one."""
-        large, peer = self._context.large, exchange.peer
-        await large.unread.room(principal.name, peer)
-        turns = large.budget_of(principal.name)
-        since = turns.now()
-        data = to_bytes(*found)
-        if not answer.is_stream and sum(map(len, together)) + len(data) <= MAX_ARRAY:
-            together.append(data)
-            return
-        await answer.send(data)
-        if peer.unread:
-            large.unread.note(principal.name, peer)
-        if len(data) > LARGE:
-            await turns.charge_and_rest(since)
 
     async def get(self, exchange: HttpExchange, principal: Principal) -> None:
         if not accepts(exchange.head.get(b"accept", b"*/*"))[1]:
@@ -310,6 +297,27 @@ async def _emit(
 
 async def _send(answer: ResumableResponse, session: HttpSession, message: Message) -> bool:
     return not session.ended and await answer.send(encode(message))
+
+
+async def _add(
+    answer: ResumableResponse, exchange: HttpExchange, large: LargeRequests, principal: str,
+    found: tuple[Response, Outcome], together: list[bytes],
+) -> None:  # fmt: skip
+    """Adds one answer of a batch to those that leave together, or sends it at once: where the answer is a stream, or
+    they would be large together, which makes it one. Others have their turn after a large one."""
+    peer = exchange.peer
+    await large.unread.room(principal, peer)
+    turns = large.budget_of(principal)
+    since = turns.now()
+    data = to_bytes(*found)
+    if not answer.is_stream and sum(map(len, together)) + len(data) <= MAX_ARRAY:
+        together.append(data)
+        return
+    await answer.send(data)
+    if peer.unread:
+        large.unread.note(principal, peer)
+    if len(data) > LARGE:
+        await turns.charge_and_rest(since)
 
 
 def _foreign(exchange: HttpExchange) -> Refusal | None:
