@@ -166,6 +166,9 @@ def test_a_file_is_short_and_says_what_it_is(path: Path) -> None:
     assert len(text.splitlines()) <= 600, "over 600 lines: give a part of it a name and a file"
     assert not text.strip() or ast.get_docstring(ast.parse(text)), "a file opens with what it does and may not know"
     assert "upstream" not in text.lower(), "peers are named by what they are to MCP: client, server"
+    classes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+    long = [one.name for one in classes if (one.end_lineno or 0) - one.lineno >= 250]
+    assert not long, "over 250 lines: give a part of it a class of its own"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
