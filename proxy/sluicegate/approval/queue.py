@@ -8,8 +8,8 @@ import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -106,8 +106,8 @@ class ApprovalLedger:
         # What this process alone knows of those that are not finished.
         self.targets: dict[str, Target] = {}
         self.arguments: dict[str, str] = {}  # with their secrets, of calls that wait
-        self.claimed: set[str] = set()  # by a call that goes on with it
         self.withdrawn: dict[str, str] = {}  # and why
+        self._claimed: set[str] = set()
         self._raw: dict[str, bytes] = {}
         self._touched: set[str] = set()  # since the last look at the store began
         self._locks: dict[str, anyio.Lock] = {}
@@ -123,6 +123,18 @@ class ApprovalLedger:
         finally:
             if not lock.statistics().tasks_waiting and not lock.locked():
                 self._locks.pop(id, None)
+
+    @contextmanager
+    def claim(self, id: str) -> Iterator[bool]:
+        """Whether this call is the one, in this process, that may go on with it."""
+        is_first = id not in self._claimed
+        if is_first:
+            self._claimed.add(id)
+        try:
+            yield is_first
+        finally:
+            if is_first:
+                self._claimed.discard(id)
 
     async def get(self, id: str) -> Approval | None:
         """As it is now: one whose time is over is expired, whoever looks first."""
@@ -197,7 +209,7 @@ class ApprovalLedger:
             self._raw.pop(approval.id, None)
             self.arguments.pop(approval.id, None)
             self.withdrawn.pop(approval.id, None)
-            self.claimed.discard(approval.id)
+            self._claimed.discard(approval.id)
         else:
             self.open_of[approval.binding.principal] += approval.id not in self.open
             self.open[approval.id] = approval
@@ -256,7 +268,7 @@ class ApprovalQueue:
         self._ledger = ledger = ApprovalLedger(self.book, deps.tell, clock)
         self.get, self.end = ledger.get, ledger.end
         self.open_ones, self.keep_whole = ledger.oldest_first, ledger.keep_whole
-        self.counts, self.watchers, self.claimed = ledger.counts, ledger.watchers, ledger.claimed
+        self.counts, self.watchers, self.claim = ledger.counts, ledger.watchers, ledger.claim
         self.waiting, self.wait = ledger.waiting, ledger.waiting.wait
         self._home = secrets.token_hex(6)
         self._validity = ApprovalValidity(deps, clock, self._home)

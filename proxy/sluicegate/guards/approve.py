@@ -325,16 +325,12 @@ class _ApprovalFlow:
         return refuse(self.call.method, "invalid_arguments", _RESHAPED)
 
     async def _use(self, approval: Approval) -> Outcome:
-        claimed = self.queue.claimed
-        if approval.id in claimed:
-            if self._answered() is not None:  # the same round, sent twice: the first one is on its way
-                return self._used(approval.id)
-            return self.refuse(f"{approval.id} is being used by another call. The same call again asks for another.")
-        claimed.add(approval.id)
-        try:
-            return await self._let_through(_ByApproval(self.queue, approval), approval.id, approval.binding)
-        finally:
-            claimed.discard(approval.id)
+        with self.queue.claim(approval.id) as is_first:
+            if is_first:
+                return await self._let_through(_ByApproval(self.queue, approval), approval.id, approval.binding)
+        if self._answered() is not None:  # the same round, sent twice: the first one is on its way
+            return self._used(approval.id)
+        return self.refuse(f"{approval.id} is being used by another call. The same call again asks for another.")
 
     async def _go_on(self, binding: CallBinding, approval_ref: ApprovalRef | None) -> Outcome:
         """Continues a later round: an approval covers its own call to the end."""
