@@ -113,10 +113,11 @@ class LegacyHttp:
             return
         has_room = self._in_flight.enter(principal.name)
         try:
-            outcome = too_many(request.method, MAX_OPEN)
             if has_room:
                 exchange.is_call = True
                 outcome = await initialize(self._context, handshake, client_of(principal, handshake, None))
+            else:
+                outcome = too_many(request.method, MAX_OPEN)
         finally:
             self._in_flight.leave(principal.name)
         if not isinstance(outcome, Result) or exchange.peer.lost:
