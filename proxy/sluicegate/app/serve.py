@@ -218,9 +218,11 @@ def _pages(config: Config, inner: Core) -> Iterator[Pages]:
     def config_now() -> Config:
         return services.judging.config
 
+    def within() -> float:
+        return config_now().login.within
+
     def sign_in(callback: str) -> SignIn:
         fetcher = Fetcher(services.egress)
-        within = lambda: config_now().login.within  # noqa: E731
         return SignIn(fetcher, services.sealer, services.store, callback, within, services.clock)
 
     login_pages = LoginPages(

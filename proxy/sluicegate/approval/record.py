@@ -176,7 +176,7 @@ def read_binding(stored: Json) -> CallBinding:
 
 def made(kind: type[T], members: Mapping[str, Any]) -> T:
     """Raises `TypeError` for a member of another type: a time that is a text would stop whoever compares all times."""
-    types = {field.name: field.type for field in fields(kind)}  # type: ignore[arg-type]
+    types = {field.name: field.type for field in fields(kind)}  # type: ignore[arg-type]  # a dataclass, which no bound of T says without typeshed
     if members.keys() - types.keys():
         raise NewerForm
     if odd := [name for name, value in members.items() if not isinstance(value, _PLAIN.get(types[name], object))]:

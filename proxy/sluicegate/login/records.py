@@ -203,7 +203,7 @@ def _read(cls: type[T], payload: Json | None) -> T | None:
     if payload is None:
         return None
     made: dict[str, Any] = {}
-    names = {one.name for one in fields(cls)}  # type: ignore[arg-type]
+    names = {one.name for one in fields(cls)}  # type: ignore[arg-type]  # a dataclass, which no bound of T says without typeshed
     for name, value in payload.items():
         nested = _NESTED.get(name) if isinstance(value, dict) else None
         made[name] = _read(nested, value) if nested else tuple(value) if isinstance(value, list) else value
