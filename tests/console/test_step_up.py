@@ -58,6 +58,13 @@ def test_a_server_that_is_required_ends_after_a_step_up_alone(town: Bed, lea: Ta
         town.until(lambda key=key: lea.ask("GET", f"{API}/servers/{key}").json()["status"] == "up")  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("slashes", ["/", "//", "///"])
+def test_slashes_at_the_end_of_a_path_spare_nobody_the_step_up(town: Bed, lea: Tab, slashes: str) -> None:
+    """Behind the port of all workers one slash less was another path, which the console had not judged."""
+    refused = lea.ask("POST", f"{API}/servers/bank/restart{slashes}", json={})
+    assert (refused.status_code, refused.json().get("step_up")) == (403, "link")
+
+
 def test_who_may_not_see_whether_it_is_required_is_asked(town: Bed) -> None:
     with Tab(town) as roy:
         assert roy.log_in("roy").status_code == 200

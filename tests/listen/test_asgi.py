@@ -56,7 +56,7 @@ async def test_an_application_sees_the_request_and_its_answer_is_whole() -> None
         assert scope["client"][0] == "127.0.0.1" and scope["server"][1] == client.base_url.port
 
 
-@pytest.mark.parametrize(("asked", "seen"), [("/metrics/", "/metrics"), ("/a/b//", "/a/b/"), ("/", "/")])
+@pytest.mark.parametrize(("asked", "seen"), [("/metrics/", "/metrics"), ("/a/b//", "/a/b"), ("/", "/"), ("//", "/")])
 async def test_an_application_sees_no_slash_at_the_end_of_a_path(asked: str, seen: str) -> None:
     async with served() as (client, scopes):
         await client.get(asked)

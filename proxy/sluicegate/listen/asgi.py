@@ -81,10 +81,11 @@ async def _relay(app: Application, request: HttpRequest) -> None:
 
 def _scope(request: HttpRequest) -> Event:
     head = request.head
+    # All slashes at its end: a path that is passed on to another process of ours must not become another one there.
     return {
         "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "scheme": "http",
         "method": head.method, "root_path": "", "query_string": head.query,
-        "path": unquote(head.path.removesuffix("/")) or "/",
+        "path": unquote(head.path.rstrip("/")) or "/",
         "headers": head.headers, "server": request.server, "client": request.client,
     }  # fmt: skip
 
