@@ -85,6 +85,8 @@ class SessionAccess:
         if status in (200, 401) and principal != session.principal:
             await self.end(session)  # the key ended meanwhile, or is somebody else's by now
             return None
+        if self.sessions.find(cookie, page_key, False) is not session:  # it ended meanwhile, or has other halves
+            return None
         await self.stored.touch(session)
         return session
 
@@ -219,6 +221,7 @@ class SessionEndpoints:
         found = await self._own(request)
         if isinstance(found, Response):
             return found
+        mark = found.mark
         body = self._access.too_many(found) or await self._asked(request)
         if isinstance(body, Response):
             return body
@@ -237,6 +240,8 @@ class SessionEndpoints:
                 return _error(400, 'the body is {"key": KEY}, or {"name": NAME} in a session that a link began')
         if not await self._access.record(found, request.scope, "console_step_up", about):
             return _unrecorded()
+        if found.mark != mark or not self._sessions.is_open(found):  # new halves would bring back what was ended
+            return _error(401, "the session ended meanwhile, or has other halves")
         self._sessions.step_up(found)
         return await self._halves(request.scope[sessions.SITE], found, self._sessions.renew(found))
 
