@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -312,3 +312,24 @@ async def test_rows_of_megabytes_are_sent_one_after_the_other() -> None:
         for some in (odd, []):
             found = b"".join([part async for part in in_parts(about, "pins", some)])
             assert json.loads(found) == about | {"pins": some}
+
+
+@pytest.mark.parametrize("lost", ["key", "right"])
+async def test_what_is_revoked_while_the_body_comes_changes_nothing(lost: str) -> None:
+    keys, rights, changed = {KEY: Client("key:ci")}, {"servers"}, list[str]()
+
+    async def change(key: str, action: str, who: str) -> tuple[int, Json]:
+        changed.append(action)
+        return 200, {}
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"{"
+        (keys if lost == "key" else rights).clear()
+        yield b"}"
+
+    deps = admin_deps(client_of=keys.get, may=lambda who, area, act: area in rights, change_server=change)
+    transport = httpx.ASGITransport(app=AdminApplication(TOKEN, deps), client=FAR)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:7411") as ask:
+        headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+        answer = await ask.post("/api/v1/servers/github/disable", content=body(), headers=headers)
+        assert (answer.status_code, changed) == (401 if lost == "key" else 403, [])

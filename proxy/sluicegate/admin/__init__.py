@@ -175,19 +175,27 @@ class AdminApplication:
         text = f"{who} lacks the right admin:{route.area} {route.act} on sluice; a row gives it: {row}"
         return error_response(403, text)
 
-    async def _api(self, route: ApiRoute, request: Request) -> Answer:
-        scope, path = request.scope, request.scope["path"]
+    async def _judge(self, route: ApiRoute, scope: Scope) -> Client | AdminResponse:
+        """Who asks, or why they may not."""
         who = await self._identify(scope)
-        if who is None:
-            if bearer(scope) is None:
-                self._refused(scope, "admin_none")
-            needed = "the operator token or a client key is needed"
-            return error_response(401, needed, {"www-authenticate": "Bearer"})
-        if refusal := self._refusal(who, route, scope):
-            return refusal
-        body = await _json_body(request) if route.method == "POST" else b""
-        if isinstance(body, AdminResponse):
-            return body
+        if who is not None:
+            return self._refusal(who, route, scope) or who
+        if bearer(scope) is None:
+            self._refused(scope, "admin_none")
+        needed = "the operator token or a client key is needed"
+        return error_response(401, needed, {"www-authenticate": "Bearer"})
+
+    async def _api(self, route: ApiRoute, request: Request) -> Answer:
+        scope, path, body = request.scope, request.scope["path"], b""
+        who = await self._judge(route, scope)
+        if not isinstance(who, AdminResponse) and route.method == "POST":
+            read = await _json_body(request)
+            if isinstance(read, AdminResponse):
+                return read
+            # It may have taken half a minute: the key may be revoked by now, or have lost the right.
+            body, who = read, await self._judge(route, scope)
+        if isinstance(who, AdminResponse):
+            return who
         query = scope.get("query_string", b"")
         if len(query) > MAX_QUERY:
             return error_response(400, "the query is too long")
