@@ -339,6 +339,16 @@ async def test_of_too_many_connections_the_one_that_says_nothing_for_longest_mak
         assert (await busy.answer())[0] == 200, "whose request runs stays"
 
 
+async def test_who_was_answered_before_the_end_of_a_body_makes_room_too() -> None:
+    """Strangers with as many connections as there may be kept everybody out, half a minute each time."""
+    async with site(wire=ConnectionLimits(connections=4)) as here, here.client() as client:
+        for _ in range(4):
+            stranger = await here.raw(post(b"{", "Content-Length: 100", secret="wrong"))
+            assert (await stranger.answer())[0] == 401
+        await open_session(client)
+        assert here.server.connections == 4
+
+
 async def test_where_every_connection_has_a_request_a_further_one_is_closed() -> None:
     async with site(wire=ConnectionLimits(connections=1)) as here, here.client() as client:
         await open_session(client)

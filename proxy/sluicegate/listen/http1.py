@@ -290,8 +290,9 @@ class Http1(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no request, and no head of one."""
-        return not self.requests and self._parser.incoming is None
+        """Whether it has no request to answer. One that was answered may have a body that never ends."""
+        incoming = self._parser.incoming
+        return not self.requests and (incoming is None or incoming.is_answered)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
