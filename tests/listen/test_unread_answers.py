@@ -118,3 +118,33 @@ async def test_so_does_what_is_sent_once_more() -> None:
         await until(lambda: unwritten(here) > MOST)
         await settled()
         assert unwritten(here) < MOST + ONE + 1_000_000
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2025-03-26"])
+async def test_so_does_the_end_of_a_stream_that_was_resumed(revision: str) -> None:
+    """The old connection was asked how much of it was read."""
+    async with site(SETTINGS) as here, here.client() as client:
+        said = anyio.Semaphore(0)
+
+        async def tool(call: Call) -> Outcome:
+            await call.emit(Notification("notifications/progress", {"progressToken": "t", "progress": 1}))
+            said.release()
+            await here.handler.go.wait()
+            return Result({"content": [{"type": "text", "text": "x" * ONE}]})
+
+        here.handler.tool_large = tool  # type: ignore[attr-defined]
+        session = await open_session(client, revision)
+        for number in range(1, 9):
+            body: Any = call("large") if revision == "2025-11-25" else [call("large")]
+            first = await here.raw(post(body, f"Mcp-Session-Id: {session}"))
+            await said.acquire()
+            first.close()
+            lines = ["GET /mcp HTTP/1.1", "Host: localhost", f"Authorization: Bearer {A}", "Accept: text/event-stream"]
+            lines += [f"Mcp-Session-Id: {session}", f"Last-Event-ID: {number}-0", "", ""]
+            again = await here.raw("\r\n".join(lines).encode())
+            await again.reader.readuntil(b"progress")
+            again.pause()
+        here.handler.go.set()
+        await until(lambda: unwritten(here) > MOST)
+        await settled()
+        assert unwritten(here) < MOST + ONE + 1_000_000

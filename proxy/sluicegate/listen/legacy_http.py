@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from sluicegate.listen.auth import Principal
 from sluicegate.listen.http_exchange import HttpExchange
+from sluicegate.listen.http_request import HttpRequest
 from sluicegate.listen.http_session import HttpSession, client_of
 from sluicegate.listen.jsonrpc_session import too_many
-from sluicegate.listen.large_requests import LARGE, LargeRequests
+from sluicegate.listen.large_requests import LARGE, LargeRequests, UnreadAnswers
 from sluicegate.listen.legacy_session import initialize
 from sluicegate.listen.line_streams import MAX_ARRAY
 from sluicegate.listen.replay import PUSH, parse_id
@@ -95,13 +96,12 @@ class LegacyHttp:
         try:
             found = await self._run(answer, session, request, exchange.spent)
             unread = self._context.large.unread
-            if unread.held:
-                await unread.room(principal.name, exchange.peer)
+            peer = await _room(answer, unread, principal.name) if unread.held else answer.peer
             response = None if found is None else to_bytes(*found)
             if response is None or not answer.finish_at_once(response):
                 await answer.finish([] if response is None else [response])
-            if exchange.peer.unread:
-                unread.note(principal.name, exchange.peer)
+            if peer.unread:
+                unread.note(principal.name, peer)
         finally:
             self._settle(answer, session)
 
@@ -231,7 +231,7 @@ class LegacyHttp:
             found = await self._run(answer, session, item, exchange.spent / len(requests), enter)
             if found is not None:
                 async with turn:
-                    await _add(answer, exchange, self._context.large, principal.name, found, together)
+                    await _add(answer, self._context.large, principal.name, found, together)
 
         tasks = [asyncio.create_task(serve(item)) for item in requests]
         try:
@@ -300,14 +300,22 @@ async def _send(answer: ResumableResponse, session: HttpSession, message: Messag
     return not session.ended and await answer.send(encode(message))
 
 
+async def _room(answer: ResumableResponse, unread: UnreadAnswers, principal: str) -> HttpRequest:
+    """Returns who gets the answer, once it may be encoded: whoever waits may resume it on another connection."""
+    while True:
+        peer = answer.peer
+        await unread.room(principal, peer)
+        if answer.peer is peer:
+            return peer
+
+
 async def _add(
-    answer: ResumableResponse, exchange: HttpExchange, large: LargeRequests, principal: str,
+    answer: ResumableResponse, large: LargeRequests, principal: str,
     found: tuple[Response, Outcome], together: list[bytes],
 ) -> None:  # fmt: skip
     """Adds one answer of a batch to those that leave together, or sends it at once: where the answer is a stream, or
     they would be large together, which makes it one. Others have their turn after a large one."""
-    peer = exchange.peer
-    await large.unread.room(principal, peer)
+    peer = await _room(answer, large.unread, principal)
     turns = large.budget_of(principal)
     since = turns.now()
     data = to_bytes(*found)

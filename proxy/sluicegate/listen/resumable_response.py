@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
 from sluicegate.listen.http_exchange import HttpExchange, event
+from sluicegate.listen.http_request import HttpRequest
 from sluicegate.listen.replay import ReplayBuffer, priming
 from sluicegate.listen.settings import ListenSettings
 from sluicegate.protocol.revisions import Revision
@@ -34,6 +35,11 @@ class ResumableResponse:
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         return self._exchange.peer.loop
+
+    @property
+    def peer(self) -> HttpRequest:
+        """Who gets what comes next: the stream may have been resumed on another connection."""
+        return (self.sink or self._exchange).peer
 
     @property
     def is_stream(self) -> bool:
