@@ -234,3 +234,19 @@ async def test_old_sessions_are_swept_while_it_runs() -> None:
         tasks.start_soon(listener.run)
         await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
+
+
+async def test_the_calls_of_a_revoked_key_end_in_short_steps() -> None:
+    headers, body = modern("tools/call", name="wait", arguments={})
+    async with site() as here:
+        for _ in range(200):
+            await here.raw(post(body, *lines(headers)))
+        await until(lambda: len(here.handler.calls) == 200)
+        here.identity.replace(IdentitySettings())
+        left = []
+        for _ in here.listener.sweep():
+            for _ in range(20):
+                await anyio.lowlevel.checkpoint()
+            left.append(200 - len(here.handler.cancelled))
+        assert len({0, *left}) > 3, left
+        await until(lambda: len(here.handler.cancelled) == 200)

@@ -109,3 +109,26 @@ async def test_tokens_of_one_person_take_no_other_ones_place() -> None:
         await issued.verify(b"t_bob", str(number))
     assert issued.current() == {"jwt:ann", "jwt:bob"}
     assert sum(issued.principal(str(number)) is not None for number in range(5000)) == MAX_PER_NAME
+
+
+@pytest.mark.parametrize("grant", ["old", "new"])
+async def test_a_person_with_many_tokens_is_known_at_a_glance(grant: str) -> None:
+    """Each sweep asks for each session, of which one person may have ten thousand."""
+    asked = [0]
+
+    def clock() -> float:
+        asked[0] += 1
+        return 0.0
+
+    async def lives(grant: str) -> bool:
+        return True
+
+    issued = Issued(b"t_", lambda token: ("jwt:https://a#ann", (), token[2:5], 600.0), lives, clock=clock)
+    identity = Identity(IdentitySettings())
+    identity.take_issued(issued)
+    one = await identity.verify(f"Bearer t_{grant}".encode())
+    for number in range(MAX_PER_NAME - 1):
+        await identity.verify(b"Bearer t_new%d" % number)
+    assert isinstance(one, Principal)
+    asked[0] = 0
+    assert identity.is_known(one) and asked[0] <= 4

@@ -235,7 +235,7 @@ class Listener:
 
     def sweep(self) -> Iterator[None]:
         """Ends what is too old, and what belongs to a credential that was revoked or has expired."""
-        self._context.streams.sweep(self._identity)
+        yield from self._context.streams.sweep(self._identity)
         yield from self.sessions.sweep(self._identity.is_known)
         self._context.large.unread.sweep()
         self._on_sweep(self._identity.holders())

@@ -6,7 +6,7 @@ or connection cancels the call, and nothing is sent after. Knows calls and outco
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -29,6 +29,7 @@ _STREAM_RANGES: Final = frozenset({"text/event-stream", "text/*", "*/*"})
 _NEVER: Final = re.compile(r"q=0(\.0{0,3})?")
 # No 401: a client that logs in anew would send the call again, and it may have run.
 _ENDED: Final = 403, "the credential was revoked or has expired meanwhile"
+_LOOKED_AT: Final = 64  # calls that `sweep` looks at in one piece
 
 
 class StreamSlots:
@@ -54,18 +55,22 @@ class StreamSlots:
         if not mine:
             del self._open[principal.name]
 
-    def sweep(self, identity: Identity) -> None:
+    def sweep(self, identity: Identity) -> Iterator[None]:
         """Closes the streams and calls of those who could not come in any more, and has those streams opened anew that
-        were opened with a credential which is over, or gave other roles."""
+        were opened with a credential which is over, or gave other roles. In pieces: there may be as many as there are
+        connections."""
         for mine in list(self._open.values()):
             for exchange, (principal, stop) in list(mine.items()):
                 if not identity.is_known(principal):
                     exchange.refuse(*_ENDED)
                 elif not identity.is_current(principal):
                     stop()
-        for exchange, principal in list(self.calls.items()):
+            yield
+        for number, (exchange, principal) in enumerate(list(self.calls.items()), 1):
             if not identity.is_known(principal):
                 exchange.refuse(*_ENDED)
+            if number % _LOOKED_AT == 0:
+                yield
 
     def __len__(self) -> int:
         return sum(map(len, self._open.values()))

@@ -152,13 +152,15 @@ class Identity:
     def is_known(self, principal: Principal) -> bool:
         """Whether it still gets in: with this key, whatever roles that gives now, or with a token of the same subject.
         Another key of the same name is somebody else's, and a grant that ended is not continued by another one."""
+        if principal.grant:
+            return self._issued is not None and self._issued.knows(principal.name, principal.grant)
         if principal.name.startswith("jwt:"):
-            return self._same(principal) is not None
+            return self._tokens.find(principal.name) is not None
         now = self._anonymous if principal.name == "anonymous" else self._by_name.get(principal.name)
         is_same = now is not None and now.credential == principal.credential
         return is_same and now is not None and (now.expires is None or self._clock() < now.expires)
 
-    def _same(self, principal: Principal, roles: Iterable[str] | None = None) -> Principal | None:
+    def _same(self, principal: Principal, roles: Iterable[str]) -> Principal | None:
         if not principal.grant:
             return self._tokens.find(principal.name, roles)
         return self._issued.find(principal.name, roles, principal.grant) if self._issued else None

@@ -2,7 +2,7 @@
 way in, and sessions of it end, too."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -102,13 +102,20 @@ class Issued:
         """Of those of a subject that are good, and have just these groups and this grant where some are said, the
         longest."""
         wanted = None if roles is None else frozenset(roles)
-        good = [
-            seen.principal for digest, seen in self._of.get(name, {}).items()
-            if self.principal(digest) is not None
-            and wanted in (None, frozenset(seen.principal.roles)) and grant in ("", seen.principal.grant)
-            and (seen.principal.expires is None or self.clock() < seen.principal.expires)
-        ]  # fmt: skip
+        good = (one for one in self._good(name, grant) if wanted is None or wanted == frozenset(one.roles))
         return max(good, key=lambda one: one.expires or 0, default=None)
 
+    def knows(self, name: str, grant: str = "") -> bool:
+        """Whether there is one, whatever its groups. A sweep asks so for each session."""
+        return next(self._good(name, grant), None) is not None
+
+    def _good(self, name: str, grant: str) -> Iterator[Principal]:
+        """The newest comes first: most likely it is good."""
+        for digest, seen in reversed(self._of.get(name, {}).items()):
+            one = seen.principal
+            if grant in ("", one.grant) and self.principal(digest) is not None:
+                if one.expires is None or self.clock() < one.expires:
+                    yield one
+
     def current(self) -> set[str]:
-        return {name for name in self._of if self.find(name) is not None}
+        return {name for name in self._of if self.knows(name)}
