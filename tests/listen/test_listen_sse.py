@@ -521,3 +521,14 @@ async def test_large_answers_of_a_batch_come_in_several_arrays() -> None:
             ids += [answer["id"] for answer in answers]
             arrays += 1
         assert sorted(ids) == list(range(20)) and arrays > 1
+
+
+async def test_a_credential_that_comes_twice_is_none_whatever_else_comes_twice() -> None:
+    async with site() as here, stream(here) as one:
+        await one.initialize()
+        credentials = [("Authorization", f"Bearer {B}"), ("Authorization", f"Bearer {one.secret}")]
+        versions = [("MCP-Protocol-Version", "2025-06-18")] * 2
+        for headers in (credentials + versions, versions + credentials):
+            async with here.client(None) as client:
+                answer = await client.post(one.endpoint, json=request("ping", 1), headers=[*headers, *JSON.items()])
+            assert answer.status_code == 401, answer.text

@@ -55,6 +55,7 @@ _SINGLE: Final = frozenset(
     {b"host", b"origin", b"authorization", b"content-type", b"content-length", b"content-encoding",
      b"mcp-session-id", b"mcp-protocol-version", b"last-event-id"}
 )  # fmt: skip
+_REVISION: Final = b"mcp-protocol-version"
 
 
 class RequestHead(dict[bytes, bytes]):
@@ -72,11 +73,12 @@ class RequestHead(dict[bytes, bytes]):
         self.duplicate = self._merge() if len(self) < len(headers) else None
 
     def _merge(self) -> bytes | None:
-        """The last single header that came twice. Of `accept` every value counts (RFC 9110 5.2)."""
+        """A single header that came twice: the revision only where it is the only one, since its own check has another
+        code. Of `accept` every value counts (RFC 9110 5.2)."""
         seen: set[bytes] = set()
         duplicate: bytes | None = None
         for name, _ in self.headers:
-            if name in _SINGLE and name in seen:
+            if name in _SINGLE and name in seen and duplicate in (None, _REVISION):
                 duplicate = name
             seen.add(name)
         if b"accept" in seen:
