@@ -273,3 +273,16 @@ def test_a_restart_of_sluice_ends_no_session_but_that_of_a_key_that_ended(
 def _keys(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "sluice.yaml").read_text())["clients"]["keys"]
     return found
+
+
+async def test_what_ended_meanwhile_is_not_stored_again() -> None:
+    store = MemoryStore()
+    one = Process(store, 0, 0)
+    began, other = await one.begin(), await one.begin()
+    renewed = one.sessions.renew(other.session)
+    await one.stored.end_all_of("key:ann")
+    one.passes(WRITE_EVERY)
+    began.session.used = one.now
+    await one.stored.touch(began.session)
+    await one.stored.save(other.session, renewed)
+    assert await store.scan(PREFIX) == {}

@@ -355,7 +355,7 @@ class StoredSessions:
     async def _put(self, session: Session) -> None:
         session.stored = session.used
         left = session.ends - self._clock()
-        if self._store is None or left <= 0:
+        if self._store is None or not self._sessions.is_open(session):  # it may have ended while others were written
             return
         now, wall = self._clock(), self._wall()
         row = {
