@@ -4,14 +4,15 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
 import pytest
 from anyio.lowlevel import checkpoint
-from listen_harness import ACCEPT, INFO, META, Scripted, key
+from listen_harness import ACCEPT, INFO, META, Scripted, key, patch
 from waiting import until
 
 from sluicegate.app.partition import Partition
@@ -25,6 +26,7 @@ from sluicegate.listen.peer_forwarding import PeerForwarding
 from sluicegate.listen.server import AddressServer
 from sluicegate.listen.settings import ConnectionLimits, ListenSettings
 from sluicegate.listen.worker_handoff import WorkerHandoff
+from sluicegate.protocol.model import Call, Outcome, Result
 
 
 def test_everybody_has_one_owner_that_stays() -> None:
@@ -41,12 +43,12 @@ SETTINGS = ListenSettings(names=ServedNames(trusted_proxies=("127.0.0.1",)))
 class Place:
     """Workers 0 and 1 in one process."""
 
-    def __init__(self, folder: Path, patience: float) -> None:
+    def __init__(self, folder: Path, patience: float, settings: ListenSettings) -> None:
         self.names = ["", ""]
         for number in range(99, 0, -1):
             self.names[Partition(0, 2).owner(f"key:n{number}")] = f"n{number}"
         addresses = [str(folder / f"{index}.taking") for index in range(2)]
-        settings = IdentitySettings(keys=tuple(key(name, f"key-of-{name}") for name in self.names))
+        keys = IdentitySettings(keys=tuple(key(name, f"key-of-{name}") for name in self.names))
         self.handlers = [Scripted(), Scripted()]
         self.handovers = [WorkerHandoff(index, addresses, patience) for index in range(2)]
         self.clients = [HttpClient(route=Route(dial=one.dial)) for one in self.handovers]
@@ -55,7 +57,7 @@ class Place:
             for index, handover in enumerate(self.handovers)
         ]
         listeners = [
-            Listener(handler, INFO, Identity(settings), SETTINGS, lambda id: None, peers=peers)
+            Listener(handler, INFO, Identity(keys), settings, lambda id: None, peers=peers)
             for handler, peers in zip(self.handlers, self.peers, strict=True)
         ]
         self.servers = [
@@ -88,8 +90,10 @@ class Place:
 
 
 @asynccontextmanager
-async def place(folder: Path, taking: int = 2, patience: float = 30.0) -> AsyncIterator[Place]:
-    made = Place(folder, patience)
+async def place(
+    folder: Path, taking: int = 2, patience: float = 30.0, settings: ListenSettings = SETTINGS
+) -> AsyncIterator[Place]:
+    made = Place(folder, patience, settings)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             for server in made.servers:
@@ -276,3 +280,32 @@ async def test_who_brings_no_connection_is_sent_away(tmp_path: Path, caplog: pyt
                 await stream.receive()
         assert (await here.echo(client, 0, 1)).status_code == 200
         assert "could not be taken" in caplog.text
+
+
+async def test_answers_that_were_passed_back_and_are_not_read_count_for_their_client(tmp_path: Path) -> None:
+    """The owner saw them read: by the process that passes them on, in whose buffers they stayed."""
+    most, one, many = 4_000_000, 900_000, 24
+
+    async def echo(call: Call) -> Outcome:
+        return Result({"content": [{"type": "text", "text": "x" * (one if call.client.principal == theirs else 1)}]})
+
+    async with place(tmp_path, settings=patch(SETTINGS, "limits", in_flight=most)) as here, AsyncExitStack() as stack:
+        theirs = f"key:{here.names[1]}"
+        for handler in here.handlers:
+            handler.tool_echo = echo  # type: ignore[method-assign]
+        slow = [stack.enter_context(socket.socket()) for _ in range(many)]
+        for each in slow:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            each.connect(("127.0.0.1", here.servers[0].port))
+            each.sendall(here.request(0, 0))  # of the worker that has it from now on
+        await until(lambda: len(here.handlers[0].calls) == many)
+        connections: Any = here.servers[0]._server.server_state.connections
+        for each in connections:  # the system holds little for it
+            each.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        held = 0
+        for each in slow:
+            each.sendall(here.request(0, 1))
+            for _ in range(200):
+                await checkpoint()
+            held = max(held, sum(one.transport.get_write_buffer_size() for one in connections))
+        assert most - one < held < most + 2 * one

@@ -9,7 +9,7 @@ of a call that was lost.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -47,6 +47,14 @@ class _Forward:
     why: Literal["", "gone", "stopping"] = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What a client has not read: `room` returns when it may get more, `note` counts what was just written."""
+
+    room: Callable[[], Awaitable[None]]
+    note: Callable[[], None]
+
+
 class PeerForwarding:
     """`handoff` is there between workers. `results` counts what became of requests that were passed on:
     answered, gone, unreachable or broken."""
@@ -77,7 +85,9 @@ class PeerForwarding:
         if not await exchange.peer.connection.hand_over(partial(self.handoff.give, owner[0])):
             await exchange.error(503, _DOWN, _RETRY)
 
-    async def forward(self, exchange: HttpExchange, owner: Owner, body: bytes, limits: RequestLimits) -> bool:
+    async def forward(
+        self, exchange: HttpExchange, owner: Owner, body: bytes, limits: RequestLimits, unread: Unread
+    ) -> bool:
         """Whether it was answered; False where the owner has ended, and nothing was sent."""
         mark, url = owner
         task = asyncio.current_task(exchange.peer.loop)
@@ -85,7 +95,7 @@ class PeerForwarding:
         one = self._running[task] = _Forward(exchange, mark)
         exchange.peer.on_lost = task.cancel
         try:
-            return await self._passed_on(exchange, url, body)
+            return await self._passed_on(exchange, url, body, unread)
         except httpx.TransportError as error:
             self.results["broken"] += 1
             log.warning("a request was passed on in vain", extra={"owner": mark, "error": str(error)})
@@ -100,7 +110,7 @@ class PeerForwarding:
         await _end(exchange, one, body, limits)
         return True
 
-    async def _passed_on(self, exchange: HttpExchange, url: str, body: bytes) -> bool:
+    async def _passed_on(self, exchange: HttpExchange, url: str, body: bytes, unread: Unread) -> bool:
         head = exchange.head
         sent = head.remembered.passed_on
         if sent is None:
@@ -123,7 +133,7 @@ class PeerForwarding:
             await exchange.error(503, _DOWN, _RETRY)
             return True
         try:
-            await _relay(exchange, reply)
+            await _relay(exchange, reply, unread)
             self.results["answered"] += 1
         finally:
             reply.close()
@@ -165,23 +175,26 @@ def _lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
     return render([header for header in headers if header[0] not in _OF_A_HOP])
 
 
-async def _relay(exchange: HttpExchange, reply: Reply) -> None:
-    """Raises `httpx.RemoteProtocolError` for what is no answer of a Sluice."""
+async def _relay(exchange: HttpExchange, reply: Reply, unread: Unread) -> None:
+    """Its owner takes what we have read of it for read: what its client has not is counted here. Raises
+    `httpx.RemoteProtocolError` for what is no answer of a Sluice."""
     if reply.status not in STATUS_LINE:
         raise httpx.RemoteProtocolError(f"an answer with the status {reply.status}")
     peer, lines, content = exchange.peer, _lines(tuple(reply.raw)), reply.content
     exchange.started = True
+    await unread.room()
     if content is not None:
         length = b"" if reply.status == 204 else b"content-length: %d\r\n" % len(content)
         exchange.finished = True
-        if peer.congested:
-            await peer.drained()
         peer.respond_at_once(reply.status, lines + length, content)
+        unread.note()
         return
     await peer.start(reply.status, lines)
     async for chunk in reply:
+        await unread.room()
         if peer.lost:
             return
         await peer.write(chunk)
+        unread.note()
     exchange.finished = True
     await peer.end()
