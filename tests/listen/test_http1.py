@@ -5,7 +5,7 @@ import json
 
 import anyio
 import pytest
-from listen_harness import Raw, call, modern, open_session, patch, post, site, until
+from listen_harness import A, B, Raw, call, modern, open_session, patch, post, site, until
 
 from sluicegate.listen.http_request import HttpRequest, render
 from sluicegate.listen.server import AddressServer
@@ -339,14 +339,30 @@ async def test_of_too_many_connections_the_one_that_says_nothing_for_longest_mak
         assert (await busy.answer())[0] == 200, "whose request runs stays"
 
 
-async def test_who_was_answered_before_the_end_of_a_body_makes_room_too() -> None:
+@pytest.mark.parametrize("secret", ["wrong", B])
+async def test_who_does_not_send_the_end_of_a_body_makes_room_too(secret: str) -> None:
     """Strangers with as many connections as there may be kept everybody out, half a minute each time."""
     async with site(wire=ConnectionLimits(connections=4)) as here, here.client() as client:
-        for _ in range(4):
-            stranger = await here.raw(post(b"{", "Content-Length: 100", secret="wrong"))
-            assert (await stranger.answer())[0] == 401
+        for number in range(4):
+            slow = await here.raw(post(b"{", "Content-Length: 100", secret=secret))
+            if secret == "wrong":
+                assert (await slow.answer())[0] == 401
+            else:
+                await until(lambda number=number: here.server.connections == number + 1)  # type: ignore[misc]
         await open_session(client)
         assert here.server.connections == 4
+
+
+async def test_who_listens_makes_no_room_though_a_body_is_missing() -> None:
+    async with site(wire=ConnectionLimits(connections=2)) as here, here.client() as client:
+        session = await open_session(client)
+        await client.aclose()
+        lines = ["GET /mcp HTTP/1.1", "Host: localhost", f"Authorization: Bearer {A}", f"Mcp-Session-Id: {session}"]
+        listening = await here.raw("\r\n".join([*lines, "Content-Length: 9", "", ""]).encode())
+        assert (await listening.head())[0] == 200
+        halves = [await here.raw(HALF) for _ in range(3)]
+        await until(lambda: sum(half.reader.at_eof() for half in halves) == 2)
+        assert not listening.reader.at_eof()
 
 
 async def test_where_every_connection_has_a_request_a_further_one_is_closed() -> None:

@@ -290,9 +290,10 @@ class Http1(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no request to answer. One that was answered may have a body that never ends."""
+        """Whether it has no whole request that is not answered: the body of one may never end."""
         incoming = self._parser.incoming
-        return not self.requests and (incoming is None or incoming.is_answered)
+        is_waiting = incoming is not None and not (incoming.is_started or incoming.is_answered)
+        return len(self.requests) == is_waiting
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
