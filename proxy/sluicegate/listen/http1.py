@@ -291,9 +291,8 @@ class Http1(asyncio.Protocol):
     @property
     def is_idle(self) -> bool:
         """Whether it has no whole request that is not answered: the body of one may never end."""
-        incoming = self._parser.incoming
-        is_waiting = incoming is not None and not (incoming.is_started or incoming.is_answered)
-        return len(self.requests) == is_waiting
+        late = self._parser.incoming
+        return len(self.requests) == (late is not None and not (late.is_started or late.is_answered))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
