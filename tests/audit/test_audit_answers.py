@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import httpx
 import pytest
 from waiting import until_so
 
@@ -58,6 +59,30 @@ def place() -> Iterator[Place]:
         yield made
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
+
+
+@pytest.mark.parametrize("location", [b"mailto:x", b"urn:a:b", b"http:x", b"/elsewhere"])
+@pytest.mark.parametrize("kind", ["sink", "checkpoints"])
+def test_a_redirect_is_a_failure_that_its_thread_outlives_wherever_it_leads(kind: str, location: bytes) -> None:
+    """httpx takes apart where a redirect leads, and raises what nobody expects: the thread ended, and sent no more."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        answering = threading.Thread(target=_redirect, args=(listener, location))
+        answering.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/in"
+        channel = open_channel(SinkSettings("s", url))
+        with pytest.raises(httpx.HTTPError):
+            channel.send(RECORD) if kind == "sink" else _send(url, b"{}")
+        channel.close()
+        answering.join()
+
+
+def _redirect(listener: socket.socket, location: bytes) -> None:
+    connection = listener.accept()[0]
+    with connection:
+        received = b""
+        while b"{}" not in received:
+            received += connection.recv(65_536)
+        connection.sendall(b"HTTP/1.1 302 Found\r\nlocation: %b\r\ncontent-length: 0\r\n\r\n" % location)
 
 
 @pytest.mark.parametrize("kind", ["sink", "checkpoints"])

@@ -444,6 +444,11 @@ async def test_an_endpoint_that_is_longer_than_an_address_ends_the_stream_unread
     assert path not in joined
 
 
+@pytest.mark.parametrize("reference", ["http://xn--a/", "//xn--a", "//[", "http://[::1"])
+def test_an_address_that_no_reader_understands_is_another_origin(reference: str) -> None:
+    assert on_origin(httpx.URL("http://127.0.0.1:1/a"), reference) is None
+
+
 def test_an_address_that_is_longer_than_any_is_not_joined() -> None:
     url = httpx.URL("http://127.0.0.1:1/a/b")
     assert on_origin(url, "/" + "x" * 2_000) is not None

@@ -716,16 +716,27 @@ async def test_a_head_without_end_is_cut_off(flood: bytes) -> None:
             await send(transport, scene.post())
 
 
-@pytest.mark.parametrize("where", ["head", "trailers"])
-async def test_an_answer_of_many_lines_is_cut_off_at_the_first_that_is_too_many(where: str) -> None:
+_OK: bytes = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "line", "end"),
+    [
+        (_OK, b"X:\r\n", b"Content-Length: 0\r\n\r\n"),
+        (_OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X:\r\n", b"\r\n"),
+        (b"", b"HTTP/1.1 100 C\r\n\r\n", _OK + b"Content-Length: 0\r\n\r\n"),
+    ],
+    ids=["head", "trailers", "interim answers"],
+)
+async def test_an_answer_of_many_lines_is_cut_off_at_the_first_that_is_too_many(
+    begin: bytes, line: bytes, end: bytes
+) -> None:
     """60,000 lines that came in one read were all taken in: 33 ms of the event loop."""
-    begin = {"head": b"HTTP/1.1 200 OK\r\n", "trailers": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"}
 
     async def script(peer: Peer) -> None:
         for lines in (connection.MAX_LINES - 2, connection.MAX_LINES + 1):
             await peer.request()
-            end = b"Content-Length: 0\r\n\r\n" if where == "head" else b"\r\n"
-            await peer.write(begin[where] + b"X:\r\n" * lines + end)
+            await peer.write(begin + line * lines + end)
 
     async with serving(script) as scene, wiring() as transport:
         response = await send(transport, scene.post())

@@ -118,7 +118,8 @@ async def test_a_redirect_leaves_the_origin_never() -> None:
     async with site({}) as canary, site({}) as here:
         here.pages["/doc"] = moved(canary.url())
         here.pages["/loop"] = moved(here.url("/loop"))
-        for path, why in (("/doc", "another origin"), ("/loop", "too often")):
+        here.pages["/none"] = moved("//[")
+        for path, why in (("/doc", "another origin"), ("/loop", "too often"), ("/none", "ValueError")):
             with pytest.raises(Unfetched, match=why):
                 await Fetcher(Egress()).get(here.url(path), here.url("/"), "x")
         assert canary.hits == 0

@@ -17,8 +17,10 @@ _MAX_ANSWER: Final = 64 * 1024
 
 
 def poster(headers: Mapping[str, str]) -> httpx.Client:
-    """A client that knows no proxy of the environment."""
-    client = httpx.Client(headers=headers, timeout=TIMEOUT, trust_env=False)
+    """A client that knows no proxy of the environment. Who answers with a redirect is refused before httpx reads where
+    that leads: such a text can make it raise what is no `httpx.HTTPError`."""
+    refusing = {"response": [httpx.Response.raise_for_status]}
+    client = httpx.Client(headers=headers, timeout=TIMEOUT, trust_env=False, event_hooks=refusing)
     client.cookies.jar.set_policy(import_module("http.cookiejar").DefaultCookiePolicy(allowed_domains=()))
     return client
 
@@ -27,7 +29,6 @@ def post(client: httpx.Client, url: str, body: bytes) -> None:
     """Raises `httpx.HTTPError` unless the answer is a 2xx."""
     until, size = time.monotonic() + TIMEOUT, 0
     with client.stream("POST", url, content=body) as response:
-        response.raise_for_status()
         for part in response.iter_raw():
             size += len(part)
             if size > _MAX_ANSWER or time.monotonic() > until:

@@ -176,7 +176,7 @@ def _skew(server: config.HttpServer, proxy: str | None) -> float | None:
         with httpx.Client(proxy=proxy, verify=context, trust_env=False, timeout=_DATE_WITHIN) as client:
             date = client.head(server.url).headers.get("date", "")
         return parsedate_to_datetime(date).timestamp() - time.time()
-    except (httpx.HTTPError, OSError, ValueError, TypeError):
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, TypeError):
         return None  # whether it is reached, and why not, is another check
 
 

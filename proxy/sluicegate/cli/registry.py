@@ -123,7 +123,7 @@ def _get(url: str) -> tuple[int, bytes]:
         return anyio.run(_fetch, url)
     except TimeoutError:
         raise Unreachable("the registry's answer is too slow") from None
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:  # the last of a redirect, which is taken apart all the same
         raise Unreachable(f"the registry cannot be reached: {type(error).__name__}") from None
 
 

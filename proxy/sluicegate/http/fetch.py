@@ -93,7 +93,7 @@ class Fetcher:
                 return await self._follow(request)
         except TimeoutError:
             raise Unfetched(f"no answer within {request.within:g} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:  # `urljoin` raises the last
             refused, is_sent = error.__cause__, not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             if isinstance(refused, Blocked):
                 raise Unfetched(str(refused), is_sent=False, is_blocked=True) from None

@@ -156,8 +156,9 @@ class EventParser:
             self._is_first = False
             line = line.removeprefix(_BOM)
         if not line:
+            is_event = self._size > 0 or self._spool is not None  # else nothing was said since the last one
             self._size = 0
-            return self._event(self._decoder.decode(line))
+            return self._event(self._decoder.decode(line)) if is_event else None
         if line.startswith(":"):
             if size > self._limit:  # as one that comes in pieces
                 raise EventTooLarge

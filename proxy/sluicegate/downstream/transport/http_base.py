@@ -227,9 +227,9 @@ def on_origin(url: httpx.URL, reference: str) -> httpx.URL | None:
         return None
     try:
         named = httpx.URL(urljoin(str(url), reference))
+        is_same = (named.scheme, named.host, named.port) == (url.scheme, url.host, url.port)  # a host is decoded here
     except (httpx.InvalidURL, ValueError):
         return None
-    is_same = (named.scheme, named.host, named.port) == (url.scheme, url.host, url.port)
     return named if is_same and not named.userinfo else None
 
 

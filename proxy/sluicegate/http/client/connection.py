@@ -25,7 +25,8 @@ HIGH_WATER = 256 * 1024
 MAX_BARE = 64 * 1024
 """Bytes in a row that may arrive without one byte of body: heads, trailers, chunk extensions, 1xx answers."""
 MAX_LINES = 512
-"""Of a head, and of trailers: the shortest has 4 bytes, and costs as much as a long one."""
+"""Of an answer: of its head, its trailers, and the answers before it. The shortest has 4 bytes, and costs as much as a
+long one."""
 WHOLE = 64 * 1024
 """A body announced as no larger than this is waited for whole, so that its reader wakes up once."""
 MAX_CRUMBS = 512
@@ -152,7 +153,7 @@ class HttpClientConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport
         self._reply: Reply | None = None
-        self._bare = self._trailers = 0
+        self._bare = self._lines = 0
         self._head: _Head | None = None
         self._keep = self._paused = self._blocked = self._ended = False
         self._chunks = 0  # in this read
@@ -162,7 +163,7 @@ class HttpClientConnection(asyncio.Protocol):
         """Writes one request, where the connection `is_open`; `bodiless` says that the answer has no body whatever its
         head says (HEAD)."""
         reply = self._reply = Reply(self, bodiless)
-        self._bare = self._trailers = 0
+        self._bare = self._lines = 0
         self._outbox.put(self.loop, self._transport, data)
         return reply
 
@@ -312,9 +313,11 @@ class HttpClientConnection(asyncio.Protocol):
         reply = self._reply
         if reply is not None and not reply.headed:  # afterwards they are trailers
             reply.raw.append((name.lower(), value))
-        else:
-            self._trailers += 1
-        if self._trailers > MAX_LINES or (reply is not None and len(reply.raw) > MAX_LINES):
+        self._count_line()
+
+    def _count_line(self) -> None:
+        self._lines += 1
+        if self._lines > MAX_LINES:
             raise ValueError(f"more than {MAX_LINES} lines of HTTP framing")
 
     def on_headers_complete(self) -> None:
@@ -323,9 +326,9 @@ class HttpClientConnection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 100:
             raise ValueError("a status that HTTP does not have")
-        if status < 200:  # RFC 9110 section 15.2: any number of these may come before the answer
+        if status < 200:  # RFC 9110 section 15.2: several of these may come before the answer
             reply.raw.clear()
-            return
+            return self._count_line()
         headers = reply.headers = dict(reply.raw)
         length = headers.get(b"content-length")
         reply.status = status
