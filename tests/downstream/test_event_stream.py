@@ -108,6 +108,26 @@ def test_an_event_may_have_just_so_many_bytes(cut: int) -> None:
         fed(86)
 
 
+class _Counted(StreamPosition):
+    """Counts the events that it was told of."""
+
+    told = 0
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "id":
+            type(self).told += 1
+        super().__setattr__(name, value)
+
+
+def test_an_empty_line_ends_an_event_only_where_there_is_one() -> None:
+    """With an id in force each of 8,000 in a piece was an event of its own: 8 ms of the event loop."""
+    events = EventParser(_Counted(), 10_000)
+    assert events.feed(b"id: 7\ndata: 1\n\n") == [b"1"]
+    before = _Counted.told
+    assert events.feed(b"\n" * 8_000 + b"\r" * 100 + b": still here\n\n") == [] and _Counted.told == before
+    assert events.feed(b"data: 2\n\n") == [b"2"] and _Counted.told == before + 1
+
+
 def test_keep_alives_fill_nothing_up() -> None:
     events = EventParser(StreamPosition(), 100)
     for _ in range(1000):

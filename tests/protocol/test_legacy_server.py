@@ -156,7 +156,7 @@ def test_what_every_result_has_is_added_to_a_tools_and_missed_in_others() -> Non
     def of(method: str, result: Json) -> Any:
         return dialect.outcome(Call(MODERN, method, {}), Response(1, result))
 
-    text = [{"type": "text", "text": '{"a": 1}'}]
+    text = [{"type": "text", "text": '{"a":1}'}]
     assert of("tools/call", {"structuredContent": {"a": 1}}) == Result(
         {"structuredContent": {"a": 1}, "content": text}
     )

@@ -126,4 +126,4 @@ def test_what_a_client_cannot_take_is_said_in_words() -> None:
     texts = [block.get("text") for block in response.result["content"]]
     assert texts == ["t", None, "[audio audio/wav left out: this client cannot take it]", None, "R: a:b"]
     only = respond(1, "tools/call", Result({"content": [], "structuredContent": {"a": 1}}), "2025-03-26").result
-    assert only == {"content": [{"type": "text", "text": '{"a": 1}'}]}
+    assert only == {"content": [{"type": "text", "text": '{"a":1}'}]}

@@ -5,13 +5,12 @@ types of content it does not tolerate: those become text. A schema without an ob
 of one that has, and so does what it describes. Copy on write: what lacks nothing is the very same object. Pure.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final, TypeGuard
 
 from sluicegate.protocol import tasks
 from sluicegate.protocol.derived_cache import DerivedCache
-from sluicegate.protocol.jsonrpc import Json, SharedList, inside, without
+from sluicegate.protocol.jsonrpc import Json, SharedList, dump, inside, without
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Outcome, Result
 from sluicegate.protocol.revisions import REVISIONS, Revision
@@ -154,7 +153,7 @@ def called(value: Json, revision: Revision) -> Json:
     if revision.structured:
         return {**value, "content": blocks}
     if not blocks and "structuredContent" in value:
-        blocks = [{"type": "text", "text": json.dumps(value["structuredContent"], ensure_ascii=False)}]
+        blocks = [{"type": "text", "text": dump(value["structuredContent"]).decode()}]
     return {**without(value, frozenset({"structuredContent"})), "content": blocks}
 
 

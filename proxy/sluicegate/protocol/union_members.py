@@ -5,11 +5,10 @@ contents with `text` and `blob`, of a complete result with `inputRequests`. What
 server left it out. Pure; copy on write.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, without
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, dump, without
 from sluicegate.protocol.methods import RESULTS, TASK_SHOWN
 from sluicegate.protocol.model import Failure, Outcome, Result
 
@@ -111,5 +110,5 @@ def with_required_fields(method: str, value: Json) -> Outcome:
         return Failure(INTERNAL_ERROR, f"The server's answer to {method} has no {needed[0]}")
     # 2025-11-25 server/tools#structured-content: what is said in structure should be said as text, too
     structured = value.get("structuredContent")
-    text = [] if structured is None else [{"type": "text", "text": json.dumps(structured, ensure_ascii=False)}]
+    text = [] if structured is None else [{"type": "text", "text": dump(structured).decode()}]
     return Result({**value, "content": text})
