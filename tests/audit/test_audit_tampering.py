@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from audit_kit import SEED, check, check_one, lines, make_call, one_call, open_audit, segments
+from audit_kit import SEED, check, check_one, lines, make_call, one_call, open_audit, segments, unchecked_audit
 
 from sluicegate.audit import chain
 from sluicegate.audit.chain import ChainHead
@@ -154,6 +154,44 @@ def test_a_rewritten_past_without_checkpoints_is_found_from_outside(log: Path) -
     assert inside.ok and inside.tail > 20, "the verifier says how much is behind the newest checkpoint"
 
 
+def without_signatures(lines: Lines) -> Lines:
+    """Record 24 changed, and what follows as long as it was: as whoever may write the file can have it."""
+    at = position(lines, 24)
+    rest = [line for line in lines[at:] if b'"type":"checkpoint"' not in line]
+    return relink([*lines[:at], rest[0].replace(b"ci-bot", b"nobody"), *rest[1:], *rest[-4:]], at)
+
+
+def cut_and_said_to_be_lost(lines: Lines) -> Lines:
+    """Behind record 23 a new segment, which says that what was signed could not be written."""
+    head, last = ChainHead(23, chain.digest(lines[22])), len(lines) + 4
+    said = {**json.loads(lines[0]), "why": "failure", "after": {"seq": head.seq, "hash": head.hash}}
+    loss = {"reason": "disk", "durable": head.seq, "last": last, "signed": False}
+    fields = {name: said[name] for name in ("type", "time", "act", "why", "version", "key", "after", "open")}
+    body = json.dumps({**fields, "loss": loss}, separators=(",", ":"))[1:-1].encode()
+    opening, _ = chain.link(ChainHead(last, head.hash), "sluice", 1, body)
+    return [*lines[:23], opening[:-1]]
+
+
+@pytest.mark.parametrize("forged", [without_signatures, cut_and_said_to_be_lost])
+async def test_what_was_signed_and_changed_before_a_start_is_not_signed_anew_in_silence(
+    log: Path, forged: Callable[[Lines], Lines]
+) -> None:
+    path = segments(log)[0]
+    made = forged(path.read_bytes().splitlines())
+    cut = 23 if forged is cut_and_said_to_be_lost else len(made)
+    path.write_bytes(b"".join(line + b"\n" for line in made[:cut]))
+    if made[cut:]:
+        path.rename(path.with_name("sluice.jsonl.000000000001"))
+        path.write_bytes(made[cut] + b"\n")
+        path.chmod(0o600)
+    assert not check_one(log).ok, "the newest checkpoint is that of before"
+    for _ in range(2):
+        async with unchecked_audit(log) as audit:
+            await one_call(audit, "later")
+        report = check_one(log)
+        assert [finding.seq for finding in report.findings if "signed" in finding.text], report
+
+
 def test_a_past_signed_anew_by_who_has_the_key_is_found_from_outside(log: Path) -> None:
     report = rewrite(log, lambda lines: forge(lines, Signer([SEED])))
     assert "rewritten" in report.findings[0].text
@@ -267,6 +305,26 @@ async def test_segments_prove_each_other(tmp_path: Path) -> None:
     found[1].write_bytes(data)
     shutil.copy(found[2], found[2].with_name("copy.jsonl"))
     assert not check_one(tmp_path).ok
+
+
+async def test_a_deletion_that_somebody_else_wrote_down_is_none_although_a_later_run_signs_it(tmp_path: Path) -> None:
+    async with open_audit(tmp_path, rotate=Rotation(size=4_000)) as audit:
+        for number in range(30):
+            await one_call(audit, f"c{number}")
+    *old, newest = segments(tmp_path)
+    *_, last = newest.read_bytes().splitlines()
+    link, after = chain.read(last), json.loads(newest.read_bytes().splitlines()[0])["after"]
+    assert link is not None
+    said = f'"type":"admin","time":"{link.time}","act":"retain","file":"x","first":1,"last":{after["seq"]},'
+    body = f'{said}"hash":"{after["hash"]}"'.encode()
+    forged, _ = chain.link(ChainHead(link.seq, chain.digest(last)), "sluice", link.epoch, body)
+    newest.write_bytes(newest.read_bytes() + forged)
+    for path in old:
+        path.unlink()
+    assert "no checkpoint covers" in check_one(tmp_path).findings[0].text
+    async with open_audit(tmp_path) as audit:
+        await one_call(audit, "later")
+    assert [finding.text for finding in check_one(tmp_path).findings if "missing" in finding.text]
 
 
 async def test_another_key_is_introduced_by_the_one_before(tmp_path: Path) -> None:

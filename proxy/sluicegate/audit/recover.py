@@ -127,7 +127,8 @@ class Torn:
 
 @dataclass(slots=True)
 class Recovered:
-    """`open` are the calls without an outcome, by id, with the sequence number of their intent."""
+    """`open` are the calls without an outcome, by id, with the sequence number of their intent. `has_signed`: the record
+    that the newest checkpoint covers is there."""
 
     file: File | None = None
     head: ChainHead = START
@@ -136,14 +137,17 @@ class Recovered:
     torn: Torn | None = None
     key: str = ""
     open: dict[str, int] = field(default_factory=dict)
+    has_signed: bool = False
 
 
-def recover(path: Path, writer: str) -> Recovered:
-    """The end of the chain of the writer whose newest file is `path`."""
+def recover(path: Path, writer: str, newest: Checkpoint | None = None) -> Recovered:
+    """The end of the chain of the writer whose newest file is `path`. `newest` is a checkpoint from outside of it."""
     files = [file for file in list_files(path.parent) if file.first is not None and file.first.writer == writer]
     if not files:
         return Recovered(torn=_remainder(path, 0) if path.exists() else None)
-    found = _scan(files[-1])
+    found = _scan(files[-1], newest)
+    if newest is not None and newest.seq < files[-1].seq:
+        found.has_signed = holds(path.parent, newest)
     if files[-1].path != path and path.exists():  # cut while its first record was written
         found.torn = _remainder(path, 0)
     return found
@@ -162,7 +166,7 @@ def holds(directory: Path, signed: Checkpoint) -> bool:
     return False
 
 
-def _scan(file: File) -> Recovered:
+def _scan(file: File, newest: Checkpoint | None) -> Recovered:
     found = Recovered(file)
     assert file.first is not None
     found.head, found.opened = ChainHead(file.first.seq - 1, file.first.prev), file.first.time
@@ -174,6 +178,8 @@ def _scan(file: File) -> Recovered:
                 break
             end += len(line)
             found.head, found.epoch = ChainHead(link.seq, chain.digest(line[:-1])), link.epoch
+            if newest is not None and link.seq == newest.seq:
+                found.has_signed = found.head.hash == newest.hash
             _note(found, link, line)
     found.torn = _remainder(file.path, end)
     return found

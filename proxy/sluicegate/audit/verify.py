@@ -168,6 +168,8 @@ class _Walk:
             self._break(self._head.seq, f"was changed: its hash is not the one that record {first.seq} names")
         if first.seq == after.seq + 1:
             self._head = after
+            if isinstance(loss, dict) and loss.get("signed"):
+                self._find(first.seq, f"follows what is not as it was signed{_stated_loss(loss)}")
         elif isinstance(loss, dict) and loss.get("last") == first.seq - 1 and loss.get("durable") == after.seq:
             self._head = ChainHead(first.seq - 1, after.hash)
             self._tell_loss(after.seq + 1, first.seq - 1, loss)
@@ -230,6 +232,8 @@ class _Walk:
         if link.epoch < self._epoch or (link.epoch > self._epoch and link.type != "admin"):
             self._break(link.seq, f"is of epoch {link.epoch} after epoch {self._epoch}: put in or changed")
         before = self._head
+        if link.epoch > self._epoch and self._retained > self._report.signed:
+            self._retained = 0  # its own run signs it before anything is deleted: this one was put in behind that run
         self._head, self._epoch = ChainHead(link.seq, chain.digest(line)), link.epoch
         self._report.records += 1
         self._report.last = link.seq

@@ -147,7 +147,8 @@ class SegmentChain:
         if self._epoch > 0:
             self._create("failure", loss=record_templates.Loss(problem, self._head.seq, self._issued))
             return
-        found, newest = recover(self.path, self.name), self._newest
+        newest = self._newest
+        found = recover(self.path, self.name, newest)
         self._epoch = max(found.epoch, newest.epoch if newest else 0) + 1
         try:
             self._resume(found, newest)
@@ -163,7 +164,7 @@ class SegmentChain:
         self._head = found.head
         self._issued = max(found.head.seq, newest.seq if newest else 0)
         self.open_calls = dict(found.open)  # a new segment names them until they are closed
-        is_cut = self._issued > found.head.seq
+        is_cut = newest is not None and not found.has_signed
         if found.file is not None and found.file.path == self.path and found.torn is None and not is_cut:
             opened = record_templates.seconds(found.opened)
             self.segment = Segment.resume(self.path, found.file.seq, opened, is_durable=self._is_durable)
@@ -171,11 +172,11 @@ class SegmentChain:
             self._add(record_templates.start(self.stamp(), self._introduction(found.key)))
             return
         self._key = found.key
-        loss = (
-            record_templates.Loss("records that were signed are gone", found.head.seq, self._issued, True)
-            if is_cut
-            else None
-        )
+        loss = None
+        if is_cut:  # whoever may write the files changed them while nobody ran: what follows must not vouch for that
+            log.error("records of the audit log that were signed are gone or changed", extra={"file": str(self.path)})
+            gone = "are gone" if self._issued > found.head.seq else "were changed"
+            loss = record_templates.Loss(f"records that were signed {gone}", found.head.seq, self._issued, True)
         first = found.file.seq if found.file is not None and found.file.path == self.path else 0
         self._create("start" if found.torn is None else "torn", loss=loss, torn=found.torn, old=first)
 
