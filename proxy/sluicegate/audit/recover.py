@@ -127,8 +127,8 @@ class Torn:
 
 @dataclass(slots=True)
 class Recovered:
-    """`open` are the calls without an outcome, by id, with the sequence number of their intent. `has_signed`: the record
-    that the newest checkpoint covers is there."""
+    """`open` are the calls without an outcome, by id, with the sequence number of their intent. `has_signed`: it has
+    the record that the newest checkpoint covers."""
 
     file: File | None = None
     head: ChainHead = START

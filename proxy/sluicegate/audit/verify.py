@@ -102,15 +102,34 @@ def _judge_foreign(file: File, torn: Sequence[Any], report: VerifyReport) -> Non
         report.findings.append(AuditFinding(file.path.name, 1, 0, "is no audit log: its first line is not a record"))
 
 
-class _Walk:
+class _Told:
+    """What is told of one writer's chain, and the place in it that is looked at."""
+
+    def __init__(self, writer: str) -> None:
+        self._report = VerifyReport(writer)
+        self._file, self._line = "", 0
+
+    def _note(self, text: str) -> None:
+        if len(self._report.notes) < MAX_NOTES:
+            self._report.notes.append(text)
+
+    def _find(self, seq: int, text: str) -> None:
+        self._report.findings.append(AuditFinding(self._file or "the log", self._line, seq, text))
+
+    def _break(self, seq: int, text: str) -> NoReturn:
+        self._find(seq, text)
+        raise _Broken
+
+
+class _Walk(_Told):
     """One writer's chain from its first segment to its last."""
 
     def __init__(
         self, writer: str, files: list[File], keys: PublicKeys, published: list[Checkpoint],
         progress: Callable[[int], object],
     ) -> None:  # fmt: skip
+        super().__init__(writer)
         self._files, self._keys, self._progress = files, dict(keys), progress
-        self._report = VerifyReport(writer)
         self._published = sorted(published, key=lambda one: one.seq)
         self._head: ChainHead = START
         self._epoch = 0
@@ -118,7 +137,6 @@ class _Walk:
         self._unproved: AuditFinding | None = None  # a checkpoint by a key that nobody vouches for
         self._missing: ChainHead | None = None  # what the first segment follows, if that is gone
         self._retained = 0  # the record that says so
-        self._file, self._line = "", 0
 
     def run(self) -> VerifyReport:
         try:
@@ -343,19 +361,6 @@ class _Walk:
         stated = _stated_loss(self._files[0].opening.get("loss"))
         unsigned = f" but by record {self._retained}, which no checkpoint covers" if self._retained else ""
         self._find(1, f"records 1 to {last} are missing, not covered by retention{unsigned}{stated}")
-
-    # ------------------------------------------------------------ telling
-
-    def _note(self, text: str) -> None:
-        if len(self._report.notes) < MAX_NOTES:
-            self._report.notes.append(text)
-
-    def _find(self, seq: int, text: str) -> None:
-        self._report.findings.append(AuditFinding(self._file or "the log", self._line, seq, text))
-
-    def _break(self, seq: int, text: str) -> NoReturn:
-        self._find(seq, text)
-        raise _Broken
 
 
 def _stated_loss(loss: Any) -> str:
