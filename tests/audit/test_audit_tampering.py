@@ -324,7 +324,9 @@ async def test_a_deletion_that_somebody_else_wrote_down_is_none_although_a_later
     assert "no checkpoint covers" in check_one(tmp_path).findings[0].text
     async with open_audit(tmp_path) as audit:
         await one_call(audit, "later")
-    assert [finding.text for finding in check_one(tmp_path).findings if "missing" in finding.text]
+    report = check_one(tmp_path)
+    assert [finding.text for finding in report.findings if "missing" in finding.text]
+    assert report.notes == [f"records {link.seq + 1} to {link.seq + 1} were not signed by the run that they are of"]
 
 
 async def test_another_key_is_introduced_by_the_one_before(tmp_path: Path) -> None:

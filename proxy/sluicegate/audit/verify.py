@@ -250,8 +250,8 @@ class _Walk(_Told):
         if link.epoch < self._epoch or (link.epoch > self._epoch and link.type != "admin"):
             self._break(link.seq, f"is of epoch {link.epoch} after epoch {self._epoch}: put in or changed")
         before = self._head
-        if link.epoch > self._epoch and self._retained > self._report.signed:
-            self._retained = 0  # its own run signs it before anything is deleted: this one was put in behind that run
+        if link.epoch > self._epoch:
+            self._end_run()
         self._head, self._epoch = ChainHead(link.seq, chain.digest(line)), link.epoch
         self._report.records += 1
         self._report.last = link.seq
@@ -261,6 +261,15 @@ class _Walk(_Told):
             self._read_checkpoint(record, link, line, before)
         elif link.type == "admin":
             self._read_admin(record, link)
+
+    def _end_run(self) -> None:
+        """What a run has not signed itself, the next one signs as it is found: a crash has left it, or somebody has put
+        it in. A run signs what it says of a deletion before it deletes anything."""
+        if self._retained > self._report.signed:
+            self._retained = 0
+        if self._report.tail:
+            first = self._report.last - self._report.tail + 1
+            self._note(f"records {first} to {self._report.last} were not signed by the run that they are of")
 
     def _blame(self, link: Link, line: bytes, ahead: bytes) -> None:
         """Which record is the bad one: this one, the one before, or one that should stand between."""
