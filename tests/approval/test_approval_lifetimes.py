@@ -260,7 +260,7 @@ async def test_a_look_at_the_store_that_finds_nothing_new_notices_nothing() -> N
     for _ in range(3):
         await other.refresh()
     assert heard == [("pending", 0), ("denied", 0)] and other.open_ones() == []
-    assert other._ledger._raw == {} and other._ledger.open_of == {}
+    assert other._ledger._raw == {} and other._ledger._open_of == {}
 
 
 async def test_an_approval_that_was_never_asked_for_is_neither_approved_nor_used_nor_ended() -> None:

@@ -105,7 +105,7 @@ async def test_one_row_is_smaller_than_a_page() -> None:
     town = Town()
     approval = await town.pending(text=LARGE)
     votes = tuple(Vote(f"key:{number}", ("x",), "api", 1.0, "\u202e" * 2_000) for number in range(10))
-    town.desk._ledger.open[approval.id] = replace(approval, votes=votes, comment="\u202e" * 2_000)
+    town.desk._ledger._open[approval.id] = replace(approval, votes=votes, comment="\u202e" * 2_000)
     body = await listed(api_of(town))
     assert len(body["approvals"]) == 1 and len(json.dumps(body)) < MAX_PAGE_BYTES
 

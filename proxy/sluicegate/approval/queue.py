@@ -17,7 +17,7 @@ import anyio.to_thread
 
 from sluicegate.approval import eligibility, presentation
 from sluicegate.approval.eligibility import MAX_COMMENT, VoteRefused, VoteRequest, no_yes_of, unfit
-from sluicegate.approval.grants import PREFIX, Grant, Grants
+from sluicegate.approval.grants import PREFIX, Grant, Grants, Tell
 from sluicegate.approval.record import Approval, CallBinding, State, Vote, groups, new_id, session_mark
 from sluicegate.approval.repository import OPEN, ApprovalRecords, ApprovalRepository, StoredApproval
 from sluicegate.approval.validity import GONE, NOT_RUNNING, OTHER_KEY, ApprovalDeps, ApprovalValidity
@@ -94,19 +94,17 @@ class WaitingCalls:
 class ApprovalLedger:
     """Reads and changes approvals, one at a time, and has a copy of those that are not finished."""
 
-    def __init__(
-        self, book: ApprovalRepository, tell: Callable[[Json], Awaitable[bool]], clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, book: ApprovalRepository, tell: Tell, clock: Callable[[], float]) -> None:
         self.book, self.records, self._clock = book, ApprovalRecords(tell), clock
-        self.open: dict[str, Approval] = {}
-        self.open_of: Counter[str] = Counter()  # how many of them each principal has
+        self._open: dict[str, Approval] = {}
+        self._open_of: Counter[str] = Counter()  # how many of them each principal has
         self.waiting = WaitingCalls(self.get, clock)
         self.counts: Counter[tuple[str, str]] = Counter()
         self.watchers: list[Callable[[Approval], None]] = []
         # What this process alone knows of those that are not finished.
-        self.targets: dict[str, Target] = {}
-        self.arguments: dict[str, str] = {}  # with their secrets, of calls that wait
-        self.withdrawn: dict[str, str] = {}  # and why
+        self._targets: dict[str, Target] = {}
+        self._arguments: dict[str, str] = {}  # with their secrets, of calls that wait
+        self._withdrawn: dict[str, str] = {}  # and why
         self._claimed: set[str] = set()
         self._raw: dict[str, bytes] = {}
         self._touched: set[str] = set()  # since the last look at the store began
@@ -176,14 +174,28 @@ class ApprovalLedger:
 
     async def withdraw(self, id: str, why: str) -> None:
         """Ends it for the reason that is known, or this one. Until that is written nobody here can use it."""
-        self.withdrawn.setdefault(id, why)
+        self._withdrawn.setdefault(id, why)
         async with self.alone(id):
             await self.withdraw_alone(id, why)
 
     async def withdraw_alone(self, id: str, why: str) -> None:
-        why = self.withdrawn.setdefault(id, why)
+        why = self._withdrawn.setdefault(id, why)
         await self._end_alone(id, "cancelled" if why in (GONE, OTHER_KEY) else "superseded", comment=why)
-        self.withdrawn.pop(id, None)
+        self._withdrawn.pop(id, None)
+
+    def judge(self, against: Callable[[Approval, Target | None], str], among: Sequence[Approval] | None = None) -> None:
+        """Nobody here can use any more what there is an objection to, of all that are open or of these."""
+        for one in self._open.values() if among is None else among:
+            if one.id not in self._withdrawn and (why := against(one, self._targets.get(one.id))):
+                self._withdrawn[one.id] = why
+
+    def reason_against(self, approval: Approval, objection: Callable[[Approval, Target | None], str]) -> str | None:
+        """Why it is withdrawn, or has to be; None where neither is so."""
+        return self._withdrawn.get(approval.id, objection(approval, self._targets.get(approval.id)) or None)
+
+    async def end_withdrawn(self) -> None:
+        for id, why in tuple(self._withdrawn.items()):
+            await self.withdraw(id, why)
 
     async def apply(self, stored: StoredApproval, new: Approval, also: Sequence[Write] = ()) -> bool:
         if not await self.book.move(stored, new, self._clock(), also):
@@ -196,8 +208,10 @@ class ApprovalLedger:
         now: State = "superseded" if stored is None else stored.approval.state
         await self.records.void(approval, state, now, by, grant)
 
-    def changed(self, approval: Approval) -> None:
-        """It was changed here, or is new."""
+    def changed(self, approval: Approval, target: Target | None = None) -> None:
+        """It was changed here, or is new and about that target."""
+        if target is not None:
+            self._targets[approval.id] = target
         self._touched.add(approval.id)
         self.counts[approval.binding.terms.name, approval.state] += 1
         self._notice(approval)
@@ -207,23 +221,23 @@ class ApprovalLedger:
             self.book.add(approval)
             self._drop(approval.id)
             self._raw.pop(approval.id, None)
-            self.arguments.pop(approval.id, None)
-            self.withdrawn.pop(approval.id, None)
+            self._arguments.pop(approval.id, None)
+            self._withdrawn.pop(approval.id, None)
             self._claimed.discard(approval.id)
         else:
-            self.open_of[approval.binding.principal] += approval.id not in self.open
-            self.open[approval.id] = approval
+            self._open_of[approval.binding.principal] += approval.id not in self._open
+            self._open[approval.id] = approval
         self.waiting.notice(approval.id)
         for watch in self.watchers:
             watch(approval)
 
     def _drop(self, id: str) -> None:
-        self.targets.pop(id, None)
-        if (approval := self.open.pop(id, None)) is not None:
+        self._targets.pop(id, None)
+        if (approval := self._open.pop(id, None)) is not None:
             principal = approval.binding.principal
-            self.open_of[principal] -= 1
-            if not self.open_of[principal]:
-                del self.open_of[principal]
+            self._open_of[principal] -= 1
+            if not self._open_of[principal]:
+                del self._open_of[principal]
 
     def keep_whole(self, approval: Approval, arguments: Any) -> None:
         """Secrets are nowhere but in this process, as long as somebody has to decide. They are a text there: as
@@ -231,30 +245,42 @@ class ApprovalLedger:
         if approval.is_waiting and not is_longer(arguments, MAX_WHOLE):
             text = canonical(arguments)
             if len(text) <= MAX_WHOLE:
-                self.arguments[approval.id] = text
+                self._arguments[approval.id] = text
+
+    def whole(self, id: str) -> str | None:
+        """The arguments that were kept, as JSON."""
+        return self._arguments.get(id)
 
     async def look(self) -> list[Approval]:
         """What others did. Returns what is new here: of before a restart, or of another process."""
         self._touched.clear()
         found = await self.book.opened()
-        for id in (self._raw.keys() | self.open.keys()) - found.keys() - self._touched:
+        for id in (self._raw.keys() | self._open.keys()) - found.keys() - self._touched:
             stored = await self.book.read(id)
             self._raw.pop(id, None)
-            if stored is not None and id in self.open:
+            if stored is not None and id in self._open:
                 self._notice(stored.approval)
             self._drop(id)
         new = []
         for id, raw in found.items():
             if self._raw.get(id) != raw and id not in self._touched:
                 self._raw[id] = raw
-                approval, earlier = self.book.decoded(raw), self.open.get(id)
+                approval, earlier = self.book.decoded(raw), self._open.get(id)
                 if approval is not None and (earlier is None or earlier.version != approval.version):
                     self._notice(approval)
                     new += [approval] if earlier is None else []
         return new
 
     def oldest_first(self) -> list[Approval]:
-        return sorted(self.open.values(), key=lambda one: one.created)
+        return sorted(self._open.values(), key=lambda one: one.created)
+
+    def full(self, principal: str, per_client: int) -> VoteRefused | None:
+        """Why no other one may be opened for it."""
+        if self._open_of[principal] >= per_client:
+            return VoteRefused(429, "this client has as many open approvals as limits.pending_approvals lets it have")
+        if (count := len(self._open)) >= MAX_OPEN:
+            return VoteRefused(429, f"{count} approvals are open already, which is all that Sluice keeps")
+        return None
 
 
 class ApprovalQueue:
@@ -282,7 +308,7 @@ class ApprovalQueue:
             return existing
         async with self._ledger.alone(f"asking {binding.principal}"):  # a client waits for its own large calls alone
             while (existing := await self._existing(binding)) is None:
-                if refused := self._full(binding.principal):
+                if refused := self._ledger.full(binding.principal, self.settings.per_client):
                     return refused
                 async with self._masking:
                     details, row = await anyio.to_thread.run_sync(_both, shown)
@@ -290,9 +316,7 @@ class ApprovalQueue:
                 if not await self._ledger.records.change(approval):
                     return UNRECORDED
                 if await self.book.open(approval, details, row):
-                    if call.target is not None:
-                        self._ledger.targets[approval.id] = call.target
-                    self._ledger.changed(approval)
+                    self._ledger.changed(approval, call.target)
                     return approval
                 await self._ledger.void(approval, approval.state)
         return existing
@@ -306,23 +330,12 @@ class ApprovalQueue:
             return approval if approval.expires > now else None
         if approval.expires <= now:
             await self.end(approval.id, "expired")
-        elif approval.binding != binding or approval.id in self._ledger.withdrawn:
-            await self._ledger.withdraw(approval.id, self._why_unasked(approval))
-        elif approval.state == "approved" and (why := self._validity.of_votes(approval)):
-            await self._ledger.withdraw(approval.id, why)
-        else:
+            return None
+        judge = self._validity.of_approval if approval.state == "approved" else self._validity.of_request
+        why = self._ledger.reason_against(approval, judge)
+        if why is None and approval.binding == binding:
             return None if approval.is_finished else approval
-        return None
-
-    def _why_unasked(self, approval: Approval) -> str:
-        """Why it could not be asked for any more; empty where it could."""
-        return self._validity.of_request(approval, self._ledger.targets.get(approval.id))
-
-    def _full(self, principal: str) -> VoteRefused | None:
-        if self._ledger.open_of[principal] >= self.settings.per_client:
-            return VoteRefused(429, "this client has as many open approvals as limits.pending_approvals lets it have")
-        if (count := len(self._ledger.open)) >= MAX_OPEN:
-            return VoteRefused(429, f"{count} approvals are open already, which is all that Sluice keeps")
+        await self._ledger.withdraw(approval.id, why or "")
         return None
 
     def _new(self, call: Call, binding: CallBinding) -> Approval:
@@ -351,9 +364,10 @@ class ApprovalQueue:
                     return VoteRefused(404, "no such approval")
                 if why := eligibility.objection(approval, who, roles) if hook is None else no_yes_of(vote_request):
                     return VoteRefused(403, why)
-                if not approval.is_finished and (why := ledger.withdrawn.get(id) or self._why_unasked(approval)):
-                    await ledger.withdraw_alone(id, why)
-                    return VoteRefused(409, f"it was withdrawn: {why}")
+                over = None if approval.is_finished else ledger.reason_against(approval, self._validity.of_request)
+                if over is not None:
+                    await ledger.withdraw_alone(id, over)
+                    return VoteRefused(409, f"it was withdrawn: {over}")
                 if refused := unfit(approval, who, vote_request, channel):
                     return refused
                 new = self._voted(stored.approval, who, vote_request, channel)
@@ -397,7 +411,7 @@ class ApprovalQueue:
         approval = await self.get(id)
         if approval is None or not eligibility.may_see(self.as_now(approval), who, self._deps.roles_of(who)):
             return VoteRefused(404, "no such approval")
-        text = self._ledger.arguments.get(id)
+        text = self._ledger.whole(id)
         if not approval.is_waiting or text is None:
             return VoteRefused(409, "they are not in this process: it is decided, or large, or another one asks")
         is_kept = await self._ledger.records.reveal(approval, who.principal, channel)
@@ -410,21 +424,15 @@ class ApprovalQueue:
             stored = await self.book.read(id)
             if stored is None:
                 return False
-            if await self._consume_alone(stored):
-                await self.book.remember_last(stored.approval)
-                return True
-            await self._ledger.void(stored.approval, "consumed")
+            approval, now = stored.approval, self.clock()
+            if approval.state == "approved" and approval.expires > now:
+                if (why := self._ledger.reason_against(approval, self._validity.of_approval)) is not None:
+                    await self._ledger.withdraw_alone(id, why)
+                elif await self._ledger.apply(stored, approval.become("consumed", by="", ended=now)):
+                    await self.book.remember_last(approval)
+                    return True
+            await self._ledger.void(approval, "consumed")
             return False
-
-    async def _consume_alone(self, stored: StoredApproval) -> bool:
-        approval, now = stored.approval, self.clock()
-        if approval.state != "approved" or approval.expires <= now:
-            return False
-        why = self._validity.of_approval(approval, self._ledger.targets.get(approval.id))
-        if why or approval.id in self._ledger.withdrawn:
-            await self._ledger.withdraw_alone(approval.id, why)
-            return False
-        return await self._ledger.apply(stored, approval.become("consumed", by="", ended=now))
 
     async def is_approved(self, binding: CallBinding) -> bool:
         found = await self.book.find(binding.digest)
@@ -448,25 +456,17 @@ class ApprovalQueue:
     def reconsider(self) -> None:
         """Keys, roles, servers or the policy have changed. What could not be asked for any more is withdrawn, and a yes
         of somebody who could not give it. Both stay so when the change is undone."""
-        self._judge(self._ledger.open.values())
+        self._ledger.judge(self._validity.of_approval)
         self.grants.withdraw(self._validity.of_grant)
-
-    def _judge(self, approvals: Collection[Approval]) -> None:
-        withdrawn, targets = self._ledger.withdrawn, self._ledger.targets
-        for one in approvals:
-            if one.id not in withdrawn and (why := self._validity.of_approval(one, targets.get(one.id))):
-                withdrawn[one.id] = why
 
     def withdraw_servers(self, servers: Collection[str]) -> None:
         """They were replaced, or do not run any more. What people agreed to was a call of the server of then."""
-        for approval in self._ledger.open.values():
-            if approval.binding.server in servers:
-                self._ledger.withdrawn.setdefault(approval.id, NOT_RUNNING)
+        self._ledger.judge(lambda one, _: NOT_RUNNING if one.binding.server in servers else "")
         self.grants.withdraw(lambda grant: NOT_RUNNING if grant.binding.server in servers else "")
 
     def pending(self) -> dict[str, int]:
         """How many wait, by profile."""
-        waiting = Counter(one.binding.terms.name for one in self._ledger.open.values() if one.is_waiting)
+        waiting = Counter(one.binding.terms.name for one in self.open_ones() if one.is_waiting)
         return {**dict.fromkeys(self.settings.profiles, 0), **waiting}
 
     async def run(self) -> None:
@@ -481,9 +481,8 @@ class ApprovalQueue:
     async def refresh(self, is_moved: bool = True) -> None:
         """What others did, if the store has moved, and what time did."""
         if is_moved:
-            self._judge(await self._ledger.look())
-        for id, why in tuple(self._ledger.withdrawn.items()):
-            await self._ledger.withdraw(id, why)
+            self._ledger.judge(self._validity.of_approval, await self._ledger.look())
+        await self._ledger.end_withdrawn()
         now = self.clock()
         for approval in self.open_ones():
             late = now - approval.expires - (0.0 if approval.home == self._home else _LATER)
