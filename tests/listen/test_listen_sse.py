@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 from listen_harness import ANYBODY, BAD_BATCHES, TWO_KEYS, A, B, Raw, Site, call, key, modern, patch, site, until
 
-from sluicegate.listen import http_sse, line_streams
+from sluicegate.listen import legacy_http, line_streams
 from sluicegate.listen.auth import IdentitySettings
 from sluicegate.listen.settings import ConnectionLimits, ListenSettings
 from sluicegate.protocol import jsonrpc
@@ -324,21 +324,22 @@ async def test_streams_are_counted() -> None:
 
 
 async def test_the_requests_in_flight_of_all_streams_of_a_client_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_sse, "MAX_OPEN", 5)
-    monkeypatch.setattr(http_sse, "_FEW", 2)
-    async with site() as here, stream(here) as one, stream(here) as two, stream(here, secret=B) as other:
-        for client in (one, two, other):
-            await client.initialize()
-        for number in range(3):
-            assert await one.post(call("wait", id=number)) == 202
-        for number in range(2):
-            assert await two.post(call("wait", id=number)) == 202
-        assert await two.post(call("wait", id=9)) == await one.post(call("echo", id=9)) == 429
-        cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 0}}
-        assert await one.post(cancel) == 202
-        assert await other.post(call("echo", id=9)) == 202
-        await until(lambda: len(here.handler.cancelled) == 1)
-        assert await one.post(call("echo", id=9)) == 202
+    monkeypatch.setattr(legacy_http, "MAX_OPEN", 5)
+    async with site() as here:
+        async with stream(here) as one, stream(here) as two, stream(here, secret=B) as other:
+            for client in (one, two, other):
+                await client.initialize()
+            for number in range(3):
+                assert await one.post(call("wait", id=number)) == 202
+            for number in range(2):
+                assert await two.post(call("wait", id=number)) == 202
+            assert await two.post(call("wait", id=9)) == await one.post(call("echo", id=9)) == 429
+            cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 0}}
+            assert await one.post(cancel) == 202
+            assert await other.post(call("echo", id=9)) == 202
+            await until(lambda: len(here.handler.cancelled) == 1)
+            assert await one.post(call("echo", id=9)) == 202
+        await until(lambda: not here.listener._event_streams._in_flight._counts)
 
 
 async def test_a_reader_that_does_not_read_is_closed_and_its_calls_end() -> None:

@@ -20,17 +20,15 @@ from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.listen.auth import Principal
 from sluicegate.listen.http_exchange import HttpExchange, event
 from sluicegate.listen.jsonrpc_session import DuplexChannel, JsonRpcSession
-from sluicegate.listen.large_requests import LARGE, LargeRequests, RequestRefused
-from sluicegate.listen.legacy_http import MAX_OPEN
+from sluicegate.listen.large_requests import LARGE, RequestRefused
+from sluicegate.listen.legacy_http import MAX_OPEN, RequestsInFlight
 from sluicegate.listen.line_streams import Output, Put
 from sluicegate.listen.streamable_http import EndpointContext, accepts
-from sluicegate.protocol.jsonrpc import Json, Request, Response
+from sluicegate.protocol.jsonrpc import Json, Message, Request, Response
 from sluicegate.protocol.model import SLUICE, Asker
 
 SSE: Final = "/sse"
 MESSAGES: Final = "/messages"
-_FEW: Final = 10
-"""Requests in flight on one stream. Only where there are as many, those of its client's other streams are counted."""
 _MAX_QUERY: Final = 1024
 _MAX_FIELDS: Final = 16
 _ALLOW: Final = [(b"allow", b"GET, OPTIONS")]
@@ -38,37 +36,25 @@ _ALLOW: Final = [(b"allow", b"GET, OPTIONS")]
 
 @dataclass(frozen=True, slots=True)
 class SseSession:
-    """One open stream. Only its own principal reaches it. `in_flight` are its large requests that are not answered."""
+    """One open stream. Only its own principal reaches it. `counted` are its messages that are at work."""
 
     opened_by: Principal
     session: JsonRpcSession
-    in_flight: set[ExitStack] = field(default_factory=set)
+    counted: set[ExitStack] = field(default_factory=set)
 
     def is_of(self, principal: Principal) -> bool:
         """A key that was replaced is another one, as its holder may be."""
         mine = self.opened_by
         return (mine.name, mine.credential) == (principal.name, principal.credential)
 
-    def hold(self, large: LargeRequests, size: int) -> Callable[[], None]:
-        """Counts a large request until the end of its work or of the stream."""
-        if size <= LARGE:
-            return _nothing
-        held = ExitStack()
-        held.enter_context(large.counting(self.opened_by.name, size))
-        self.in_flight.add(held)
-        return partial(self._release, held)
-
-    def _release(self, held: ExitStack) -> None:
-        self.in_flight.discard(held)
-        held.close()
+    def release(self, counted: ExitStack) -> None:
+        self.counted.discard(counted)
+        counted.close()
 
     def end(self) -> None:
         self.session.end_session()
-        for held in list(self.in_flight):
-            self._release(held)
-
-
-def _nothing() -> None: ...
+        for counted in list(self.counted):
+            self.release(counted)
 
 
 class HttpSse:
@@ -80,6 +66,7 @@ class HttpSse:
         self._context, self._forwarded = context, forwarded
         self._channel = DuplexChannel("sse", on_session_end, context.settings.limits.max_batch, is_legacy=True)
         self._streams: dict[str, SseSession] = {}
+        self._in_flight = RequestsInFlight()
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -126,19 +113,25 @@ class HttpSse:
             await exchange.error(404, "Session not found")
             return
         message = stream.session.read(value)
-        if isinstance(message, Request | list) and self._are_too_many(stream):
-            raise RequestRefused(1.0, f"More than {MAX_OPEN} requests are in flight, this one was not executed.")
+        counted = self._count(principal.name, message, exchange.held or exchange.peer.size)
+        stream.counted.add(counted)  # until the end of its work or of the stream
         stream.session.recognise(principal.client)
         await exchange.empty(202)
-        release = stream.hold(self._context.large, exchange.held or exchange.peer.size)
-        exchange.is_call = await stream.session.take(message, release)
+        exchange.is_call = await stream.session.take(message, partial(stream.release, counted))
 
-    def _are_too_many(self, stream: SseSession) -> bool:
-        """Whether its client has too many requests in flight, over all its streams."""
-        if stream.session.in_flight < _FEW:
-            return False
-        mine = (one.session for one in self._streams.values() if one.opened_by.name == stream.opened_by.name)
-        return sum(session.in_flight for session in mine) >= MAX_OPEN
+    def _count(self, principal: str, message: Message | list[Message], size: int) -> ExitStack:
+        """Counts it as in flight. Raises `RequestRefused` where its client has too many requests."""
+        messages = message if isinstance(message, list) else [message]
+        requests = sum(isinstance(one, Request) for one in messages)
+        with ExitStack() as counted:
+            if requests:
+                counted.callback(self._in_flight.leave, principal, requests)
+                if not self._in_flight.enter(principal, requests):
+                    text = f"More than {MAX_OPEN} requests are in flight, this one was not executed."
+                    raise RequestRefused(1.0, text)
+            if size > LARGE:
+                counted.enter_context(self._context.large.counting(principal, size))
+            return counted.pop_all()
 
     def __contains__(self, id: object) -> bool:
         return self._of(id) is not None

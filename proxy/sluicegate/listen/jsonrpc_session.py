@@ -126,10 +126,6 @@ class JsonRpcSession:
         self._at_rest: Callable[[], object] | None = None
         self.session: DuplexSession | None = None
 
-    @property
-    def in_flight(self) -> int:
-        return len(self._open)
-
     def recognise(self, client: Client) -> None:
         """The same principal, with the roles it has now."""
         if (client.roles, client.owner) != (self._client.roles, self._client.owner):

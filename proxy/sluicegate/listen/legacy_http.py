@@ -44,13 +44,13 @@ class RequestsInFlight:
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
 
-    def enter(self, principal: str) -> bool:
-        """Whether the request may begin; `leave` follows in any case."""
-        self._counts[principal] = count = self._counts.get(principal, 0) + 1
+    def enter(self, principal: str, requests: int = 1) -> bool:
+        """Whether they may begin; `leave` follows in any case."""
+        self._counts[principal] = count = self._counts.get(principal, 0) + requests
         return count <= MAX_OPEN
 
-    def leave(self, principal: str) -> None:
-        if count := self._counts.pop(principal) - 1:
+    def leave(self, principal: str, requests: int = 1) -> None:
+        if count := self._counts.pop(principal) - requests:
             self._counts[principal] = count
 
 
