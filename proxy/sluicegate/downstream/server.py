@@ -196,27 +196,19 @@ class DownstreamServer:
         self._connector = Connector(settings, self._heard, client_info, self._http, eras, self.suspended)
         self.life = ServerLife(settings, self._connector, self.suspended, clock, moved, is_idle, client_wait)
         self._calls = ServerCalls(settings, self.life, self._connector, self.suspended, clock)
-        self._selector = self.life.selector
+        self._selector = selector = self.life.selector
+        self.era_for, self.scope, self.capability_set = selector.era_for, selector.scope, selector.capability_set
+        self.run, self.ready, self.expect = self.life.run, self.life.ready, self.life.expect
+        self.reconnect, self.abandon = self.life.reconnect, self.suspended.abandon
+        self.set_limit = self._calls.limit.set_limit
 
     @property
     def status(self) -> Literal["starting", "up", "down"]:
         return self.life.status
 
-    def era_for(self, client: Client) -> Era | None:
-        return self._selector.era_for(client)
-
-    def scope(self, client: Client) -> str:
-        return self._selector.scope(client)
-
-    def capability_set(self, client: Client, era: Era) -> str:
-        return self._selector.capability_set(client, era)
-
     @property
     def start_left(self) -> float:
         return self.life.start_left
-
-    async def ready(self, is_needed: bool = False) -> None:
-        await self.life.ready(is_needed)
 
     async def hold(self, client: Client) -> Callable[[], None]:
         hearing = await self.life.in_time(self.settings.list_timeout, client, partial(self._selector.hearing, client))
@@ -225,12 +217,6 @@ class DownstreamServer:
     async def subscribe(self, client: Client, uris: Collection[str], tell: Updated) -> Subscribed:
         add = partial(self.life.subscriptions.add, client, uris, tell)
         return await self.life.in_time(self.settings.list_timeout, client, add)
-
-    def expect(self, client: Client) -> None:
-        self.life.expect(client)
-
-    def abandon(self, call_id: str) -> None:
-        self.suspended.abandon(call_id)  # nobody will answer what its server asked
 
     def retain(self, holders: Container[str]) -> None:
         """Nobody else can come in any more: nobody waits for their answers, or uses what their keys have opened."""
@@ -268,9 +254,6 @@ class DownstreamServer:
     def most_in_flight(self) -> int:
         return self._calls.limit.busy
 
-    def set_limit(self, limit: int, is_settled: bool) -> None:
-        self._calls.limit.set_limit(limit, is_settled)
-
     @property
     def open_calls(self) -> int:
         """Those that wait for their client's answer, or go on after it, are open at the server, too."""
@@ -305,9 +288,6 @@ class DownstreamServer:
         if self._publish is not None:
             self._publish(self.key, "" if scope is None and self.settings.sharing == "shared" else scope, notification)
 
-    def reconnect(self) -> None:
-        self.life.reconnect()
-
     def retire(self, why: str) -> None:
         """It is not configured any more, or another takes its place: its calls end, and nobody hears of it again."""
         self._publish = None
@@ -316,10 +296,6 @@ class DownstreamServer:
     def inherit(self, before: "DownstreamServer") -> None:
         """It takes the key of that one: sessions that were open there are told."""
         self.life.pool.lost.inherit(before.life.pool.lost)
-
-    async def run(self) -> None:
-        """Keeps the server reachable until it is cancelled or `aclose` is called."""
-        await self.life.run()
 
     async def aclose(self) -> None:
         await self.life.aclose()
