@@ -224,12 +224,6 @@ class IncomingMessages:
             self._transport.discard_input()
 
 
-class WatchedResources(Protocol):
-    """Which resources the server speaks of to this connection."""
-
-    async def watch(self, uris: frozenset[str]) -> Mapping[str, Failure]: ...
-
-
 class ServerConnection:
     """What both eras share. `discovered` is the server's `server/discover` value once `open` has returned, `scope`
     whose lists it sees, `session` the one legacy session that it belongs to; `mark` tells its tasks from others'.
@@ -241,7 +235,8 @@ class ServerConnection:
     """Only one call that may be asked back can be told apart on it."""
     is_taken = False
     """There is such a call."""
-    _watched: WatchedResources
+    _watch: Callable[[frozenset[str]], Awaitable[Mapping[str, Failure]]]
+    """Has the server speak of these resources to this connection, and soon of no others."""
 
     def __init__(
         self, settings: ServerSettings, transport: Transport, heard: Heard, client_info: Json,
@@ -314,7 +309,7 @@ class ServerConnection:
         self._updated = updated
         resources = self.capabilities.get("resources")
         if isinstance(resources, dict) and resources.get("subscribe") is True:
-            return await self._watched.watch(uris)
+            return await self._watch(uris)
         return dict.fromkeys(uris, NO_SUBSCRIPTIONS)
 
     def _abandon(self, exchange: PendingRequest, why: str) -> None:

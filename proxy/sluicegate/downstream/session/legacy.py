@@ -278,7 +278,7 @@ class LegacyConnection(ServerConnection):
         self._questions = ServerQuestions(self, suspended)
         self._log_level = LogLevel(self)
         self._begun = Begun(heard)
-        self._watched = OneByOne(partial(self.ask, timeout=settings.list_timeout))
+        self._watch = OneByOne(partial(self.ask, timeout=settings.list_timeout)).watch
 
     async def open(self, group: TaskGroup) -> None:
         await self._connect(group)

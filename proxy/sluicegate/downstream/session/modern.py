@@ -80,7 +80,7 @@ class ModernConnection(ServerConnection):
         self.discovered = dialect.discovered(discovered)
         if self.settings.sharing == "shared":  # nothing is declared to it, and so it makes no tasks
             self.discovered["capabilities"] = tasks.without_extension(self.capabilities)
-        self._watched = OneStream(self._stream, lambda params: self._updated(params), self.settings.list_timeout)
+        self._watch = OneStream(self._stream, lambda params: self._updated(params), self.settings.list_timeout).watch
         if wanted := self._announced():
             self._changes = self._stream(wanted, self.publish, self._catch_up)
 
