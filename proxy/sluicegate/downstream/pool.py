@@ -106,6 +106,11 @@ class PooledConnection:
     def is_live(self) -> bool:
         return self.connection is not None and not self.connection.is_over
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Nothing runs on it. An open stream of its session does not keep it from who has less than an equal share."""
+        return self.connection is not None and not (self.connection.is_over or self.connection.is_busy)
+
     def end(self, why: str, all_lost: bool) -> None:
         self.is_wanted = False
         if self.connection is not None:
@@ -117,11 +122,6 @@ class PooledConnection:
 
 def _scope_of(slot: PooledConnection) -> tuple[Era, str | None]:
     return slot.key.era, slot.key.scope
-
-
-def _is_at_rest(slot: PooledConnection) -> bool:
-    """Nothing runs on it. An open stream of its session does not keep it from who has less than an equal share."""
-    return slot.is_live and slot.connection is not None and not slot.connection.is_busy
 
 
 def _is_heard(need: ConnectionKey, heard: Container[tuple[Era, str | None]]) -> bool:
@@ -224,9 +224,8 @@ class IdleTimes:
 
     def is_free(self, slot: PooledConnection) -> bool:
         """Whether no client waits for the connection, and its session is idle."""
-        if slot.connection is None or not slot.is_live or slot.connection.is_busy:
-            return False
-        return slot.key.session is None or self._is_idle(slot.key.session)
+        session = slot.key.session
+        return slot.is_at_rest and (session is None or self._is_idle(session))
 
     def expired(self, slots: Iterable[PooledConnection]) -> Iterator[PooledConnection]:
         now = self._clock()
@@ -257,7 +256,7 @@ def _least_entitled(
     counts[key.principal] += 1
     fair_part = max(1, most // len(counts))
     if not free and counts[key.principal] <= fair_part:
-        free = [slot for slot in slots if counts[slot.key.principal] > fair_part and _is_at_rest(slot)]
+        free = [slot for slot in slots if counts[slot.key.principal] > fair_part and slot.is_at_rest]
     return min(free, key=lambda slot: (counts[slot.key.principal] <= fair_part, slot.used), default=None)
 
 
