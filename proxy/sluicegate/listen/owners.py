@@ -7,7 +7,7 @@ and passes nothing on itself.
 """
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from sluicegate.listen.http_exchange import HttpExchange
 from sluicegate.listen.http_request import HOP, Headers
@@ -24,38 +24,30 @@ Owner = tuple[str, str]
 """Another process: the replica's mark or the worker's number, and where it takes requests."""
 
 
-class Owners(Protocol):
-    def of(self, exchange: HttpExchange, principal: str) -> Owner | None:
-        """The other process that must serve this request, by its head. None if this or any process may serve it, or if
-        that process has ended."""
-
-    def holder(self, exchange: HttpExchange, params: Json) -> Owner | None:
-        """The same by its parameters: the process that issued their `requestState`, `taskId` or `cursor`."""
-
-    def hop(self, exchange: HttpExchange) -> Headers:
-        """What a request that is passed on says besides."""
-
-
 class OwnersByClient:
-    """`Owners` of the worker `index`. `number_of` gives the one that a principal belongs to."""
+    """For the worker `index`. `number_of` gives the one that a principal belongs to."""
 
     def __init__(self, index: int, count: int, number_of: Callable[[str], int]) -> None:
         self._every = [None if at == index else (str(at), f"http://{at}/") for at in range(count)]
         self._number_of = number_of
 
     def of(self, exchange: HttpExchange, principal: str) -> Owner | None:
+        """The other process that must serve this request, by its head. None if this or any process may serve it, or if
+        that process has ended."""
         return self._every[self._number_of(principal)]
 
     def holder(self, exchange: HttpExchange, params: Json) -> Owner | None:
+        """The same by its parameters: the process that issued their `requestState`, `taskId` or `cursor`."""
         return None
 
     def hop(self, exchange: HttpExchange) -> Headers:
+        """What a request that is passed on says besides."""
         ends = exchange.peer.server, exchange.peer.client
         return [(HOP, " ".join(f"{end[0]} {end[1]}" if end else "- 0" for end in ends).encode())]
 
 
 class OwnersByMark:
-    """`Owners` of a replica. `living` gives the other live replica that issued an id."""
+    """The same for a replica. `living` gives the other live replica that issued an id."""
 
     def __init__(self, living: Callable[[str], Owner | None]) -> None:
         self._living = living
@@ -82,3 +74,6 @@ class OwnersByMark:
     def _is_passed_on(exchange: HttpExchange) -> bool:
         """Also by somebody's URL that leads here, and not to the port for replicas."""
         return exchange.peer.connection.is_from_peer or HOP in exchange.head
+
+
+Owners = OwnersByClient | OwnersByMark
