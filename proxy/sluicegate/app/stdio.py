@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
@@ -39,7 +39,8 @@ _TOOLSET: Final = b"toolset "
 _CHUNK: Final = 4096
 _AGAIN: Final = 0.05
 _PATIENCE: Final = 5.0  # seconds that the Sluice that runs has to say what is in force
-Serve = Callable[[line_streams.LineReader, line_streams.LineWriter], Awaitable[None]]
+Serve = Callable[[line_streams.LineReader, line_streams.LineWriter, str], Coroutine[Any, Any, None]]
+"""Serves one client on a pair of streams. It has the toolset of that name."""
 
 
 async def serve_stdio(config: Config, *, file: Path | None = None, toolset: str = "") -> None:
@@ -52,10 +53,10 @@ async def serve_stdio(config: Config, *, file: Path | None = None, toolset: str 
             log.warning(f"{lock.unshared}: every client runs a Sluice of its own, and commands work on state.dir alone")
         if file is None or lock is None or lock.unshared:
             async with core(config, "stdio", file) as inner:
-                await _server(config, inner, toolset)(reader, writer)
+                await _server(config, inner)(reader, writer, toolset)
         elif lock.take():
-            async with _firewall(config, file, lock, toolset) as serve:
-                await serve(reader, writer)
+            async with _firewall(config, file, lock) as serve:
+                await serve(reader, writer, toolset)
         else:
             await _go_along(file, lock, reader, writer, config.limits.max_request, toolset)
 
@@ -117,12 +118,12 @@ def _until_sigterm(stdin: line_streams.LineReader) -> Iterator[line_streams.Line
 
 
 @asynccontextmanager
-async def _firewall(config: Config, file: Path, lock: InstanceLock, toolset: str) -> AsyncIterator[Serve]:
+async def _firewall(config: Config, file: Path, lock: InstanceLock) -> AsyncIterator[Serve]:
     async with core(config, "stdio", file) as inner:
         serve = _server(config, inner)
         answer = partial(_answer_operators, config, inner)
         async with lock.open(partial(_joined, serve), partial(_at_socket, answer)):
-            yield partial(serve, toolset=toolset)
+            yield serve
 
 
 @asynccontextmanager
@@ -146,7 +147,7 @@ async def _answer_operators(config: Config, inner: Core, listener: socket.socket
     await desktop.serve_desktop_admin(config, inner, listener)
 
 
-async def _joined(serve: "ServeWithin", reader: line_streams.LineReader, writer: line_streams.LineWriter) -> None:
+async def _joined(serve: Serve, reader: line_streams.LineReader, writer: line_streams.LineWriter) -> None:
     """Serves a client of another process, which may say first which toolset it has."""
     begun = more = await reader.read(_CHUNK)
     while more and b"\n" not in begun and len(begun) < _CHUNK and begun.startswith(_TOOLSET[: len(begun)]):
@@ -154,7 +155,7 @@ async def _joined(serve: "ServeWithin", reader: line_streams.LineReader, writer:
     toolset = b""
     if begun.startswith(_TOOLSET):
         toolset, _, begun = begun.removeprefix(_TOOLSET).partition(b"\n")
-    await serve(_Resumed(begun, reader), writer, toolset=toolset.decode("ascii", "replace"))
+    await serve(_Resumed(begun, reader), writer, toolset.decode("ascii", "replace"))
 
 
 class _Resumed:
@@ -170,17 +171,8 @@ class _Resumed:
         return found
 
 
-class ServeWithin(Protocol):
-    """Serves one client, which has the toolset of that name."""
-
-    def __call__(
-        self, reader: line_streams.LineReader, writer: line_streams.LineWriter, toolset: str = ""
-    ) -> Coroutine[Any, Any, None]: ...
-
-
-def _server(config: Config, inner: Core, chosen: str = "") -> ServeWithin:
-    """Serves one client on a pair of streams; each is the local one. It has the toolset that was `chosen`, unless it
-    says another."""
+def _server(config: Config, inner: Core) -> Serve:
+    """Each client is the local one."""
     limits, everybody = config.limits, _Everybody()
     inner.behind.sessions.set(everybody)
     has_begun = False
@@ -192,7 +184,7 @@ def _server(config: Config, inner: Core, chosen: str = "") -> ServeWithin:
             return _begin(inner, call)
         return inner.handler(call)
 
-    async def serve(reader: line_streams.LineReader, writer: line_streams.LineWriter, toolset: str = chosen) -> None:
+    async def serve(reader: line_streams.LineReader, writer: line_streams.LineWriter, toolset: str) -> None:
         with everybody.one() as offer_ask:
             await stdio.serve(
                 handle, reader=reader, writer=writer, client=_client(config, inner, toolset),
@@ -236,7 +228,7 @@ async def _go_along(
         async with AsyncExitStack() as ours, inbox:
             while not await _carried(lock, inbox, writer, past, toolset):
                 if lock.take():  # with the file as it is by now
-                    await ours.enter_async_context(_firewall(load(file), file, lock, toolset))
+                    await ours.enter_async_context(_firewall(load(file), file, lock))
                 else:  # whoever holds the lock is not ready yet, or about to end
                     await anyio.sleep(_AGAIN)
         group.cancel_scope.cancel()
