@@ -183,15 +183,7 @@ class Gateway:
             return answer
         self._server_changed(key, action)
         others = [peer for peer in self._up() if peer != peers[0]]  # also one that came up meanwhile
-        answers: list[AdminResponse | None] = [answer]
-
-        async def one(peer: Peer) -> None:
-            answers.append(await peer.ask(scope, body))
-
-        async with anyio.create_task_group() as group:
-            for peer in others:
-                group.start_soon(one, peer)
-        heard, silent = _heard(answers)
+        heard, silent = _heard([answer, *(await _ask_all(scope, others, body, "POST")).values()])
         if failed := next((one for one in heard if one.status_code != _DONE), None):
             return failed
         if silent:
@@ -322,11 +314,13 @@ def _heard(answers: Iterable[AdminResponse | None]) -> tuple[list[AdminResponse]
     return [one for one in given if not isinstance(one, NoAnswer)], silent
 
 
-async def _ask_all(scope: Scope, peers: Sequence[Peer]) -> dict[Peer, AdminResponse | None]:
+async def _ask_all(
+    scope: Scope, peers: Sequence[Peer], body: bytes = b"", method: str = "GET"
+) -> dict[Peer, AdminResponse | None]:
     found: dict[Peer, AdminResponse | None] = dict.fromkeys(peers)
 
     async def one(peer: Peer) -> None:
-        found[peer] = await peer.ask(scope, b"", "GET")
+        found[peer] = await peer.ask(scope, body, method)
 
     async with anyio.create_task_group() as group:
         for peer in found:
