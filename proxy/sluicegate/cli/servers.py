@@ -71,11 +71,8 @@ def _change_server(admin: Admin, action: ServerAction, key: str | None, as_json:
     if response.status_code in (404, 409, 503):
         admin.stop(Code.NEGATIVE, *reasons(response))
     body = answer(response)
-    if as_json:
-        print_json(body)
-        return
-    ended = body["open_calls"]
-    print_out(f"{key}: {_DONE[action]}" + (f"; calls that were open there: {ended}" if ended else ""))
+    ended = f"; calls that were open there: {body['open_calls']}" if body["open_calls"] else ""
+    give(as_json, body, [f"{key}: {_DONE[action]}{ended}"])
 
 
 @asks_running
