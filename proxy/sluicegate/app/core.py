@@ -53,10 +53,6 @@ class Core:
     page_link: Late[PageLink]
     until_free: Callable[[str], float]
 
-    def expect(self, client: Client) -> None:
-        """Reserves the first connection of each server for this client."""
-        self.behind.control.expect(client)
-
     def end_session(self, session: str) -> None:
         self.queue.grants.end_session(session)
         self.behind.control.end_session(session)

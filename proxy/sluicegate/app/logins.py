@@ -101,7 +101,8 @@ class LoginIndex:
         }  # fmt: skip
         able = {key: (server.login or DEFAULT) for key, server in config.servers.items()
                 if isinstance(server, HttpServer) and may_log_in(server)}  # fmt: skip
-        self._able = frozenset(able)
+        self.able = frozenset(able)
+        """The servers that people can log in to."""
         self._machines = {key for key, login in able.items() if login.grant == "client_credentials"}
         self._callback, self._pages = config.login.callback, config.listen.login_pages
         self._lending = frozenset(key for key, login in able.items() if login.list == "known")
@@ -120,14 +121,9 @@ class LoginIndex:
                 return bool(self.find(server, client))
             await anyio.sleep(_LOOK_AGAIN)
 
-    @property
-    def able(self) -> frozenset[str]:
-        """The servers that people can log in to."""
-        return self._able
-
     def objection(self, server: str, client: Client) -> str:
         """Why a client can have no login to a server; empty where it can."""
-        if server not in self._able:
+        if server not in self.able:
             return f"there is no server {server} that one can log in to"
         if server in self._machines:
             return f"{server} has an account of Sluice's own: nobody logs in"
@@ -144,7 +140,7 @@ class LoginIndex:
 
     def servers(self) -> Collection[str]:
         """The keys of the servers that a person can log in to."""
-        return self._able - self._machines
+        return self.able - self._machines
 
     def has_any(self, server: str) -> bool:
         return server in self._machines or any(key == server for key, _ in self._ids)

@@ -36,10 +36,10 @@ class RunningServers(dict[str, AnyDownstream]):
 
     def __init__(self, servers: Mapping[str, AnyDownstream]) -> None:
         super().__init__(servers)
-        self._removed: dict[str, AnyDownstream] = {}
+        self.removed: dict[str, AnyDownstream] = {}
 
     def __missing__(self, key: str) -> AnyDownstream:
-        return self._removed[key]
+        return self.removed[key]
 
     def replace(self, servers: Mapping[str, AnyDownstream]) -> list[AnyDownstream]:
         """Replaces the servers; returns those that no longer run."""
@@ -47,13 +47,9 @@ class RunningServers(dict[str, AnyDownstream]):
         removed = {server.key: server for server in ended if server.key not in servers}
         self.clear()
         self.update(servers)
-        earlier = [one for one in self._removed.items() if one[0] not in servers and one[0] not in removed]
-        self._removed = dict(earlier[-MAX_REMOVED:]) | removed
+        earlier = [one for one in self.removed.items() if one[0] not in servers and one[0] not in removed]
+        self.removed = dict(earlier[-MAX_REMOVED:]) | removed
         return ended
-
-    @property
-    def removed(self) -> Mapping[str, AnyDownstream]:
-        return self._removed
 
 
 class ServerTables:
@@ -85,7 +81,8 @@ class ServerControl:
         may_see: Callable[[Client, str], bool] = lambda client, server: True,
     ) -> None:  # fmt: skip
         self._started, self._transport, self._make, self._may_see = config, transport, make, may_see
-        self._config = config
+        self.config = config
+        """The config in force: its enabled servers run."""
         self._switched_off = set(switched_off)
         self._first_client: Client | None = None
         self._pins: DefinitionPins | None = None
@@ -104,17 +101,12 @@ class ServerControl:
         self._lists, self._pins = lists, pins
 
     @property
-    def config(self) -> Config:
-        """The config in force: its enabled servers run."""
-        return self._config
-
-    @property
     def disabled(self) -> dict[str, str]:
         """Servers that the file enables and that do not run: key to reason."""
-        return {**self._config.disabled, **dict.fromkeys(self._off(), _DISABLED)}
+        return {**self.config.disabled, **dict.fromkeys(self._off(), _DISABLED)}
 
     def _off(self) -> Iterable[str]:
-        servers = self._config.servers
+        servers = self.config.servers
         return [key for key, server in servers.items() if server.enabled and key in self._switched_off]
 
     def _wanted(self, config: Config) -> dict[str, AnyServer]:
@@ -134,12 +126,12 @@ class ServerControl:
 
     def take(self, config: Config) -> None:
         """A config is in force. What only a restart changes stays as it was for new servers, too."""
-        before = self._config.servers
-        self._config = self._started.keeping_servers_of(config)
+        before = self.config.servers
+        self.config = self._started.keeping_servers_of(config)
         if self._put_pins is not None:
             self._put_pins()
         again = {
-            key for key, server in self._config.servers.items()
+            key for key, server in self.config.servers.items()
             if key in before and _as_reached(server) != _as_reached(before[key])
         }  # fmt: skip
         self._switch(again, _CHANGED)
@@ -147,15 +139,15 @@ class ServerControl:
     def shared(self) -> Iterator[tuple[str, int, AnyDownstream]]:
         """Key and `concurrency` of each server that runs."""
         for key, server in self.servers.items():
-            yield key, self._config.servers[key].concurrency, server
+            yield key, self.config.servers[key].concurrency, server
 
     def objection(self, key: str, action: str) -> str:
         """Why that cannot be done with a server, in a sentence; empty where it can."""
-        server = self._config.servers.get(key)
+        server = self.config.servers.get(key)
         if server is None:
             return f"there is no server {key}"
         if not server.enabled:
-            why = self._config.disabled.get(key, "servers.KEY.enabled is false there")
+            why = self.config.disabled.get(key, "servers.KEY.enabled is false there")
             return f"the config file disables the server {key} ({why})"
         if key in self._switched_off and action in ("restart", "reconnect"):
             return f"the server {key} is disabled: enable it first"
@@ -185,7 +177,7 @@ class ServerControl:
             server.take(logins, new)
 
     def _switch(self, again: Collection[str], why: str) -> None:
-        config, running = self._config, self.servers
+        config, running = self.config, self.servers
         servers = {
             key: running[key] if key in running and key not in again else self._make(key, section, config)
             for key, section in self._wanted(config).items()

@@ -78,7 +78,8 @@ class PolicyService:
         self._revoked = Revoked(Path(config.state.dir))
         self._learns = anyio.Lock()
         self._started = config
-        self._config = without_revoked(config, self._revoked)
+        self.config = without_revoked(config, self._revoked)
+        """What is in force, as far as it can be without a restart; keys that were revoked are not."""
         self.later = PolicyListeners()
         self._accepted = AcceptedDefinitions(lambda target: self.later.has_accepted()(target))
         self.judge = PolicyEngine(policy_loading.make(config, loaded, None, self._accepted))
@@ -89,11 +90,6 @@ class PolicyService:
         self.on_config: list[Callable[[Config], None]] = []
         self._clock: Callable[[], float] = time.time  # of the replicas, once it learns among them
 
-    @property
-    def config(self) -> Config:
-        """What is in force, as far as it can be without a restart; keys that were revoked are not."""
-        return self._config
-
     def client_of(
         self, principal: str, roles: Iterable[str] | None = None, is_operator: bool | None = None
     ) -> Client | None:
@@ -102,7 +98,7 @@ class PolicyService:
         Where nothing decides by the answer, any token will do."""
         # On stdio a session has the roles of the start, as the note "needs a restart" says.
         is_fixed = principal == LOCAL and self.reload.transport == "stdio"
-        if (found := client_of(self._started if is_fixed else self._config, principal)) is not None:
+        if (found := client_of(self._started if is_fixed else self.config, principal)) is not None:
             return found
         identities = self.later.identities()
         return None if identities is None else identities.bearer_of(principal, roles, is_operator)
@@ -193,12 +189,12 @@ class PolicyService:
         return [key for key, server in before.servers.items() if key in now and server.tools != now[key].tools]
 
     def _take(self, config: Config) -> None:
-        before = self._config.clients.keys.keys()
-        self._config = without_revoked(config, self._revoked)
-        for name in before & config.clients.keys.keys() - self._config.clients.keys.keys():
+        before = self.config.clients.keys.keys()
+        self.config = without_revoked(config, self._revoked)
+        for name in before & config.clients.keys.keys() - self.config.clients.keys.keys():
             log.info("key revoked", extra={"key": name})
         for listener in self.on_config:
-            listener(self._config)
+            listener(self.config)
 
 
 @asynccontextmanager

@@ -211,8 +211,8 @@ async def _begin(inner: Core, call: Call) -> Outcome:
         try:
             return await inner.handler(call)
         finally:
-            inner.expect(call.client)
-    inner.expect(call.client)
+            inner.behind.control.expect(call.client)
+    inner.behind.control.expect(call.client)
     return await inner.handler(call)
 
 

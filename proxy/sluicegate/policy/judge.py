@@ -50,7 +50,7 @@ class PolicyEngine:
 
     def __init__(self, in_force: PolicyInForce) -> None:
         self._changes = 0
-        self._blocks = NOTHING_BLOCKED
+        self.blocks = NOTHING_BLOCKED
         self._is_unread = False
         self.in_force = in_force
         self.errors = 0
@@ -62,13 +62,9 @@ class PolicyEngine:
 
     @in_force.setter
     def in_force(self, in_force: PolicyInForce) -> None:
-        self._in_force = replace(in_force, rulebook=replace(in_force.rulebook, blocks=self._blocks))
+        self._in_force = replace(in_force, rulebook=replace(in_force.rulebook, blocks=self.blocks))
         self.has_toolsets = bool(in_force.rulebook.toolsets)
         self.renew()
-
-    @property
-    def blocks(self) -> Blocks:
-        return self._blocks
 
     def block(self, blocks: Blocks, now: float) -> bool:
         """These are in force until the next ones are, each as long as it lasts; whether that changes anything."""
@@ -85,9 +81,9 @@ class PolicyEngine:
         log.error(self.problem)
 
     def _take(self, left: Blocks) -> bool:
-        if left.rows == self._blocks.rows:
+        if left.rows == self.blocks.rows:
             return False
-        self._blocks = left
+        self.blocks = left
         self.in_force = self._in_force
         return True
 
@@ -98,7 +94,7 @@ class PolicyEngine:
     def permission_key(self, call: Call) -> tuple[Hashable, Hashable] | None:
         """What decisions for this client go by: as long as it is equal, so are they, on the same definition. None where
         that cannot be said. Clients that differ in nothing that counts have the same. The first part is one for all."""
-        is_judged_alone = self.problem or self._blocks.has_principal(call.client.principal)
+        is_judged_alone = self.problem or self.blocks.has_principal(call.client.principal)
         held = None if is_judged_alone else self._held_by(call.client)
         return None if held is None else ((self._changes, self.errors), (held, call.client.toolset))
 
@@ -137,7 +133,7 @@ class PolicyEngine:
 
     def may_see(self, call: Call, server: str) -> bool:
         rulebook, client = self.in_force.rulebook, call.client
-        if self._blocks.has_server(server) or self._blocks.has_principal(client.principal):
+        if self.blocks.has_server(server) or self.blocks.has_principal(client.principal):
             return False
         return self._is_sure(lambda: rulebook.may_see(client, server), f"{server} for {client.principal}")
 
@@ -203,7 +199,7 @@ class PolicyEngine:
 
     def _is_barred(self, client: Client) -> bool:
         """Whether it is blocked. Whoever runs Sluice is not: they could not unblock themselves."""
-        return client.principal != "local" and self._blocks.has_principal(client.principal)
+        return client.principal != "local" and self.blocks.has_principal(client.principal)
 
     def roles_of(self, client: Client) -> frozenset[str]:
         """Returns all roles of a client; none where the policy fails, or where it is blocked."""
@@ -228,7 +224,7 @@ class PolicyEngine:
         """Asks the question whose answer is known, and ends shadow mode and blocks in time. True if that changed
         anything."""
         before = self.problem, self.in_force
-        self._take(self._blocks.at(now))
+        self._take(self.blocks.at(now))
         self.problem = self._why_not()
         if self.in_force.is_shadow and self.in_force.until is not None and now >= self.in_force.until:
             policy = self.in_force.rulebook.policy.with_shadow(False)
