@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from sluicegate.http.hosts import Address
 from sluicegate.listen.http_request import Headers, HttpRequest, render
 from sluicegate.listen.settings import StreamTiming
 from sluicegate.protocol.jsonrpc import INVALID_REQUEST, RequestId, Response, encode
@@ -58,11 +57,6 @@ class HttpExchange:
     def __init__(self, request: HttpRequest, pace: StreamTiming) -> None:
         self.peer, self.head = request, request.head
         self._pace = pace
-
-    @property
-    def server(self) -> Address | None:
-        """The address of the accepting socket."""
-        return self.peer.server
 
     @property
     def client(self) -> str:

@@ -11,7 +11,6 @@ import stat
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from typing import Protocol
 
 import anyio
@@ -73,13 +72,8 @@ Put = Callable[[bytes], Awaitable[None]]
 """Sends one message as bytes; returns when there is room for more. Raises `OSError` where the peer is gone."""
 
 
-def line_writer(writer: LineWriter) -> Put:
-    """Every message is one `write`, so lines never mix."""
-    return partial(put_line, writer)
-
-
 async def put_line(writer: LineWriter, data: bytes) -> None:
-    """Writes one line. Raises `OSError` where the peer is gone."""
+    """Writes one line, with one `write`: lines never mix. Raises `OSError` where the peer is gone."""
     if writer.is_closing():  # uvloop calls a write then a mistake: RuntimeError
         raise BrokenPipeError
     writer.write(data + b"\n")

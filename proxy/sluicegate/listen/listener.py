@@ -86,7 +86,7 @@ class Authenticator:
         if credential is not None:
             return self._identity.identify(credential, False, None)
         # Which way it came matters for nobody else, and takes a walk.
-        address = exchange.server[0] if exchange.server else None
+        address = exchange.peer.server[0] if exchange.peer.server else None
         return self._identity.identify(None, is_forwarded(head.headers), address)
 
     async def verified(self, exchange: HttpExchange) -> Principal | None:
@@ -281,7 +281,7 @@ class Listener:
         head = exchange.head
         if head.remembered.passed is self._policy:
             return self._enter(exchange, self._take_in)
-        refusal = self._policy.check(head.headers, exchange.server, head.path)
+        refusal = self._policy.check(head.headers, exchange.peer.server, head.path)
         if refusal is not None:
             return exchange.error(refusal.status, refusal.text)
         origin = head.get(b"origin")

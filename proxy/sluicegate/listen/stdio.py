@@ -22,7 +22,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from sluicegate.listen.jsonrpc_session import DuplexChannel, JsonRpcSession, error
 from sluicegate.listen.large_requests import LARGE, LargeRequests, RequestRefused, UntilFree
 from sluicegate.listen.legacy_session import SessionDeps
-from sluicegate.listen.line_streams import LineReader, LineWriter, Output, line_writer, lines, put_line
+from sluicegate.listen.line_streams import LineReader, LineWriter, Output, lines, put_line
 from sluicegate.listen.settings import RequestLimits
 from sluicegate.protocol import legacy_client, modern_client, reserved_keys
 from sluicegate.protocol.jsonrpc import (
@@ -64,7 +64,7 @@ async def serve(
     session: JsonRpcSession | None = None
     try:
         async with anyio.create_task_group() as group:
-            output = Output(line_writer(writer), group.cancel_scope.cancel)
+            output = Output(partial(put_line, writer), group.cancel_scope.cancel)
             deps = SessionDeps(handler, server_info, trail, on_abandoned)
             session = JsonRpcSession(deps, DuplexChannel("stdio", on_session_end, max_batch), client, output, group)
             offer_ask(session.ask)
