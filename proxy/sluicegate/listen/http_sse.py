@@ -24,8 +24,7 @@ from sluicegate.listen.large_requests import LARGE, RequestRefused
 from sluicegate.listen.legacy_http import MAX_OPEN, RequestsInFlight
 from sluicegate.listen.line_streams import Output, Put
 from sluicegate.listen.streamable_http import EndpointContext, accepts
-from sluicegate.protocol.jsonrpc import Json, Message, Request, Response
-from sluicegate.protocol.model import SLUICE, Asker
+from sluicegate.protocol.jsonrpc import Message, Request
 
 SSE: Final = "/sse"
 MESSAGES: Final = "/messages"
@@ -133,15 +132,8 @@ class HttpSse:
                 counted.enter_context(self._context.large.counting(principal, size))
             return counted.pop_all()
 
-    def __contains__(self, id: object) -> bool:
-        return self._of(id) is not None
-
-    async def ask(self, id: str, method: str, params: Json, asker: Asker = SLUICE) -> Response | None:
-        """Asks the client of that session something that belongs to no call; None where it cannot be asked."""
-        session = self._of(id)
-        return None if session is None else await session.ask(id, method, params, asker)
-
-    def _of(self, id: object) -> JsonRpcSession | None:
+    def find(self, id: str) -> JsonRpcSession | None:
+        """The stream of that session."""
         sessions = (stream.session for stream in self._streams.values())
         return next((one for one in sessions if one.session and one.session.client.session == id), None)
 

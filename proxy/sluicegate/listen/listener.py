@@ -260,13 +260,13 @@ class Listener:
 
     async def ask(self, session: str, method: str, params: Json, asker: Asker = SLUICE) -> Response | None:
         """Asks the client of that session something that belongs to no call; None where it cannot be asked."""
-        if session in self._event_streams:
-            return await self._event_streams.ask(session, method, params, asker)
+        if (stream := self._event_streams.find(session)) is not None:
+            return await stream.ask(session, method, params, asker)
         return await self.sessions.ask(session, method, params, asker)
 
     def is_idle(self, session: str) -> bool:
         """Whether that session has no open stream and no open call. One over HTTP+SSE is its stream."""
-        return session not in self._event_streams and self.sessions.is_idle(session)
+        return self._event_streams.find(session) is None and self.sessions.is_idle(session)
 
     def close(self) -> None:
         """Ends in good order what would never end by itself: streams, and listening. Calls may finish."""
