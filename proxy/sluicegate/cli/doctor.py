@@ -28,6 +28,7 @@ MACHINE: Final[dict[str, Check]] = {
     "state": doctor_machine.state_directory,
     "clients": doctor_machine.clients,
 }
+_WITHOUT_CONFIG: Final = ("install", "config", "clients")  # all others are of what it says
 SERVERS: Final = {
     "servers": doctor_servers.servers,
     "tokens": doctor_servers.tokens,
@@ -121,11 +122,12 @@ async def _checked(examined: Examined) -> list[tuple[str, Diagnosis]]:
     enabled = sum(server.enabled for server in examined.config.servers.values()) if examined.config else 0
     async with anyio.create_task_group() as group:
         for name, check in MACHINE.items():
-            group.start_soon(one, name, partial(check, examined))
+            if examined.config is not None or name in _WITHOUT_CONFIG:
+                group.start_soon(one, name, partial(check, examined))
         get = None if examined.rows is None else _get(examined.path)
         group.start_soon(one, "console", partial(doctor_servers.console, examined, get))
         with progress("servers", enabled) as done:
             reached = await doctor_servers.reach_all(examined, done)
-        for name, about in SERVERS.items():
+        for name, about in SERVERS.items() if examined.config is not None else ():
             group.start_soon(one, name, partial(about, examined, reached))
     return [(name, one) for name in names for one in found[name]]

@@ -18,6 +18,7 @@ from sluicegate.cli.init import sluice_command
 from sluicegate.cli.install import found_state, imported_names
 from sluicegate.cli.output import printable
 from sluicegate.cli.programs import SHORT_PATH, found_program, not_found, write_absolute
+from sluicegate.config import Config
 from sluicegate.desktop import changes
 from sluicegate.desktop.changes import Journal
 from sluicegate.desktop.clients import CLIENTS
@@ -57,6 +58,12 @@ class Examined:
     config: config.Config | None
     rows: list[dict[str, Any]] | None
 
+    @property
+    def loaded(self) -> Config:
+        """For the checks that are made where there is one."""
+        assert self.config is not None
+        return self.config
+
 
 def installation(examined: Examined) -> Iterator[Diagnosis]:
     folders = [Path(folder) for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if folder]
@@ -84,15 +91,13 @@ def config_file(examined: Examined) -> Iterator[Diagnosis]:
 
 def commands(examined: Examined) -> Iterator[Diagnosis]:
     """Programs of servers: there, found by desktop clients, and with an interpreter that is found, too."""
-    if examined.config is None:
-        return
-    problems = list(not_found(examined.config))
+    problems = list(not_found(examined.loaded))
     for problem in problems:
         key, is_there = str(problem.path[1]), problem.code == "command-not-absolute"
         fix = partial(write_absolute, examined.path, key) if is_there else None
         yield Diagnosis(key, "warning" if is_there else "failed", problem.message, problem.hint, fix)
     named = {problem.path[1] for problem in problems}
-    for key, server in examined.config.servers.items():
+    for key, server in examined.loaded.servers.items():
         if isinstance(server, config.StdioServer) and server.enabled and key not in named:
             yield _interpreter(key, server)
 
@@ -126,12 +131,10 @@ def _named_by_script(program: Path) -> str:
 
 def sandboxes(examined: Examined) -> Iterator[Diagnosis]:
     """Which servers are in a sandbox, and whether it can be made."""
-    if examined.config is None:
-        return
-    for key, server in examined.config.servers.items():
+    for key, server in examined.loaded.servers.items():
         if not isinstance(server, config.StdioServer) or not server.enabled or settings.sandbox(server) is None:
             continue
-        made = settings.server(key, server, examined.config, lambda number: number, str)
+        made = settings.server(key, server, examined.loaded, lambda number: number, str)
         try:
             sandbox.prepared(made, *start_of(made))
             yield Diagnosis(key, "ok", str(made.sandbox))
@@ -141,9 +144,7 @@ def sandboxes(examined: Examined) -> Iterator[Diagnosis]:
 
 def ports(examined: Examined) -> Iterator[Diagnosis]:
     """The two addresses of `sluice serve`; a desktop client's Sluice needs none."""
-    if examined.config is None:
-        return
-    listen = examined.config.listen
+    listen = examined.loaded.listen
     for name, address in (("listen.mcp", listen.mcp), ("listen.admin", listen.admin)):
         yield _port(f"{name} {address}", name, reachable(address))
 
@@ -187,10 +188,8 @@ def _holders(port: int) -> Iterator[tuple[int, str]]:
 
 def state_directory(examined: Examined) -> Iterator[Diagnosis]:
     """Its modes, its file system, its room, and those of the audit log."""
-    if examined.config is None:
-        return
-    directory, audit = examined.config.state.dir, examined.config.audit.path.parent
-    folders = {"state.dir": directory} | ({"audit.path": audit} if examined.config.audit.enabled else {})
+    directory, audit = examined.loaded.state.dir, examined.loaded.audit.path.parent
+    folders = {"state.dir": directory} | ({"audit.path": audit} if examined.loaded.audit.enabled else {})
     for name, folder in folders.items():
         found = list(_folder(folder))
         yield from (Diagnosis(f"{name} {folder}", *one) for one in found)
@@ -198,8 +197,8 @@ def state_directory(examined: Examined) -> Iterator[Diagnosis]:
             yield Diagnosis(f"{name} {folder}", "ok", "only you can use it, and it has room")
     if sys.platform != "win32" and (why := InstanceLock(directory, examined.path).unshared):
         yield Diagnosis("socket", "failed", why, "write a shorter path in state: {dir: ...}")
-    if examined.config.state.url is not None:
-        yield _database(examined.config)
+    if examined.loaded.state.url is not None:
+        yield _database(examined.loaded)
 
 
 def _database(loaded: config.Config) -> Diagnosis:

@@ -63,25 +63,23 @@ def _telling(lines: list[str]) -> str:
 
 def servers(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Diagnosis]:
     """Whether each is up; lines on stdout that are no messages."""
-    if examined.config is None:
-        return
-    for key, why in examined.config.disabled.items():
+    for key, why in examined.loaded.disabled.items():
         yield Diagnosis(key, "failed", f"it is disabled: {why}", "set what is missing, or take the server out")
-    missing = {problem.path[1] for problem in not_found(examined.config) if problem.code == "command-not-found"}
+    missing = {problem.path[1] for problem in not_found(examined.loaded) if problem.code == "command-not-found"}
     for key, one in reached.items():
         if key in missing and not one.is_up:
             yield Diagnosis(key, "skipped", "its program is missing")
-        elif one.needs_login and state.peek(examined.config, [f"{LOGINS}/{key}/"]):
+        elif one.needs_login and state.peek(examined.loaded, [f"{LOGINS}/{key}/"]):
             yield Diagnosis(key, "ok", "it wants a login, and somebody is logged in: see `sluice logins`")
         elif one.is_starting:
             message, hint = "it is still starting, as the Sluice says that runs", "wait, and run sluice doctor again"
             yield Diagnosis(key, "warning", message, hint)
-        elif not one.is_up and _is_behind(examined.config.servers[key], one):
+        elif not one.is_up and _is_behind(examined.loaded.servers[key], one):
             message = "the Sluice that runs has not found its program, which is there now"
             yield Diagnosis(key, "warning", message, "Sluice follows within five seconds: run sluice doctor again")
         elif not one.is_up:
             detail = f"; it wrote: {_telling(one.stderr)}" if one.stderr else ""
-            yield Diagnosis(key, "failed", (one.error or "it is down") + detail, _hint(examined.config, key, one))
+            yield Diagnosis(key, "failed", (one.error or "it is down") + detail, _hint(examined.loaded, key, one))
         elif one.tools is None:
             yield Diagnosis(key, "ok", "up, as the Sluice says that runs")
         else:
@@ -116,9 +114,7 @@ def _hint(loaded: config.Config, key: str, one: ReachedServer) -> str:
 
 def tokens(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Diagnosis]:
     """Tokens in `headers` and keys of clients that have ended, or end within a week."""
-    if examined.config is None:
-        return
-    found = [*_ends_of_tokens(examined.config), *_ends_of_keys(examined.config)]
+    found = [*_ends_of_tokens(examined.loaded), *_ends_of_keys(examined.loaded)]
     now = time.time()
     for subject, end, hint in found:
         when = datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -154,13 +150,11 @@ def _ends_of_keys(loaded: config.Config) -> Iterator[tuple[str, float, str]]:
 
 def clock(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Diagnosis]:
     """Compares this machine's clock with the `Date` (RFC 9110 6.6.1) of the servers that are reached by URL."""
-    if examined.config is None:
-        return
     compared: list[str] = []
-    for key, server in examined.config.servers.items():
+    for key, server in examined.loaded.servers.items():
         if not isinstance(server, config.HttpServer) or not server.enabled:
             continue
-        skew = _skew(server, examined.config.network.proxy)
+        skew = _skew(server, examined.loaded.network.proxy)
         if skew is not None and abs(skew) > _SKEW:
             message = f"this machine's clock is {abs(skew):.0f} seconds {'behind' if skew > 0 else 'ahead of'} {key}'s"
             yield Diagnosis(key, "warning", message, "let the system set its clock (NTP): tokens end by it")
@@ -182,8 +176,7 @@ def _skew(server: config.HttpServer, proxy: str | None) -> float | None:
 
 def sizes(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Diagnosis]:
     """What the definitions of all tools cost a client that shows each of them to its model."""
-    if (loaded := examined.config) is None:
-        return
+    loaded = examined.loaded
     stored = stored_definitions(loaded)
     found = {key: [*stored.get(key, {}).values()] if one.tools is None else one.tools for key, one in reached.items()}
     tokens_of = {key: sum(len(json.dumps(tool)) for tool in own) // _CHARACTERS for key, own in found.items()}
