@@ -127,35 +127,28 @@ async def serve_worker(task: Task, orders: socket.socket, announce: Announce) ->
             group.start_soon(announce_servers, sluice, announce if task.is_first else _silent)
             await _obey(sluice, reload, out)
             sluice.core.services.notes.act("drain", by="SIGTERM")
-            group.start_soon(_obey_to_the_end, sluice, reload, out)
+            group.start_soon(_obey, sluice, reload, out, True)
             await sluice.retire(config.drain_delay)
         group.cancel_scope.cancel()
 
 
-async def _obey(sluice: RunningServer, reload: ToldReload, out: MemoryObjectReceiveStream[Order]) -> None:
+async def _obey(
+    sluice: RunningServer, reload: ToldReload, out: MemoryObjectReceiveStream[Order], is_ending: bool = False
+) -> None:
+    """Returns when the worker has to end. Where that `is_ending`, it obeys as long as the last calls take."""
     async for order in out:
         if isinstance(order, list):
             sluice.core.behind.control.switch_off(order)
-        elif isinstance(order, InForce):
+        elif isinstance(order, InForce):  # also at the end: open calls are judged once more, when they were waiting
             reload.tell(order)
-        elif order in ("reload", "hangup"):
+        elif order == "cut":
+            sluice.stop()
+        elif order != "drain" and not is_ending:
             sluice.core.services.notes.act("reload", by="SIGHUP")
             if order == "hangup":
                 reload.ask()
-        else:
-            if order == "cut":
-                sluice.stop()
+        if order in ("cut", "drain") and not is_ending:
             return
-
-
-async def _obey_to_the_end(sluice: RunningServer, reload: ToldReload, out: MemoryObjectReceiveStream[Order]) -> None:
-    async for order in out:
-        if order == "cut":
-            sluice.stop()
-        elif isinstance(order, list):
-            sluice.core.behind.control.switch_off(order)
-        elif isinstance(order, InForce):  # open calls are judged once more, when they were waiting
-            reload.tell(order)
 
 
 async def _hear(reader: asyncio.StreamReader, into: MemoryObjectSendStream[Order]) -> None:
