@@ -191,10 +191,9 @@ def state_directory(examined: Examined) -> Iterator[Diagnosis]:
     directory, audit = examined.loaded.state.dir, examined.loaded.audit.path.parent
     folders = {"state.dir": directory} | ({"audit.path": audit} if examined.loaded.audit.enabled else {})
     for name, folder in folders.items():
-        found = list(_folder(folder))
-        yield from (Diagnosis(f"{name} {folder}", *one) for one in found)
-        if not found:
-            yield Diagnosis(f"{name} {folder}", "ok", "only you can use it, and it has room")
+        subject = f"{name} {folder}"
+        found = list(_folder(subject, folder))
+        yield from found or [Diagnosis(subject, "ok", "only you can use it, and it has room")]
     if sys.platform != "win32" and (why := InstanceLock(directory, examined.path).unshared):
         yield Diagnosis("socket", "failed", why, "write a shorter path in state: {dir: ...}")
     if examined.loaded.state.url is not None:
@@ -211,28 +210,25 @@ def _database(loaded: config.Config) -> Diagnosis:
     return Diagnosis("state.url", "ok", "PostgreSQL answers, and replicates what it confirms")
 
 
-_Found = tuple[State, str, str, Callable[[], str] | None]
-
-
-def _folder(folder: Path) -> Iterator[_Found]:
+def _folder(subject: str, folder: Path) -> Iterator[Diagnosis]:
     there = next((one for one in (folder, *folder.parents) if one.exists()), folder)
     if not there.is_dir():
-        yield "failed", f"{there} is no folder", "move it away, or write another path", None
+        yield Diagnosis(subject, "failed", f"{there} is no folder", "move it away, or write another path")
         return
     if not os.access(there, os.W_OK | os.X_OK):
-        yield "failed", f"you may not write in {there}", "make it yours, or write another path", None
+        yield Diagnosis(subject, "failed", f"you may not write in {there}", "make it yours, or write another path")
     free = shutil.disk_usage(there).free
     if free < LEAST_FREE:
         message = f"its disk has {free // (1 << 20)} MiB left; without room for the audit log, calls are refused"
-        yield "failed", message, "make room, or move it to another disk", None
+        yield Diagnosis(subject, "failed", message, "make room, or move it to another disk")
     if (kind := _file_system(there)) in _REMOTE:
         message = f"it is on a network file system ({kind}), where locks and SQLite files are not safe"
-        yield "warning", message, "write a path on a local disk", None
+        yield Diagnosis(subject, "warning", message, "write a path on a local disk")
     if there == folder and os.name == "posix":
-        yield from _modes(folder)
+        yield from _modes(subject, folder)
 
 
-def _modes(folder: Path) -> Iterator[_Found]:
+def _modes(subject: str, folder: Path) -> Iterator[Diagnosis]:
     files = [one for one in folder.iterdir() if one.is_file() and not one.is_symlink()]
     for path, mode in ((folder, private.DIRECTORY), *((file, private.FILE) for file in files)):
         try:
@@ -241,7 +237,7 @@ def _modes(folder: Path) -> Iterator[_Found]:
             is_ours = path.stat().st_uid == os.geteuid()
             hint = f"if nobody can have read it: chmod {mode:04o} {path}" if is_ours else f"chown {os.geteuid()} {path}"
             message = str(error).partition(":")[0]
-            yield "failed", message, hint, _chmod(path, mode) if is_ours else None
+            yield Diagnosis(subject, "failed", message, hint, _chmod(path, mode) if is_ours else None)
         except FileNotFoundError:
             continue
 
