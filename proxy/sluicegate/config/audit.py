@@ -1,23 +1,16 @@
 """The sections of what is kept: what `audit` records, how surely, and where it goes; and where `state` is."""
 
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, PlainValidator, SecretStr, ValidationInfo, WithJsonSchema
+from pydantic import Field, PlainValidator, SecretStr, ValidationInfo, WithJsonSchema
 
 from sluicegate.config.names import HeaderName, HeaderValue, KeyName, Ring
 from sluicegate.config.section import Section, written
-from sluicegate.config.units import FilePath, Flag, Idle, Size, Timeout, problem, read_path
+from sluicegate.config.units import FilePath, Flag, Idle, Size, Timeout, read_path, sound
 from sluicegate.deferred import deferred_pattern
 
 _LOG = deferred_pattern(r"[a-z0-9][a-z0-9-]{0,35}\.jsonl")
-
-
-def _log_path(path: Path) -> Path:
-    if not _LOG.fullmatch(path.name):
-        raise problem("bad-path", "the name of a log has only a-z, 0-9 and -, and ends in .jsonl")
-    return path
 
 
 def _destination(value: Any, info: ValidationInfo) -> str:
@@ -30,23 +23,31 @@ def _destination(value: Any, info: ValidationInfo) -> str:
 SINK_SCHEMES: Final = ("http", "https", "tcp", "udp")
 
 
-def _sink(value: str) -> str:
+def _is_sink(value: str) -> bool:
     parts = urlsplit(value)
-    if parts.scheme not in SINK_SCHEMES or not parts.hostname:
-        raise problem("bad-sink", "not a sink; write https://host/path, or tcp://host:port, udp://host:port for syslog")
-    return value
+    return parts.scheme in SINK_SCHEMES and bool(parts.hostname)
 
 
-def _pointer(value: str) -> str:
-    if value and not value.startswith("/"):
-        raise problem("bad-pointer", "not a JSON pointer; it begins with /, such as /person/name or /list/*/name")
-    return value
+LogPath = Annotated[
+    FilePath,
+    sound(lambda path: _LOG.fullmatch(path.name), "bad-path",
+          "the name of a log has only a-z, 0-9 and -, and ends in .jsonl"),
+]  # fmt: skip
+SinkUrl = Annotated[
+    str,
+    sound(_is_sink, "bad-sink", "not a sink; write https://host/path, or tcp://host:port, udp://host:port for syslog"),
+]
+Pointer = Annotated[
+    str,
+    sound(lambda value: not value or value.startswith("/"), "bad-pointer",
+          "not a JSON pointer; it begins with /, such as /person/name or /list/*/name"),
+]  # fmt: skip
 
 
 class Redact(Section):
     keys: tuple[str, ...] = ()
     """Names of members whose value is a secret, beside the usual ones (password, token, api_key and so on)."""
-    pointers: dict[str, tuple[Annotated[str, AfterValidator(_pointer)], ...]] = written({})
+    pointers: dict[str, tuple[Pointer, ...]] = written({})
     """For a tool, written SERVER/NAME (globs): JSON pointers to the places of its arguments that are secret."""
 
 
@@ -67,7 +68,7 @@ class Checkpoints(Section):
 class Sink(Section):
     name: KeyName
     """What its position is remembered under."""
-    to: Annotated[str, AfterValidator(_sink)]
+    to: SinkUrl
     """An http(s) URL that takes JSON lines, or tcp://host:port or udp://host:port of a syslog server."""
     headers: dict[HeaderName, HeaderValue] = written({})
     """Headers that are sent along, such as Authorization."""
@@ -83,7 +84,7 @@ class Confirm(Section):
 class Audit(Section):
     enabled: Flag = True
     """false keeps no audit log."""
-    path: Annotated[FilePath, AfterValidator(_log_path)] = written("audit/sluice.jsonl")
+    path: LogPath = written("audit/sluice.jsonl")
     """The log; its directory is for it alone, mode 0700."""
     durability: Literal["fsync", "write"] = "fsync"
     """fsync: a record is on the disk before its call reaches a server. write: the system has it; a crash of the

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import Field, SecretStr
 
-from sluicegate.config.names import KeyHash, KeyName, Roles
+from sluicegate.config.names import KeyHash, KeyName, Roles, matching
 from sluicegate.config.section import Section, written
-from sluicegate.config.units import Moment, Timeout, problem
+from sluicegate.config.units import Moment, Timeout, sound
 from sluicegate.deferred import deferred_pattern
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
@@ -22,31 +22,16 @@ def is_sure(url: str) -> bool:
     return (_ISSUER.fullmatch(url) or _LOCAL.fullmatch(url)) is not None
 
 
-def _issuer(value: str) -> str:
-    if not is_sure(value):
-        raise problem("bad-issuer", "not an issuer; write it as it stands in tokens: https://login.example.com")
-    return value
+def _is_key_set(value: str) -> bool:
+    return value == "auto" or bool(_ISSUER.fullmatch(value.partition("?")[0]) or _LOCAL.fullmatch(value))
 
 
-def _jwks(value: str) -> str:
-    if value != "auto" and not (_ISSUER.fullmatch(value.partition("?")[0]) or _LOCAL.fullmatch(value)):
-        raise problem("bad-url", "write auto, or the https URL of the key set")
-    return value
-
-
-def _scope(value: str) -> str:
-    if not _SCOPE.fullmatch(value):
-        raise problem("bad-scope", "a scope is one word of printable ASCII, without quotes and backslashes")
-    return value
-
-
-Scope = Annotated[str, AfterValidator(_scope)]
-
-
-def _some(value: tuple[Algorithm, ...]) -> tuple[Algorithm, ...]:
-    if not value:
-        raise problem("wrong-value", "at least one, or no token is taken")
-    return value
+IssuerName = Annotated[
+    str, sound(is_sure, "bad-issuer", "not an issuer; write it as it stands in tokens: https://login.example.com")
+]
+Scope = Annotated[
+    str, matching(_SCOPE, "bad-scope", "a scope is one word of printable ASCII, without quotes and backslashes")
+]
 
 
 class LocalClient(Section):
@@ -71,17 +56,19 @@ class Key(Section):
 
 
 class Issuer(Section):
-    issuer: Annotated[str, AfterValidator(_issuer)]
+    issuer: IssuerName
     """Whose tokens are taken: exactly as `iss` has it."""
     audience: Annotated[str, Field(min_length=1)]
     """What `aud` has to hold, exactly: the name of this Sluice at the issuer, best its `listen.public_url`."""
     admin_audience: str | None = None
     """The same for the admin port. Without it no token of this issuer is taken there."""
-    jwks: Annotated[str, AfterValidator(_jwks)] = "auto"
+    jwks: Annotated[str, sound(_is_key_set, "bad-url", "write auto, or the https URL of the key set")] = "auto"
     """Where the issuer's keys are; auto asks its metadata (OAuth, then OpenID Connect)."""
     roles_from: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Claims whose values become `group:VALUE`; a.b is b inside of a, where there is no claim of that whole name."""
-    algorithms: Annotated[tuple[Algorithm, ...], AfterValidator(_some)] = ("RS256", "ES256", "EdDSA")
+    algorithms: Annotated[
+        tuple[Algorithm, ...], sound(bool, "wrong-value", "at least one, or no token is taken")
+    ] = ("RS256", "ES256", "EdDSA")  # fmt: skip
     """Signatures that are taken. None of them is made with a secret."""
     typ: str | None = None
     """What the header `typ` has to be, such as at+jwt. Unless set: JWT, at+jwt, or nothing."""
@@ -97,7 +84,7 @@ class Jwt(Section):
 class ClientLogin(Section):
     """Clients log in by themselves: Sluice is their authorization server, in front of one OpenID Connect provider."""
 
-    issuer: Annotated[str, AfterValidator(_issuer)]
+    issuer: IssuerName
     """The provider's issuer. A person is jwt:ISSUER#SUBJECT, as with tokens of that issuer."""
     client_id: Annotated[str, Field(min_length=1)]
     """The client that is registered there, with the redirect URI BASE/oauth/callback of listen.public_url."""

@@ -1,12 +1,12 @@
 """The sections `login` and `servers.KEY.login` of the config file: how Sluice logs in to a server with OAuth."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, SecretStr
 
 from sluicegate.config.clients import Scope, is_sure
 from sluicegate.config.section import Section, written
-from sluicegate.config.units import FilePath, Timeout, problem
+from sluicegate.config.units import FilePath, Timeout, problem, sound
 from sluicegate.deferred import deferred_pattern
 
 _CALLBACK = deferred_pattern(r"http://127\.0\.0\.1:(\d{1,5})/[A-Za-z0-9/_-]*")
@@ -17,17 +17,9 @@ _OURS = frozenset(
 )  # fmt: skip
 
 
-def _endpoint(value: str) -> str:
-    if not is_sure(value):
-        raise problem("bad-url", "write an https URL without query; plain http is for this machine alone")
-    return value
-
-
-def _callback(value: str) -> str:
+def _is_callback(value: str) -> bool:
     found = _CALLBACK.fullmatch(value)
-    if found is None or not 1024 <= int(found[1]) <= 65535:
-        raise problem("bad-url", "write http://127.0.0.1:PORT/PATH, with a port from 1024 on")
-    return value
+    return found is not None and 1024 <= int(found[1]) <= 65535
 
 
 def _param(value: str) -> str:
@@ -36,7 +28,8 @@ def _param(value: str) -> str:
     return value
 
 
-Endpoint = Annotated[str, AfterValidator(_endpoint)]
+_NOT_SURE: Final = "write an https URL without query; plain http is for this machine alone"
+Endpoint = Annotated[str, sound(is_sure, "bad-url", _NOT_SURE)]
 
 
 class LoginEndpoints(Section):
@@ -97,9 +90,11 @@ class IdentityProvider(Section):
 class LoginSection(Section):
     """What all logins to servers have in common."""
 
-    callback: Annotated[str, AfterValidator(_callback)] = "http://127.0.0.1:7412/callback"
+    callback: Annotated[
+        str, sound(_is_callback, "bad-url", "write http://127.0.0.1:PORT/PATH, with a port from 1024 on")
+    ] = "http://127.0.0.1:7412/callback"
     """Where a browser on this machine returns to. Its port is open only while somebody logs in."""
-    client_document: Annotated[str, AfterValidator(lambda value: value and _endpoint(value))] = ""
+    client_document: Annotated[str, sound(lambda value: not value or is_sure(value), "bad-url", _NOT_SURE)] = ""
     """URL of a client ID metadata document for this Sluice: its client id where an issuer takes such."""
     idp: IdentityProvider | None = None
     """Where people with tokens sign in on the login pages beside listen.public_url."""

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Discriminator,
     Field,
@@ -48,6 +47,7 @@ from sluicegate.config.units import (
     Timeout,
     base_of,
     problem,
+    sound,
 )
 from sluicegate.deferred import deferred_pattern
 
@@ -56,24 +56,17 @@ _NUMBERS = deferred_pattern(r"[0-9.]+(?:/.*)?|.*[:/].*")
 _PROXY = deferred_pattern(r"http://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}/?")
 
 
-def _network_or_host(value: str) -> str:
-    try:
-        ip_network(value, strict=True)
-        return value
-    except ValueError:
-        if _NUMBERS.fullmatch(value) or not _NAME.fullmatch(value):
-            message = "not a network, an address or a host; write 10.1.0.0/16, 10.1.2.3 or keys.example.internal"
-            raise problem("bad-network", message) from None
-    return value
-
-
-def network(value: str) -> str:
-    """An address or a network."""
+def _is_network(value: str) -> bool:
+    """Whether it is an address or a network."""
     try:
         ip_network(value, strict=True)
     except ValueError:
-        raise problem("bad-network", "not a network or an address; write 10.1.0.0/16 or 10.1.2.3") from None
-    return value
+        return False
+    return True
+
+
+def _is_network_or_host(value: str) -> bool:
+    return _is_network(value) or (_NAME.fullmatch(value) is not None and not _NUMBERS.fullmatch(value))
 
 
 def _proxy(value: Any) -> Any:
@@ -85,8 +78,14 @@ def _proxy(value: Any) -> Any:
     return value.rstrip("/")
 
 
-Place = Annotated[str, AfterValidator(_network_or_host)]
-NetworkText = Annotated[str, AfterValidator(network)]
+Place = Annotated[
+    str,
+    sound(_is_network_or_host, "bad-network",
+          "not a network, an address or a host; write 10.1.0.0/16, 10.1.2.3 or keys.example.internal"),
+]  # fmt: skip
+NetworkText = Annotated[
+    str, sound(_is_network, "bad-network", "not a network or an address; write 10.1.0.0/16 or 10.1.2.3")
+]
 
 
 class Network(Section):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema, WrapValidator
 
-from sluicegate.config.units import Expanded, problem
+from sluicegate.config.units import Expanded, problem, sound
 from sluicegate.deferred import deferred_pattern
 
 _SERVER_KEY = deferred_pattern(r"[a-z][a-z0-9-]{0,19}")
@@ -27,6 +27,9 @@ _HOST = deferred_pattern(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 _ORIGIN = deferred_pattern(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
 _URL = deferred_pattern(r"https?://(?P<user>[^\s/?#@]*@)?[^\s/?#@]+(?:/[^\s#]*)?(?:\?[^\s#]*)?")
 _IMAGE = deferred_pattern(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
+_VARIABLE = deferred_pattern(r"[^=\0]+")
+# RFC 9110 5.5: a field value holds no CR, LF or NUL; other control characters are of no use either.
+_FIELD = deferred_pattern(r"[^\0-\x08\n-\x1f\x7f]*")
 _HEADER = deferred_pattern(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _PUBLIC_URL = deferred_pattern(
     r"https?://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?(?:/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)?"
@@ -65,13 +68,8 @@ def _prefix(value: str) -> str:
     return value
 
 
-def _matching(pattern: re.Pattern[str], code: str, message: str) -> AfterValidator:
-    def check(value: str) -> str:
-        if not pattern.fullmatch(value):
-            raise problem(code, message)
-        return value
-
-    return AfterValidator(check)
+def matching(pattern: re.Pattern[str], code: str, message: str) -> AfterValidator:
+    return sound(lambda text: pattern.fullmatch(text), code, message)
 
 
 def _hash(value: Any) -> Any:
@@ -102,13 +100,6 @@ def _header_name(value: str) -> str:
     return value
 
 
-def _header_value(value: SecretStr) -> SecretStr:
-    # RFC 9110 5.5: a field value holds no CR, LF or NUL; other control characters are of no use either.
-    if any((ord(char) < 32 and char != "\t") or ord(char) == 127 for char in value.get_secret_value()):
-        raise problem("bad-header", "a header's value holds no control characters and no line breaks")
-    return value
-
-
 def webhook_secret(value: SecretStr) -> SecretStr:
     check_webhook_secret(value.get_secret_value())
     return value
@@ -124,23 +115,9 @@ def check_webhook_secret(text: str) -> None:
         raise problem("bad-secret", "not a webhook secret; write whsec_ and 24 to 64 bytes in base64")
 
 
-def _variable_name(value: str) -> str:
-    if not value or "=" in value or "\0" in value:
-        raise problem("bad-variable", "not the name of an environment variable")
-    return value
-
-
-def _ring(value: SecretStr) -> SecretStr:
-    lines = value.get_secret_value().replace("+", "-").replace("/", "_").split()
-    if not lines or not all(_RING_KEY.fullmatch(line) for line in lines):
-        raise problem("bad-keys", "not base64 keys of 32 bytes, a line each; `openssl rand -base64 32` makes one")
-    return value
-
-
-def _no_nul(value: SecretStr) -> SecretStr:
-    if "\0" in value.get_secret_value():
-        raise problem("bad-variable", "a NUL character cannot be passed on")
-    return value
+def _is_ring(text: str) -> bool:
+    lines = text.replace("+", "-").replace("/", "_").split()
+    return bool(lines) and all(_RING_KEY.fullmatch(line) for line in lines)
 
 
 def _argument(value: Any, check: Callable[[Any], str]) -> str:
@@ -152,50 +129,57 @@ def _argument(value: Any, check: Callable[[Any], str]) -> str:
 
 
 Argument = Annotated[str, WrapValidator(_argument)]
-VariableName = Annotated[str, AfterValidator(_variable_name)]
-VariableValue = Annotated[SecretStr, AfterValidator(_no_nul)]
+VariableName = Annotated[str, matching(_VARIABLE, "bad-variable", "not the name of an environment variable")]
+VariableValue = Annotated[
+    SecretStr, sound(lambda text: "\0" not in text, "bad-variable", "a NUL character cannot be passed on")
+]
 HeaderName = Annotated[str, AfterValidator(_header_name)]
-HeaderValue = Annotated[SecretStr, AfterValidator(_header_value)]
+HeaderValue = Annotated[
+    SecretStr, matching(_FIELD, "bad-header", "a header's value holds no control characters and no line breaks")
+]
 Url = Annotated[str, AfterValidator(_url)]
 SecretUrl = Annotated[SecretStr, AfterValidator(_secret_url)]
-ConsoleUrl = Annotated[str, _matching(_CONSOLE_URL, "bad-url", "not the console's URL; write https://host/console")]
+ConsoleUrl = Annotated[str, matching(_CONSOLE_URL, "bad-url", "not the console's URL; write https://host/console")]
 PublicUrl = Annotated[
-    str, _matching(_PUBLIC_URL, "bad-url", "not a URL without query and user; write https://host/path/mcp")
+    str, matching(_PUBLIC_URL, "bad-url", "not a URL without query and user; write https://host/path/mcp")
 ]
-Ring = Annotated[SecretStr, AfterValidator(_ring)]
+Ring = Annotated[
+    SecretStr,
+    sound(_is_ring, "bad-keys", "not base64 keys of 32 bytes, a line each; `openssl rand -base64 32` makes one"),
+]
 KeyHash = Annotated[SecretStr, BeforeValidator(_hash)]
 ServerKey = Annotated[str, AfterValidator(_server_key)]
 Prefix = Annotated[str, AfterValidator(_prefix), WithJsonSchema({"type": "string", "maxLength": 20})]
 KeyName = Annotated[
-    str, _matching(_KEY_NAME, "bad-key-name", "a key's name is 1 to 64 of a-z, 0-9, . _ and -, not . _ - first")
+    str, matching(_KEY_NAME, "bad-key-name", "a key's name is 1 to 64 of a-z, 0-9, . _ and -, not . _ - first")
 ]
 ReplicaName = Annotated[
     str,
-    _matching(_REPLICA, "bad-name", "use up to 63 letters, digits, - and _"),
+    matching(_REPLICA, "bad-name", "use up to 63 letters, digits, - and _"),
     WithJsonSchema({"type": "string", "maxLength": 63}),
 ]
 ProfileName = Annotated[
     str,
-    _matching(_PROFILE, "bad-profile-name", "a profile's name is 1 to 32 of a-z, 0-9 and -, a letter first, not none"),
+    matching(_PROFILE, "bad-profile-name", "a profile's name is 1 to 32 of a-z, 0-9 and -, a letter first, not none"),
 ]
 OwnName = Annotated[
-    str, _matching(_OWN_NAME, "bad-name", "a name is up to 64 of A-Z, a-z, 0-9, _ and -"),
+    str, matching(_OWN_NAME, "bad-name", "a name is up to 64 of A-Z, a-z, 0-9, _ and -"),
     WithJsonSchema({"type": "string", "maxLength": 64}),
 ]  # fmt: skip
 ToolsetName = Annotated[
-    str, _matching(_TOOLSET, "bad-toolset-name", "a toolset's name is 1 to 32 of a-z, 0-9 and -, a letter first")
+    str, matching(_TOOLSET, "bad-toolset-name", "a toolset's name is 1 to 32 of a-z, 0-9 and -, a letter first")
 ]
 HookName = Annotated[
-    str, _matching(_TOOLSET, "bad-hook-name", "a hook's name is 1 to 32 of a-z, 0-9 and -, a letter first")
+    str, matching(_TOOLSET, "bad-hook-name", "a hook's name is 1 to 32 of a-z, 0-9 and -, a letter first")
 ]
 ServerGlob = Annotated[
-    str, _matching(_SERVER_GLOB, "bad-glob", "write SERVER/GLOB, or !SERVER/GLOB for what is left out")
+    str, matching(_SERVER_GLOB, "bad-glob", "write SERVER/GLOB, or !SERVER/GLOB for what is left out")
 ]
-Role = Annotated[str, _matching(_ROLE, "bad-role", "a role is written role:NAME")]
-Image = Annotated[str, _matching(_IMAGE, "bad-image", "not an image; write NAME, NAME:TAG or NAME@sha256:DIGEST")]
-Host = Annotated[str, _matching(_HOST, "bad-host", "not a host; write name or name:port, without scheme and path")]
+Role = Annotated[str, matching(_ROLE, "bad-role", "a role is written role:NAME")]
+Image = Annotated[str, matching(_IMAGE, "bad-image", "not an image; write NAME, NAME:TAG or NAME@sha256:DIGEST")]
+Host = Annotated[str, matching(_HOST, "bad-host", "not a host; write name or name:port, without scheme and path")]
 Origin = Annotated[
-    str, _matching(_ORIGIN, "bad-origin", "not an origin; write scheme://host or scheme://host:port, no wildcard")
+    str, matching(_ORIGIN, "bad-origin", "not an origin; write scheme://host or scheme://host:port, no wildcard")
 ]
 Glob = Annotated[str, Field(min_length=1)]
 Roles = tuple[Role, ...]

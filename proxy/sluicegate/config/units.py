@@ -19,6 +19,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     PlainValidator,
+    SecretStr,
     Strict,
     ValidationInfo,
     WithJsonSchema,
@@ -79,6 +80,17 @@ class Rate:
 def problem(code: str, message: str) -> PydanticCustomError:
     """Makes a finding. Its text is a parameter: pydantic would read its braces as placeholders."""
     return PydanticCustomError(code, "{text}", {"text": message})
+
+
+def sound(is_sound: Callable[[Any], object], code: str, message: str) -> AfterValidator:
+    """The type's values, secrets included, are those of which `is_sound` holds."""
+
+    def check(value: Any) -> Any:
+        if not is_sound(value.get_secret_value() if isinstance(value, SecretStr) else value):
+            raise problem(code, message)
+        return value
+
+    return AfterValidator(check)
 
 
 def read_duration(value: Any) -> float:
