@@ -399,20 +399,10 @@ class Services:
     own_pages: OwnUrls
     logins: LoginIndex
     replicas: Replicas | None
-
-    @property
-    def watch(self) -> Watch:
-        return Watch() if self.replicas is None else self.replicas.watch
-
-    @property
-    def clock(self) -> Callable[[], float]:
-        """Unix time. Everything in the store expires by it. Audit records and other issuers' tokens use the machine's
-        clock."""
-        return _clock(self.replicas)
-
-
-def _clock(joined: Replicas | None) -> Callable[[], float]:
-    return time.time if joined is None else joined.now
+    watch: Watch
+    clock: Callable[[], float]
+    """Unix time. Everything in the store expires by it. Audit records and other issuers' tokens use the machine's
+    clock."""
 
 
 def _open_logins(
@@ -488,7 +478,8 @@ async def open_services(
         judges.on_config.append(identities.replace)
         judges.later.identities.set(identities)
         own_pages = OwnUrls(config.listen.allowed_hosts)
-        opened = partial(_open_logins, judges, store, egress, audit, metrics, rings.get("login"), _clock(joined))
+        watch, clock = (Watch(), time.time) if joined is None else (joined.watch, joined.now)
+        opened = partial(_open_logins, judges, store, egress, audit, metrics, rings.get("login"), clock)
         index = LoginIndex(opened, judges.config)
         stack.push_async_callback(index.aclose)
         metrics.watch(index.samples)
@@ -500,5 +491,5 @@ async def open_services(
         group.start_soon(telemetry.supervise, "blocks and revoked keys", partial(judges.follow, store, joined))
         yield Services(
             config, judges, sealer, store, audit, metrics, notes, egress, identities, spans, partition, own_pages,
-            index, joined,
+            index, joined, watch, clock,
         )
