@@ -133,21 +133,21 @@ async def serve_worker(task: Task, orders: socket.socket, announce: Announce) ->
 
 
 async def _obey(
-    sluice: RunningServer, reload: ToldReload, out: MemoryObjectReceiveStream[Order], is_ending: bool = False
+    sluice: RunningServer, reload: ToldReload, out: MemoryObjectReceiveStream[Order], is_draining: bool = False
 ) -> None:
-    """Returns when the worker has to end. Where that `is_ending`, it obeys as long as the last calls take."""
+    """Returns when it has to drain; one that `is_draining` obeys to its end, and does not reload."""
     async for order in out:
         if isinstance(order, list):
             sluice.core.behind.control.switch_off(order)
-        elif isinstance(order, InForce):  # also at the end: open calls are judged once more, when they were waiting
+        elif isinstance(order, InForce):  # open calls are judged once more, when they were waiting
             reload.tell(order)
         elif order == "cut":
             sluice.stop()
-        elif order != "drain" and not is_ending:
+        elif order in ("reload", "hangup") and not is_draining:
             sluice.core.services.notes.act("reload", by="SIGHUP")
             if order == "hangup":
                 reload.ask()
-        if order in ("cut", "drain") and not is_ending:
+        if order in ("drain", "cut") and not is_draining:
             return
 
 
