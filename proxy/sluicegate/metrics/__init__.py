@@ -46,18 +46,15 @@ class Counter:
     def __init__(self, name: str, text: str, labels: Labels, registry: CollectorRegistry) -> None:
         self._head = (name, text)
         self._labels = labels
-        self._series: dict[Labels, Count] = {}
+        self.series: dict[Labels, Count] = {}
         registry.register(self)
 
     def labels(self, *values: str) -> Count:
-        return self._series.setdefault(values, Count())
-
-    def items(self) -> Iterable[tuple[Labels, Count]]:
-        return self._series.items()
+        return self.series.setdefault(values, Count())
 
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(*self._head, labels=self._labels)
-        for values, count in self._series.copy().items():
+        for values, count in self.series.copy().items():
             family.add_metric(values, count.value)
         yield family
 
@@ -227,8 +224,8 @@ class Metrics:
         build.labels(version, platform.python_version()).set(1)
         self._scraped = Scraped()
         crashes = telemetry.crashes
-        self._scraped.add(lambda: [("sluice_task_crashes", (task,), count) for task, count in crashes.items()])
-        self._scraped.add(lambda: [("sluice_inflight", (), self.calls.value)])
+        self.watch(lambda: [("sluice_task_crashes", (task,), count) for task, count in crashes.items()])
+        self.watch(lambda: [("sluice_inflight", (), self.calls.value)])
         registry.register(self._scraped)
         ProcessCollector(registry=registry)
         self._limits = {
@@ -350,7 +347,7 @@ class Metrics:
 
     def watch(self, source: Source) -> None:
         """`source` is asked at each scrape, in the thread of the event loop."""
-        self._scraped.add(source)
+        self._scraped.sources.append(source)
 
     def forget(self) -> None:
         """Labels are looked up anew: a changed policy may class a target differently."""
@@ -359,7 +356,7 @@ class Metrics:
     def counted(self) -> Json:
         """How many requests of clients have ended, and how many of them were calls and denied ones."""
         found = {"requests": 0, "calls": 0, "denied": 0}
-        for (_, _, method, outcome), count in self._calls.items():
+        for (_, _, method, outcome), count in self._calls.series.items():
             found["requests"] += count.value
             if method in TARGET_KINDS:
                 found["calls"] += count.value

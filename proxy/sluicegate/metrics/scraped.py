@@ -239,14 +239,11 @@ class Scraped:
     """The collector of the table. A series without any sample is not shown."""
 
     def __init__(self) -> None:
-        self._sources: list[Source] = []
+        self.sources: list[Source] = []
         self._samples: list[Sample] = []
 
-    def add(self, source: Source) -> None:
-        self._sources.append(source)
-
     def sample(self) -> None:
-        self._samples = [sample for source in self._sources for sample in source()]
+        self._samples = [sample for source in self.sources for sample in source()]
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
