@@ -8,7 +8,7 @@ field with a comma in it stands in double quotes (`""` is a quote inside).
 import difflib
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,6 +53,16 @@ class Row:
 
     def column(self, field: str) -> int:
         return self.columns[COLUMNS[self.kind].index(field) + 1]
+
+
+def granted(rows: Iterable[Row]) -> dict[str, tuple[str, ...]]:
+    """Member to the roles that `g` rows give it."""
+    found: dict[str, tuple[str, ...]] = {}
+    for row in rows:
+        if row.kind == "g":
+            member, role = row.fields
+            found[member] = (*found.get(member, ()), role)
+    return found
 
 
 def written(*fields: str) -> str:

@@ -15,7 +15,7 @@ from typing import Final
 
 from sluicegate.catalog.uris import is_clean, own_uri
 from sluicegate.policy.classes import CLASSES
-from sluicegate.policy.csv_rows import Row
+from sluicegate.policy.csv_rows import Row, granted
 from sluicegate.policy.engine import RESERVED
 from sluicegate.policy.finding import Level, PolicyFinding
 from sluicegate.policy.globs import covers, has_open_set, is_glob, literal_start, matches, meets
@@ -150,7 +150,7 @@ def check_sense(
         yield from _nearly_sluice(row)
     yield from _shadowed(rules)
     yield from _too_much(rules)
-    yield from _clashes(rules, profiles, _read(grants))
+    yield from _clashes(rules, profiles, granted(grants))
 
 
 def lint(
@@ -224,18 +224,11 @@ def _names(row: Row, existing: KnownNames) -> Iterator[PolicyFinding]:
 
 
 def _circles(grants: Iterable[Row]) -> Iterator[PolicyFinding]:
-    edges = _read(grants)
+    edges = granted(grants)
     for row in grants:
         member, role = row.fields
         if member in chains((role,), edges):
             yield _warn(row, "role", "role-circle", f"{member} and {role} give each other: they are one role")
-
-
-def _read(grants: Iterable[Row]) -> dict[str, tuple[str, ...]]:
-    edges: dict[str, tuple[str, ...]] = {}
-    for row in grants:
-        edges[row.fields[0]] = (*edges.get(row.fields[0], ()), row.last)
-    return edges
 
 
 def _duplicates(rows: Iterable[Row]) -> Iterator[PolicyFinding]:

@@ -15,7 +15,7 @@ from unicodedata import normalize
 
 from sluicegate.catalog import uris
 from sluicegate.policy import roles
-from sluicegate.policy.csv_rows import Row
+from sluicegate.policy.csv_rows import Row, granted
 from sluicegate.policy.engine import NAMED, RESERVED, Engine, reaches
 from sluicegate.policy.globs import covers, escape, is_glob, matcher, matches_folded, meets
 from sluicegate.policy.memo import Memo
@@ -156,7 +156,7 @@ class PolicyRules:
         self.profiles = profiles
         self.revision = revision
         self.shadow = shadow
-        self.grants = _grants(rows)
+        self.grants = granted(rows)
         self._engine = engine
         self._rules = read_rules(rows, "p")
         self._approvals = read_rules(rows, "p2")
@@ -346,15 +346,6 @@ def _sort(rules: Iterable[Rule], approvals: Iterable[Rule]) -> Matches:
     for rule in rules:
         by_effect[rule.effect].append(rule.row)
     return Matches(tuple(by_effect["allow"]), tuple(by_effect["deny"]), tuple(rule.row for rule in approvals))
-
-
-def _grants(rows: Iterable[Row]) -> dict[str, tuple[str, ...]]:
-    grants: dict[str, tuple[str, ...]] = {}
-    for row in rows:
-        if row.kind == "g":
-            member, role = row.fields
-            grants[member] = (*grants.get(member, ()), role)
-    return grants
 
 
 def _is_covered(rule: Rule, denies: Iterable[Rule]) -> bool:
