@@ -94,17 +94,18 @@ class Rulebook:
     toolsets: Toolsets | None = None
     shapes: Mapping[tuple[str, Kind, str], Shape] = field(default_factory=dict)
 
-    def _listed(self, client: Client, target: Target) -> Decision:
-        return (self.blocks.rows and self.blocks.deny(client, target)) or self.lists(client, target)
+    def _barred(self, client: Client, target: Target) -> Decision | None:
+        """The denial of a block or of the server's own lists."""
+        listed = (self.blocks.rows and self.blocks.deny(client, target)) or self.lists(client, target)
+        return listed if listed.verdict is Verdict.DENY else None
 
     def classify(self, target: Target) -> Classified:
         return self.classes.of(target, self.is_accepted(target))
 
     def decide(self, client: Client, target: Target) -> Decision:
         """The answer for lists, calls, gets, reads, completions, subscriptions and notifications alike."""
-        listed = self._listed(client, target)
-        if listed.verdict is Verdict.DENY:
-            return listed
+        if (barred := self._barred(client, target)) is not None:
+            return barred
         act = self.classify(target).name
         may_be_alike = target.is_unlisted or target.kind == "res"
         alike = self.policy.decide_alike(client, target, act) if may_be_alike else None
@@ -127,16 +128,14 @@ class Rulebook:
 
     def decide_remembered(self, client: Client, target: Target, act: str) -> Decision:
         """Of a tool whose definition is not at hand: `act` is the class that it had."""
-        listed = self._listed(client, target)
-        if listed.verdict is Verdict.DENY:
-            return listed
+        if (barred := self._barred(client, target)) is not None:
+            return barred
         return self._narrowed(client, target, self.policy.decide(client, target, self.classes.written(target) or act))
 
     def decide_template(self, client: Client, target: Target) -> Decision:
         """For resources/templates/list, and for completions of a template's variables."""
-        listed = self._listed(client, target)
-        if listed.verdict is Verdict.DENY:
-            return listed
+        if (barred := self._barred(client, target)) is not None:
+            return barred
         return self._narrowed(client, target, self.policy.decide_template(client, target), is_template=True)
 
     def check_arguments(self, target: Target, arguments: Json | None) -> Violation | None:
@@ -151,9 +150,8 @@ class Rulebook:
 
     def explain(self, client: Client, target: Target, arguments: Json | None = None) -> Explanation | Decision:
         """The whole explanation, or the decision of a block or a server's tool list, which no row can change."""
-        listed = self._listed(client, target)
-        if listed.verdict is Verdict.DENY:
-            return listed
+        if (barred := self._barred(client, target)) is not None:
+            return barred
         found = self.classify(target)
         may_be_alike = target.is_unlisted or target.kind == "res"
         if may_be_alike and (alike := self.policy.decide_alike(client, target, found.name)) is not None:
