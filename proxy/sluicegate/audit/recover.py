@@ -95,7 +95,7 @@ def look(path: Path) -> File:
     return File(path, first, size, load(line[:-1]) if first is not None else {})
 
 
-def load(line: bytes) -> dict[str, Any]:
+def load(line: bytes | str) -> dict[str, Any]:
     """A record as JSON; empty where it is none."""
     try:
         value = json.loads(line)

@@ -1,7 +1,6 @@
 """`policy test` and `policy diff`: the policy as something that is tested and reviewed before it is in force."""
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -10,6 +9,7 @@ import typer
 
 from sluicegate import config
 from sluicegate.app import policy_loading
+from sluicegate.audit import recover
 from sluicegate.cli.options import AsJson, ConfigFile
 from sluicegate.cli.output import Code, count, give, info, load, located, stop
 from sluicegate.policy import files
@@ -120,16 +120,6 @@ def _records(audit: Path) -> Iterator[dict[str, Any]]:
     for log in logs:
         try:
             with log.open(encoding="utf-8", errors="replace") as lines:
-                yield from _decoded(lines)
+                yield from filter(None, map(recover.load, lines))
         except OSError as error:
             stop(Code.USAGE, f"cannot read {log}: {error.strerror}")
-
-
-def _decoded(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            yield record
