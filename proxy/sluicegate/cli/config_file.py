@@ -79,16 +79,14 @@ def write_value(path: Path, key_path: tuple[str | int, ...], before: str, after:
     found = config.locate(path, [config.Problem(key_path, "", "")])[0]
     lines = text.split("\n")
     line, at = lines[found.line - 1], found.column - 1
-    old = next((one for one in (before, f'"{before}"', f"'{before}'") if line.startswith(one, at)), None)
-    if old is None:
-        stop(Code.NEGATIVE, f"Sluice cannot edit {path}:{found.line}: write the value by hand", "nothing was changed")
+    old = next((one for one in (before, f'"{before}"', f"'{before}'") if line.startswith(one, at)), "")
     lines[found.line - 1] = line[:at] + json.dumps(after, ensure_ascii=False) + line[at + len(old) :]
     edited = "\n".join(lines)
     wanted = section = deepcopy(document_of(text))
     for part in key_path[:-1]:
         section = section[part]
     section[key_path[-1]] = after
-    if document_of(edited) != wanted:
+    if not old or document_of(edited) != wanted:
         stop(Code.NEGATIVE, f"Sluice cannot edit {path}:{found.line}: write the value by hand", "nothing was changed")
     checked(path, edited)
     write_config(path, edited, text)

@@ -34,7 +34,7 @@ from sluicegate.desktop import changes
 from sluicegate.desktop.changes import Changed, FileChange, Journal
 from sluicegate.desktop.clients import CLIENTS
 from sluicegate.desktop.edit import CannotEdit, edited
-from sluicegate.desktop.read import IN_PLAIN_TEXT, IS_SLUICE, NotAClientConfig, parse, read
+from sluicegate.desktop.read import IN_PLAIN_TEXT, IS_SLUICE, NotAClientConfig, key_of, parse, read
 
 NAMES: Final = ", ".join(CLIENTS)
 
@@ -196,10 +196,7 @@ def _moving(plan: _Plan, data: bytes, taken: dict[str, Any], secrets: MovedSecre
         if same in secrets.plain:  # it is new, too
             plan.notes += _longer_timeout(same, server, taken[same])
         if same is None:
-            same, number = key, 1
-            while same in taken:
-                number += 1
-                same = f"{key[: 20 - len(str(number)) - 1].rstrip('-')}-{number}"
+            same = key_of(key, taken)
             secrets.move(same, server)
             taken[same] = server
             for note in notes:

@@ -14,7 +14,7 @@ import typer
 
 from sluicegate.cli.config_file import config_path, config_text
 from sluicegate.cli.options import AsJson, ConfigFile
-from sluicegate.cli.output import Code, give, info, print_json, print_out, printable, stop, table
+from sluicegate.cli.output import Code, give, info, printable, stop, table
 from sluicegate.config import os_keyring
 from sluicegate.desktop.variables import as_text, is_secret, options
 from sluicegate.store import private
@@ -195,11 +195,9 @@ def list_(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
         rows = [{"name": name, "there": os_keyring.get(name) is not None} for name in names]
     except os_keyring.NoKeyring as error:
         stop(Code.NEGATIVE, str(error))
-    if as_json:
-        print_json({"config": str(path), "secrets": rows})
-    elif rows:
-        print_out(table([["NAME", "STATE"], *([row["name"], "ok" if row["there"] else "absent"] for row in rows)],
-                        state="STATE"))  # fmt: skip
+    if as_json or rows:
+        cells = [[row["name"], "ok" if row["there"] else "absent"] for row in rows]
+        give(as_json, {"config": str(path), "secrets": rows}, [table([["NAME", "STATE"], *cells], state="STATE")])
     else:
         info(f"{path} names no secret")
 
