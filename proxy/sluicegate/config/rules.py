@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 from sluicegate.config.finding import Path as TreePath
 from sluicegate.config.finding import Problem
 from sluicegate.config.hook_rules import RULES as HOOK_RULES
-from sluicegate.config.login import ServerLogin
 from sluicegate.config.models import Config, HttpServer, ImageServer, StdioServer
 from sluicegate.config.names import LOCAL_URL
 from sluicegate.config.sandbox import in_each, problems, runner
@@ -40,10 +39,7 @@ def _there_is_one_policy(config: Config) -> Iterator[Problem]:
         if policy.use is not None and key in policy.model_fields_set:
             message = f'"{key}" belongs to a policy of your own, and `use` names one that comes with Sluice'
             yield Problem(("policy", key), "two-policies", message, "remove one of them", at_key=True)
-
-
-def _there_is_one_model(config: Config) -> Iterator[Problem]:
-    if config.policy.model is not None and config.policy.use is None:
+    if policy.model is not None and policy.use is None:
         message = "this key has no effect: Sluice reads rows by one model, which comes with it"
         yield Problem(("policy", "model"), "deprecated-key", message, "remove it", severity="warning", at_key=True)
 
@@ -60,7 +56,7 @@ def _shadow_mode_ends(config: Config) -> Iterator[Problem]:
         yield Problem(("policy", "until"), "wrong-value", "until is when shadow mode ends", "remove it", at_key=True)
 
 
-def _approvers_can_be_named(config: Config) -> Iterator[Problem]:
+def _approvals_can_be_given(config: Config) -> Iterator[Problem]:
     for name, profile in config.approvals.profiles.items():
         path = ("approvals", "profiles", name)
         if profile.tier == "other" and not profile.approvers:
@@ -70,11 +66,6 @@ def _approvers_can_be_named(config: Config) -> Iterator[Problem]:
             if profile.tier == "self" and key in profile.model_fields_set:
                 message = f"{key} is for tier other: with tier self whoever asked confirms"
                 yield Problem((*path, key), "wrong-value", message, "remove it", at_key=True)
-
-
-def _approvals_can_be_given(config: Config) -> Iterator[Problem]:
-    for name, profile in config.approvals.profiles.items():
-        path = ("approvals", "profiles", name)
         if profile.tier == "other" and "via" in profile.model_fields_set and "elicitation" in profile.via:
             message = "elicitation asks whoever called, and tier other is decided by somebody else"
             yield Problem((*path, "via"), "wrong-value", message, "write via: [api]")
@@ -86,18 +77,14 @@ def _approvals_can_be_given(config: Config) -> Iterator[Problem]:
             yield Problem((*path, "require_reason"), "wrong-value", message, "remove it", at_key=True)
 
 
-def _notified_profiles_exist(config: Config) -> Iterator[Problem]:
+def _notices_can_be_sent(config: Config) -> Iterator[Problem]:
     existing = {*config.approvals.profiles, *BUILT_IN_PROFILES}
     for at, webhook in enumerate(config.approvals.notify):
+        path = ("approvals", "notify", at)
         for name in webhook.profiles:
             if name not in existing:
                 hint = f"profiles are {', '.join(sorted(existing))}"
-                yield Problem(("approvals", "notify", at, "profiles"), "unknown-profile", f"there is no {name}", hint)
-
-
-def _notices_can_be_sent(config: Config) -> Iterator[Problem]:
-    for at, webhook in enumerate(config.approvals.notify):
-        path = ("approvals", "notify", at)
+                yield Problem((*path, "profiles"), "unknown-profile", f"there is no {name}", hint)
         if webhook.format == "json" and webhook.secret is None:
             yield Problem((*path, "secret"), "missing-key", '"secret" is missing', "the format json is signed with it")
         elif webhook.format != "json" and webhook.secret is not None:
@@ -217,19 +204,29 @@ def _transparent_means_alone(config: Config) -> Iterator[Problem]:
             yield Problem(("servers", key, "prefix"), "transparent", message, hint)
 
 
-def _forwarding_means_transparent(config: Config) -> Iterator[Problem]:
+def _keys_of_a_server_agree(config: Config) -> Iterator[Problem]:
     for key, server in config.servers.items():
+        path, written = ("servers", key), server.model_fields_set
         if server.unlisted == "forward" and server.prefix:
             message = "forward works in transparent mode only"
-            yield Problem(("servers", key, "unlisted"), "transparent", message, 'set prefix: "", or remove this key')
-
-
-def _blocked_results_are_whole(config: Config) -> Iterator[Problem]:
-    for key, server in config.servers.items():
+            yield Problem((*path, "unlisted"), "transparent", message, 'set prefix: "", or remove this key')
         if server.results_over == "page" and server.results == "block":
             message = "with results: block no part can be read of what was not looked at as a whole"
             hint = "remove this key, or set results: warn"
-            yield Problem(("servers", key, "results_over"), "page-and-block", message, hint)
+            yield Problem((*path, "results_over"), "page-and-block", message, hint)
+        if server.unlisted == "forward" and server.tools.deny:
+            message = "a deny list does not know the names that the server does not list, and those are relayed"
+            hint = "name what may be called in tools.allow, or remove unlisted: forward"
+            yield Problem((*path, "tools", "deny"), "denies-unlisted", message, hint, severity="warning")
+        if server.max_time < server.timeout:
+            where, hint = "max_time" if "max_time" in written else "timeout", "max_time bounds the whole call"
+            yield Problem((*path, where), "wrong-value", "max_time is shorter than timeout", hint)
+        if isinstance(server, HttpServer) and server.transport == "sse" and server.era == "modern":
+            message = "no modern server speaks HTTP+SSE, the transport of 2024-11-05"
+            yield Problem((*path, "transport"), "wrong-value", message, "remove era, or transport")
+        if isinstance(server, ImageServer) and "cwd" in written:
+            message = "a container begins in the folder that its image says"
+            yield Problem((*path, "cwd"), "wrong-value", message, "remove it", at_key=True)
 
 
 def _pins_need_a_list(config: Config) -> Iterator[Problem]:
@@ -242,28 +239,6 @@ def _pins_need_a_list(config: Config) -> Iterator[Problem]:
             message = "definitions of this server are not pinned, because names that it did not list are relayed"
             hint = "set pin: off to say so, or pin: warn to have changes reported"
             yield Problem(("servers", key, "unlisted"), "not-pinned", message, hint, severity="warning")
-
-
-def _forwarding_outruns_denies(config: Config) -> Iterator[Problem]:
-    for key, server in config.servers.items():
-        if server.unlisted == "forward" and server.tools.deny:
-            message = "a deny list does not know the names that the server does not list, and those are relayed"
-            hint = "name what may be called in tools.allow, or remove unlisted: forward"
-            yield Problem(("servers", key, "tools", "deny"), "denies-unlisted", message, hint, severity="warning")
-
-
-def _timeouts_are_in_order(config: Config) -> Iterator[Problem]:
-    for key, server in config.servers.items():
-        if server.max_time < server.timeout:
-            path = ("servers", key, "max_time" if "max_time" in server.model_fields_set else "timeout")
-            yield Problem(path, "wrong-value", "max_time is shorter than timeout", "max_time bounds the whole call")
-
-
-def _older_transport_is_legacy(config: Config) -> Iterator[Problem]:
-    for key, server in config.servers.items():
-        if isinstance(server, HttpServer) and server.transport == "sse" and server.era == "modern":
-            message = "no modern server speaks HTTP+SSE, the transport of 2024-11-05"
-            yield Problem(("servers", key, "transport"), "wrong-value", message, "remove era, or transport")
 
 
 def _logins_are_whole(config: Config) -> Iterator[Problem]:
@@ -308,17 +283,14 @@ def _logins_are_somebodys(config: Config) -> Iterator[Problem]:
         if not server.url.lower().startswith("https://") and not LOCAL_URL.match(server.url):
             message = "tokens are sent over https only, but on this machine"
             yield Problem(("servers", key, "url"), "bad-url", message, "write https://")
-        if login_is_own(server.login) and server.sharing == "shared":
+        is_own = server.login.per != "gateway"
+        if is_own and server.sharing == "shared":
             message = "one connection for all cannot carry everybody's own login"
             yield Problem((*path, "per"), "wrong-value", message, "write per: gateway, or remove sharing: shared")
-        if login_is_own(server.login) and config.clients.anonymous is not None:
+        if is_own and config.clients.anonymous is not None:
             message = "clients without a credential cannot be told apart: they have no login, and get no answer"
             yield Problem((*path, "per"), "anonymous-login", message, "write per: gateway, or give them keys",
                           severity="warning")  # fmt: skip
-
-
-def login_is_own(login: ServerLogin) -> bool:
-    return login.per != "gateway"
 
 
 def named_files(config: Config) -> Iterator[tuple[TreePath, Path]]:
@@ -383,13 +355,6 @@ def _sandboxes_hold(config: Config) -> Iterator[Problem]:
             message = f"{name} installs its package when it starts, and the sandbox {left}"
             hint = "install the package first, and write its own program as command"
             yield Problem((*where, "command"), "sandbox-runner", message, hint, severity="warning")
-
-
-def _containers_have_what_their_image_has(config: Config) -> Iterator[Problem]:
-    for key, server in config.servers.items():
-        if isinstance(server, ImageServer) and "cwd" in server.model_fields_set:
-            message = "a container begins in the folder that its image says"
-            yield Problem(("servers", key, "cwd"), "wrong-value", message, "remove it", at_key=True)
 
 
 def _sinks_differ(config: Config) -> Iterator[Problem]:
@@ -579,16 +544,12 @@ def _no_passphrase() -> str:
 
 
 RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
-    _there_is_one_policy, _there_is_one_model, _older_transport_is_legacy,
-    _shadow_mode_ends, _approvers_can_be_named, _approvals_can_be_given,
-    _notified_profiles_exist, _notices_can_be_sent, _open_policy_stays_at_home, _two_listeners_have_two_addresses,
+    _there_is_one_policy, _shadow_mode_ends, _approvals_can_be_given, _notices_can_be_sent,
+    _open_policy_stays_at_home, _two_listeners_have_two_addresses,
     _anonymous_stays_at_home, _the_console_needs_https,
     _toolsets_hold_something, _a_search_covers_many, _shapes_have_names_of_their_own,
-    _prefixes_differ, _transparent_means_alone, _forwarding_means_transparent,
-    _blocked_results_are_whole, *HOOK_RULES,
-    _pins_need_a_list, _forwarding_outruns_denies,
-    _timeouts_are_in_order, _named_files_exist, _sandboxes_hold,
-    _containers_have_what_their_image_has, _sinks_differ, _what_confirms_can, _hashes_differ,
+    _prefixes_differ, _transparent_means_alone, _keys_of_a_server_agree, *HOOK_RULES,
+    _pins_need_a_list, _named_files_exist, _sandboxes_hold, _sinks_differ, _what_confirms_can, _hashes_differ,
     _keys_are_in_time,
     _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _sessions_let_go_of_processes,
     _the_extra_is_installed, _logins_are_whole, _logins_are_somebodys, _people_can_sign_in,
