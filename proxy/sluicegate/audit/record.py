@@ -14,6 +14,7 @@ from sluicegate.audit.redact import MAX_NAME, Redactor, dump
 from sluicegate.audit.settings import Arguments, Results
 from sluicegate.outcomes import classify
 from sluicegate.policy.hooked import HookVerdict, verdicts_of
+from sluicegate.policy.memo import Memo
 from sluicegate.policy.rules import Ruling
 from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.jsonrpc import Json
@@ -86,10 +87,11 @@ class Composer:
     ) -> None:
         self._redactor, self._arguments, self._results = redactor, arguments, results
         self._transport, self._classify, self._revision = transport, classify, revision
-        self._clients: dict[tuple[Any, ...], str] = {}
-        self._targets: dict[tuple[str, str, str], tuple[Json | None, str]] = {}
-        self._decisions: dict[tuple[Verdict, str, str, bool], str] = {}
-        self._logins: dict[tuple[Any, ...], str] = {}
+        # Peers choose what is remembered.
+        self._clients: Memo[tuple[Any, ...], str] = Memo(_MAX_REMEMBERED)
+        self._targets: Memo[tuple[str, str, str], tuple[Json | None, str]] = Memo(_MAX_REMEMBERED)
+        self._decisions: Memo[tuple[Verdict, str, str, bool], str] = Memo(_MAX_REMEMBERED)
+        self._logins: Memo[tuple[Any, ...], str] = Memo(_MAX_REMEMBERED)
         self._last_login: Json | None = None
         self._login_text = ""
         self._stamp = Stamp()
@@ -195,7 +197,7 @@ class Composer:
         )  # fmt: skip
         cached = self._clients.get(key)
         if cached is None:
-            cached = _remember(self._clients, key, self._encode_asker(*key))
+            cached = self._clients.keep(key, self._encode_asker(*key))
         return cached
 
     def _encode_asker(
@@ -222,7 +224,7 @@ class Composer:
         key = (target.server, target.kind, target.own)
         cached = self._targets.get(key)
         if cached is None or cached[0] is not target.item:
-            cached = _remember(self._targets, key, (target.item, self._encode_target(target)))
+            cached = self._targets.keep(key, (target.item, self._encode_target(target)))
         return cached[1]
 
     def _encode_target(self, target: Target) -> str:
@@ -249,14 +251,14 @@ class Composer:
                 fields["policy"] = revision
             if would_deny:
                 fields["would_deny"] = True
-            cached = _remember(self._decisions, key, f'"decision":{dump(fields)}')
+            cached = self._decisions.keep(key, f'"decision":{dump(fields)}')
         return cached
 
     def _login(self, login: Json) -> str:
         """Of the same members for each login; the issuer is the one that a server may have named."""
         cached = self._logins.get(key := tuple(login.values()))
         if cached is None:
-            cached = _remember(self._logins, key, f',"login":{self._small(login)}')
+            cached = self._logins.keep(key, f',"login":{self._small(login)}')
         self._last_login, self._login_text = login, cached
         return cached
 
@@ -330,10 +332,3 @@ def is_small(value: Any) -> bool:
 def fingerprint(item: Json) -> str:
     """What a definition was, in one word: any change of a value or its type changes it, key order does not."""
     return f"sha256:{sha256(canonical(item).encode('ascii')).hexdigest()}"
-
-
-def _remember(memory: dict[Any, Any], key: Any, value: Any) -> Any:
-    if len(memory) >= _MAX_REMEMBERED:  # chosen by peers: bounded, and rebuilt when it was abused
-        memory.clear()
-    memory[key] = value
-    return value

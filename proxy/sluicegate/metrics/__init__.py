@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import prometheus_client  # its own file imports servers and clients of HTTP: only who renders names it
 from prometheus_client.metrics import Gauge, disable_created_metrics
@@ -23,6 +23,7 @@ from prometheus_client.utils import floatToGoString
 from sluicegate import telemetry
 from sluicegate.metrics.scraped import PolicyState, Sample, Scraped, Source, Tally
 from sluicegate.outcomes import LABELS, label
+from sluicegate.policy.memo import Memo
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.methods import TARGET_KINDS
 from sluicegate.protocol.model import Call, Outcome, Target, Verdict
@@ -128,8 +129,6 @@ CONVENTIONAL: Final = (
 )  # fmt: skip
 LAG_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 WAIT_BUCKETS: Final = (1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600)
-K = TypeVar("K")
-V = TypeVar("V")
 _CLASSES: Final = frozenset({"read", "write", "destroy"})
 CHANGED_KINDS: Final = ("tool", "prompt", "res", "instructions")
 
@@ -232,8 +231,9 @@ class Metrics:
             "calls": _Limit((0, 1)), "clients": _Limit((0,)), "toolsets": _Limit((0,)), "decisions": _Limit((1,)),
             "changes": _Limit((0,)), "server_seconds": _Limit((2, 3)), "client_seconds": _Limit((2, 3, 7)),
         }  # fmt: skip
-        self._bound: dict[tuple[Any, ...], _Bound] = {}
-        self._bound_servers: dict[tuple[Any, ...], Seconds] = {}
+        # A catalog may change its names for ever.
+        self._bound: Memo[tuple[Any, ...], _Bound] = Memo(MAX_CACHED)
+        self._bound_servers: Memo[tuple[Any, ...], Seconds] = Memo(MAX_CACHED)
 
     def call(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
         """A client's call has ended. Its target is what the trail says was aimed at."""
@@ -247,7 +247,7 @@ class Metrics:
         key = (call.method, server, shown, ending, client.revision, verdict, whose, client.toolset)
         bound = self._bound.get(key)
         if bound is None:
-            bound = _keep(self._bound, key, self._bind(call, target, ending, verdict))
+            bound = self._bound.keep(key, self._bind(call, target, ending, verdict))
         bound.calls.value += 1
         bound.client.value += 1
         bound.seconds.observe(seconds)
@@ -273,7 +273,7 @@ class Metrics:
             transport = "pipe" if self._piped(target.server) else "tcp"
             labels = _conventional(call.method, target.kind, name, ending, transport)
             bound = self._client_seconds.labels(*self._limits["client_seconds"](*labels, target.server))
-            _keep(self._bound_servers, key, bound)
+            self._bound_servers.keep(key, bound)
         bound.observe(seconds)
 
     def expect(
@@ -372,13 +372,6 @@ class Metrics:
 
     def _render(self) -> tuple[bytes, str]:
         return prometheus_client.generate_latest(self.registry), prometheus_client.CONTENT_TYPE_LATEST
-
-
-def _keep(cache: dict[K, V], key: K, value: V) -> V:
-    if len(cache) >= MAX_CACHED:  # a catalog that never stops changing its names
-        cache.clear()
-    cache[key] = value
-    return value
 
 
 def _shown(target: Target) -> str:

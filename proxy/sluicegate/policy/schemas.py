@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 import jsonschema_rs
 
+from sluicegate.policy.memo import Memo
 from sluicegate.policy.schema_cost import DIALECT, MAX_EVALUATIONS, SchemaRefused, check_bounds
 from sluicegate.protocol.jsonrpc import Json, dump
 from sluicegate.protocol.parameter_names import look_alike
@@ -261,10 +262,10 @@ class _CompiledSchema:
 
 
 class Outputs:
-    """Schemas are compiled at their first use and kept by tool: at most `MAX_KNOWN`, then all begin anew."""
+    """Schemas are compiled at their first use and kept by tool: at most `MAX_KNOWN`."""
 
     def __init__(self) -> None:
-        self._compiled: dict[tuple[str, str], _CompiledSchema] = {}
+        self._compiled: Memo[tuple[str, str], _CompiledSchema] = Memo(MAX_KNOWN)
 
     def check(self, server: str, tool: str, schema: Any, result: Json) -> Judged | None:
         """Returns None for a result that matches its schema. Errors need not match it."""
@@ -273,7 +274,7 @@ class Outputs:
         if "structuredContent" not in result:
             # 2026-07-28 server/tools#output-schema: servers MUST provide structured results that conform
             return Judged("output_schema", "structuredContent is missing")
-        compiled = self._find(server, tool, schema) or self._keep(server, tool, _compile(schema))
+        compiled = self._find(server, tool, schema) or self._compiled.keep((server, tool), _compile(schema))
         return _check(compiled, result["structuredContent"])
 
     def prepare(self, server: str, tool: str, schema: Any) -> Callable[[], object] | None:
@@ -281,18 +282,12 @@ class Outputs:
         compiled."""
         if self._find(server, tool, schema) is not None:
             return None
-        return lambda: self._keep(server, tool, _compile(schema))
+        return lambda: self._compiled.keep((server, tool), _compile(schema))
 
     def _find(self, server: str, tool: str, schema: Any) -> _CompiledSchema | None:
         compiled = self._compiled.get((server, tool))
         # The very object in nearly all cases; another of equal content where clients have snapshots of their own.
         return compiled if compiled is not None and (compiled.source is schema or compiled.source == schema) else None
-
-    def _keep(self, server: str, tool: str, compiled: _CompiledSchema) -> _CompiledSchema:
-        if len(self._compiled) >= MAX_KNOWN:
-            self._compiled.clear()
-        self._compiled[server, tool] = compiled
-        return compiled
 
 
 def _check(compiled: _CompiledSchema, value: Any) -> Judged | None:
