@@ -328,23 +328,22 @@ class Console:
     async def _ask(self, scope: Scope, receive: Receive, send: Send, site: sessions.Site, headers: Headers) -> None:
         method, path, is_write = scope["method"], scope["path"], scope["method"] not in _READS
         session = await self._access.find(scope, site, headers)
+        refusal = site.refusal(headers, is_write)
         if "authorization" in headers:
-            refusal: Response | None = _error(400, "a session or an Authorization header, not both")
-        else:
-            refusal = site.refusal(headers, is_write)
-        if refusal is None and session is None:
-            refusal = _error(401, "log in again: both halves of a session are needed")
-        if refusal is None and session is not None and is_write:
-            refusal = self._access.too_many(session)
-        if refusal is None and session is not None and not self._sessions.seconds_of_step_up(session):
+            refusal = _error(400, "a session or an Authorization header, not both")
+        if refusal is not None or session is None:
+            await (refusal or _error(401, "log in again: both halves of a session are needed"))(scope, receive, send)
+            return
+        refusal = self._access.too_many(session) if is_write else None
+        if refusal is None and not self._sessions.seconds_of_step_up(session):
             is_due, receive = await self._is_step_up_due(scope, receive, session)
             if is_due:
                 refusal = JSONResponse({"error": "show again who you are", "step_up": session.kind}, 403)
-        if refusal is None and session is not None and is_write:
+        if refusal is None and is_write:
             if not await self._access.record(session, scope, "console_action", f"{method} {path}"):
                 refusal = _unrecorded()
-        if refusal is not None or session is None:
-            await (refusal or _error(401, "log in"))(scope, receive, send)
+        if refusal is not None:
+            await refusal(scope, receive, send)
             return
         asked = {**scope, "headers": _as(scope, session.credential), sessions.CHANNEL: "console"}
         async with anyio.create_task_group() as group:
