@@ -68,7 +68,7 @@ class Follower:
 
     def _open(self) -> bool:
         """Goes on to the segment that holds what follows; False where there is no other one."""
-        files = [f for f in list_files(self._directory) if f.first is not None and f.first.writer == self.writer]
+        files = [file for file in list_files(self._directory) if file.writer == self.writer]
         file = self._choose(files)
         if file is None:
             return False
@@ -92,7 +92,7 @@ class Follower:
 
 
 def writers(directory: Path) -> list[str]:
-    return sorted({file.first.writer for file in list_files(directory) if file.first is not None})
+    return sorted({file.writer for file in list_files(directory)} - {""})
 
 
 def lines(directory: Path, writer: str) -> Iterator[tuple[Link, bytes]]:

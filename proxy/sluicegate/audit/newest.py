@@ -56,8 +56,8 @@ class Backwards:
     def __init__(self, directory: Path, before: Position | None = None) -> None:
         self._chains: dict[str, list[File]] = {}
         for file in list_files(directory):
-            if file.first is not None and (before is None or file.first.writer in before):
-                self._chains.setdefault(file.first.writer, []).append(file)
+            if file.writer and (before is None or file.writer in before):
+                self._chains.setdefault(file.writer, []).append(file)
         self.position = {writer: (before or {}).get(writer, _ALL) for writer in self._chains}
 
     def __iter__(self) -> Iterator[tuple[Link, bytes]]:
@@ -84,12 +84,11 @@ def _end(files: list[File], number: int) -> int:
 
 
 def _records(file: File, before: int) -> Iterator[tuple[Link, bytes]]:
-    assert file.first is not None
     try:
         with open_segment(file) as stream:
             for line in _lines(stream, _around(stream, before)[1]):
                 link = chain.read(line)
-                if link is not None and link.writer == file.first.writer and link.seq < before:
+                if link is not None and link.writer == file.writer and link.seq < before:
                     yield link, line
     except FileNotFoundError:  # deleted since it was listed
         return
@@ -424,7 +423,7 @@ def _follows(link: Link, line: bytes, last: int, hashes: Mapping[int, str]) -> b
 
 def _onwards(directory: Path, link: Link) -> Iterator[tuple[Link, bytes]]:
     """The records of a writer from one on, over its segments."""
-    files = [file for file in list_files(directory) if file.first is not None and file.first.writer == link.writer]
+    files = [file for file in list_files(directory) if file.writer == link.writer]
     first = max((number for number, file in enumerate(files) if file.seq <= link.seq), default=len(files))
     for number in range(first, len(files)):
         end = _end(files, number)

@@ -40,6 +40,10 @@ class File:
         return self.first.seq if self.first else 0
 
     @property
+    def writer(self) -> str:
+        return self.first.writer if self.first else ""
+
+    @property
     def after(self) -> ChainHead | None:
         """Where the chain stood when this segment was begun, as it says."""
         after = self.opening.get("after")
@@ -84,7 +88,7 @@ def _segments(directory: Path) -> list[Path]:
 
 
 def sort_files(files: Iterator[File] | list[File]) -> list[File]:
-    return sorted(files, key=lambda f: (f.first is None, f.first.writer if f.first else "", f.seq, f.path.name))
+    return sorted(files, key=lambda file: (file.first is None, file.writer, file.seq, file.path.name))
 
 
 def look(path: Path) -> File:
@@ -142,7 +146,7 @@ class Recovered:
 
 def recover(path: Path, writer: str, newest: Checkpoint | None = None) -> Recovered:
     """The end of the chain of the writer whose newest file is `path`. `newest` is a checkpoint from outside of it."""
-    files = [file for file in list_files(path.parent) if file.first is not None and file.first.writer == writer]
+    files = [file for file in list_files(path.parent) if file.writer == writer]
     if not files:
         return Recovered(torn=_remainder(path, 0) if path.exists() else None)
     found = _scan(files[-1], newest)
@@ -155,7 +159,7 @@ def recover(path: Path, writer: str, newest: Checkpoint | None = None) -> Recove
 
 def holds(directory: Path, signed: Checkpoint) -> bool:
     """Whether the log of its writer has the record that a checkpoint covers. Raises `OSError`."""
-    files = [file for file in list_files(directory) if file.first is not None and file.first.writer == signed.writer]
+    files = [file for file in list_files(directory) if file.writer == signed.writer]
     file = next((file for file in reversed(files) if file.seq <= signed.seq), None)
     if file is None:
         return False

@@ -138,7 +138,7 @@ def find_old(path: Path, writer: str, before: float, delivered: int | None = Non
     """Segments, oldest first, all of whose records were written before that second, and which every sink has. Only
     whole ones at the beginning of a chain, never the one that is written to. What goes is recorded, durable and signed,
     before its file is deleted: whoever may write the files can delete some and add a line, but not sign that."""
-    files = [file for file in list_files(path.parent) if file.first is not None and file.first.writer == writer]
+    files = [file for file in list_files(path.parent) if file.writer == writer]
     found: list[Old] = []
     for file, following in pairwise(files):
         after = following.after

@@ -8,6 +8,7 @@ chained, too, but whoever may write the file could have made it anew: so the len
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
@@ -76,7 +77,7 @@ def verify(
     for one in published:
         outside.setdefault(one.writer, []).append(one)
     reports = []
-    chains = {writer: list(group) for writer, group in itertools.groupby(files, _writer)}
+    chains = {writer: list(group) for writer, group in itertools.groupby(files, attrgetter("writer"))}
     foreign = chains.pop("", [])
     torn = [segment.opening.get("torn") for group in chains.values() for segment in group]
     for writer in sorted({*chains, *outside}):
@@ -85,10 +86,6 @@ def verify(
     for file in foreign:
         _judge_foreign(file, torn, stray)
     return [*reports, stray] if foreign else reports
-
-
-def _writer(file: File) -> str:
-    return file.first.writer if file.first is not None else ""
 
 
 def _judge_foreign(file: File, torn: Sequence[Any], report: VerifyReport) -> None:
