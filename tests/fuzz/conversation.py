@@ -169,7 +169,7 @@ class Conversation:
             }, self._folder)  # fmt: skip
             async with running(made) as sluice:
                 self._url = sluice.endpoint
-                await sluice.ready()
+                await sluice.core.ready()
                 ready.set_result(None)
                 await self._end.wait()
 

@@ -75,7 +75,7 @@ class LoginApi:
         if self._begun.hit(whose) > 0:
             return _error(429, "too many logins begin; try again in a minute")
         try:
-            flow: Flow = await self._index.logins().begin(server, whose, redirect_uri, by=client)
+            flow: Flow = await self._index.logins.begin(server, whose, redirect_uri, by=client)
         except LoginFailed as error:
             return _error(409, error.text)
         except LoginUnavailable as error:
@@ -92,7 +92,7 @@ class LoginApi:
         if not isinstance(query, str) or not isinstance(redirect_uri, str) or not query.isascii():
             return _error(400, "query and redirect_uri have to be texts, and a query is ASCII")
         try:
-            info = await self._index.logins().finish(query, redirect_uri, whose=whose)
+            info = await self._index.logins.finish(query, redirect_uri, whose=whose)
         except LoginFailed as error:
             return _error(409, error.text)
         about = {"server": info.server, "login": info.id, "issuer": info.issuer, "scopes": list(info.scopes),
@@ -260,7 +260,7 @@ class LoginPages:
         client = found.client
         whose = self._index.whose(server, client)
         if made is not None and (made["principal"], made["whose"]) != (found.name, whose):
-            self._index.logins().note_stranger(server, made["whose"], f"its link was opened by {found.name}")
+            self._index.logins.note_stranger(server, made["whose"], f"its link was opened by {found.name}")
             return page(403, "Log in", text("This link was made for somebody else. Ask for one of your own."), CLOSE)
         if made is None and not _is_there(self._index, self._judge, server, client):
             return page(404, "Log in", text(f"There is no server {server} for you to log in to."), CLOSE)
@@ -268,7 +268,7 @@ class LoginPages:
             return page(403, "Log in", text(f"Whoever runs Sluice logs in to {server}."), CLOSE)
         secret = self._cookie.read_or_make(request)
         try:
-            flow = await self._index.logins().begin(server, whose, self._callback(server), browser=secret, by=client)
+            flow = await self._index.logins.begin(server, whose, self._callback(server), browser=secret, by=client)
         except (LoginFailed, LoginUnavailable) as error:
             return page(502, "Log in", text(str(error)), CLOSE)
         asks = f"{server} is reached with an account at {flow.issuer}.{public_pages.may(flow.scopes)}"
@@ -281,7 +281,7 @@ class LoginPages:
         if server not in self._index.servers() or not browser:
             return page(400, "Nobody was logged in", text("This login began in another browser, or in none."), CLOSE)
         try:
-            info = await self._index.logins().finish(request.url.query, self._callback(server), browser=browser)
+            info = await self._index.logins.finish(request.url.query, self._callback(server), browser=browser)
         except LoginFailed as error:
             return page(400, "Nobody was logged in", text(error.text), CLOSE)
         result = self._sealer.seal(_DONE, {"issuer": info.issuer, "scopes": list(info.scopes)}, server)

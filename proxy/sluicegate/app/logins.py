@@ -82,7 +82,8 @@ class LoginIndex:
     def __init__(self, open_: Callable[[], Any], config: Config) -> None:
         """`open_` opens the login room, when it is needed first: gives its `Logins`."""
         self._open = open_
-        self._logins: Any = None
+        self.logins: Any = None
+        """The `Logins` of the login room. Only where a server has one."""
         self._ids: dict[tuple[str, str], str] = {}
         self._generations: dict[str, int] = {}
         self._abouts: dict[str, dict[str, Json]] = {}
@@ -106,10 +107,10 @@ class LoginIndex:
         self._machines = {key for key, login in able.items() if login.grant == "client_credentials"}
         self._callback, self._pages = config.login.callback, config.listen.login_pages
         self._lending = frozenset(key for key, login in able.items() if login.list == "known")
-        if able and self._logins is None:
-            self._logins = self._open()
-        if self._logins is not None:
-            self._logins.configure(import_module(SERVICE).login_settings(config))
+        if able and self.logins is None:
+            self.logins = self._open()
+        if self.logins is not None:
+            self.logins.configure(import_module(SERVICE).login_settings(config))
 
     async def wait(self, server: str, client: Client, seconds: float) -> bool:
         """Whether the client has a login, at the latest after so many seconds."""
@@ -133,10 +134,6 @@ class LoginIndex:
 
     def whose(self, server: str, client: Client) -> str:
         return whose(self._per.get(server, ""), client)
-
-    def logins(self) -> Any:
-        """The `Logins` of the login room. Only where a server has one."""
-        return self._logins
 
     def servers(self) -> Collection[str]:
         """The keys of the servers that a person can log in to."""
@@ -170,7 +167,7 @@ class LoginIndex:
         )
         made = import_module(SERVICE).LoggedIn
         moved = partial(self._look_soon, login)
-        account: Account = made(self._logins, server, identity, owner, login, moved, self._pages)
+        account: Account = made(self.logins, server, identity, owner, login, moved, self._pages)
         return account
 
     def _look_soon(self, login: str) -> None:
@@ -181,10 +178,10 @@ class LoginIndex:
 
     async def look(self) -> None:
         """Raises `StoreFailed`."""
-        if self._logins is None:
+        if self.logins is None:
             return
         self._looked_at = anyio.current_time()
-        every = await self._logins.all()
+        every = await self.logins.all()
         self._states = Counter((one.server, one.state) for one in every)
         good = [one for one in every if one.state in _GOOD]
         before, generations = self._ids, self._generations
@@ -222,21 +219,21 @@ class LoginIndex:
 
     async def open_link(self, server: str, client: Client, by: Client) -> LoginLink:
         """The same for a client that an operator (`by`) names. Raises `NoLogin`."""
-        if self._group is None or self._logins is None:
+        if self._group is None or self.logins is None:
             raise NoLogin("Sluice is stopping", is_final=False)
         if self._links is None:  # by name: what serves the page is not imported before somebody needs it
             module = import_module("sluicegate.app.login_callback")
-            self._links = module.LoginLinks(self._logins, self._group)
+            self._links = module.LoginLinks(self.logins, self._group)
         link: LoginLink = await self._links.begin(server, self.whose(server, client), self._callback, by)
         return link
 
     async def all(self) -> list[Any]:
         """A `LoginInfo` of each. Raises `StoreFailed`."""
-        return [] if self._logins is None else list(await self._logins.all())
+        return [] if self.logins is None else list(await self.logins.all())
 
     async def logout(self, server: str, whose: str) -> bool | None:
         """True: revoked there; False: deleted here alone; None: there was none. Raises `StoreFailed`."""
-        ended: bool | None = None if self._logins is None else await self._logins.logout(server, whose)
+        ended: bool | None = None if self.logins is None else await self.logins.logout(server, whose)
         await self.look()
         return ended
 
@@ -245,8 +242,8 @@ class LoginIndex:
         return self._states, self._generations
 
     async def aclose(self) -> None:
-        if self._logins is not None:
-            await self._logins.aclose()
+        if self.logins is not None:
+            await self.logins.aclose()
 
     async def run(self) -> None:
         async with anyio.create_task_group() as self._group:

@@ -51,7 +51,6 @@ from sluicegate.listen.worker_handoff import PATIENCE, WorkerHandoff
 from sluicegate.metrics import Sample
 from sluicegate.policy.judge import PolicyEngine
 from sluicegate.policy.memo import Memo
-from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client
 from sluicegate.runtime import process_limits
 from sluicegate.store.keys import new_operator_token, publish_operator_token
@@ -81,12 +80,6 @@ class RunningServer:
         """Ends it at once. Leaving the context lets open calls end first, within the drain time."""
         for port in self.ports:
             port.stop(now=True)
-
-    def servers(self) -> list[Json]:
-        return self.core.describe()
-
-    async def ready(self) -> None:
-        await self.core.ready()
 
 
 @dataclass(frozen=True, slots=True)

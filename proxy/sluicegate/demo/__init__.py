@@ -232,8 +232,8 @@ def _free_port(preferred: int) -> int:
 
 async def _show(endpoint: str, sluice: RunningServer, say: Say) -> bool:
     with anyio.move_on_after(READY_TIMEOUT):
-        await sluice.ready()
-    for server in sluice.servers():
+        await sluice.core.ready()
+    for server in sluice.core.describe():
         say(f"  server     {server['key']:<8} {server['status']}" + _trouble(server))
     async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
         tools = (await _ask(http, endpoint, "tools/list", {}))["result"]["tools"]
