@@ -285,6 +285,12 @@ MISTAKES = {
     ),
     "text where a mapping belongs": ("servers: {a: §npx}", ["wrong-type expected a mapping, found text"]),
     "nothing where a mapping belongs": ("servers:\n  a:§", ["wrong-type expected a mapping, found nothing"]),
+    "nothing, and another key below": (
+        "servers:\n  a:§\n\n  b: {command: x}", ["wrong-type expected a mapping, found nothing"],
+    ),
+    "nothing in a list, and another item below": (
+        "servers:\n  a:\n    command: x\n    args:\n      -§\n      - y", ["wrong-type expected text, found nothing"],
+    ),
     "text where a list belongs": ("servers: {a: {command: x, args: §y}}", ["wrong-type expected a list, found text"]),
     "quoted number": ("servers: {a: {command: x, concurrency: §'8'}}", ["wrong-type expected a whole number"]),
     "number out of bounds": ("servers: {a: {command: x, concurrency: §0}}", ["wrong-value must be 1 or more"]),

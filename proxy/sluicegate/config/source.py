@@ -183,9 +183,17 @@ def _mapping(events: Iterator[yaml_events.Event], source: Source, path: TreePath
                 source.report(mark, "duplicate-key", f'"{key}" is here twice', f"the first is in line {first}")
             _value(content, events, Source(source.file, source.base, source.environ), path)
             continue
-        source.places[(*path, key)] = SourcePosition(mark, _at(content.start_mark))
+        source.places[(*path, key)] = SourcePosition(mark, _place_of(content, event))
         mapping[key] = _value(content, events, source, (*path, key))
     return mapping
+
+
+def _place_of(content: yaml_events.Event, key: yaml_events.Event) -> tuple[int, int]:
+    """ruamel puts a value that is not there at the key below, so its place is behind the colon of its own key."""
+    if isinstance(content, yaml_events.ScalarEvent) and not content.value and not content.style:
+        line, column = _at(key.end_mark)
+        return line, column + 1
+    return _at(content.start_mark)
 
 
 def _key(event: yaml_events.Event, events: Iterator[yaml_events.Event], source: Source, path: TreePath) -> str | None:
