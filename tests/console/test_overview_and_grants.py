@@ -36,7 +36,7 @@ def chrome() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def town(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     folder = tmp_path_factory.mktemp("visit")
-    keys = client_keys(ann=["role:dev"], lea=["role:lead"])
+    keys = client_keys(ann=["role:dev"], lea=["role:lead"], bob=[])
     approvals = {"hold_for": "100ms", "profiles": PROFILES}
     bank = {"bank": recorder(folder, "bank", tools=["wire", "look"])}
     with bed(folder, ROWS, bank, clients={"keys": keys}, approvals=approvals) as made:
@@ -84,6 +84,14 @@ def test_calls_a_minute_are_those_of_the_last_minute(town: Bed, chrome: Browser,
             town.call("ann", "bank__look")
         expect(tile).to_contain_text(f"{before + 6} calls")
         expect(tile.locator(".figure")).to_have_text(re.compile(r"^[1-9]\d* a minute$"))
+
+
+def test_no_figure_is_shown_to_who_may_not_know_it(town: Bed, chrome: Browser) -> None:
+    with page(chrome, storage_state=logged_in(town, chrome, "bob")) as tab:
+        tab.goto(f"{town.process.admin}/console")
+        for title in ("Sluice", "Calls", "Servers"):
+            tile = tab.locator(".tile").filter(has=tab.get_by_role("heading", name=title, exact=True))
+            expect(tile.locator("p")).to_have_text(["no right"])
 
 
 def test_deny_is_the_equal_of_approve(town: Bed, chrome: Browser, lead: Json) -> None:

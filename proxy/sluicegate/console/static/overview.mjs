@@ -102,18 +102,23 @@ function FirstSteps() {
 function Health() {
   const { data: { value: data }, failure: { value: failure } } = status;
   return html`<${Tile} title="Sluice">${failure && failure.status !== 403 ? html`<${Verdict} word="error" /><p class="dim"><${Peer} text=${failure.message} /></p>`
-    : data ? html`<${Verdict} word=${data.status} tone=${data.status === "ready" ? "good" : "bad"} /><p class="dim">policy <${Peer} text=${data.policy.revision.slice(0, 8)} />, <${Peer} text=${data.policy.mode} /></p>` : html`<p class="dim">${failure ? "no right" : "…"}</p>`}<//>`;
+    : data ? html`<${Verdict} word=${data.status} tone=${data.status === "ready" ? "good" : "bad"} /><p class="dim">policy <${Peer} text=${data.policy.revision.slice(0, 8)} />, <${Peer} text=${data.policy.mode} /></p>` : blank(status)}<//>`;
 }
 
+/** What stands where nothing is known. @param {Resource} of */
+const blank = (of) => html`<p class="dim">${of.failure.value?.status === 403 ? "no right" : "…"}</p>`;
+
 function CallsTile() {
+  if (!status.data.value) return html`<${Tile} title="Calls">${blank(status)}<//>`;
   const [first, last] = [samples[0], samples.at(-1)], counted = status.data.value?.counted;
   const rate = last && last.at - first.at >= SHORT ? Math.round((last.calls - first.calls) * MINUTE / (last.at - first.at)) : null;
   return html`<${Tile} title="Calls">${rate === null ? html`<p class="dim">${counted ? "The rate appears in some seconds" : "…"}</p>` : html`<p class="figure">${rate.toLocaleString("en")}<span class="of"> a minute</span></p>`}
-    <p class="dim">${counted ? `${plural(counted.calls, "call")} since the start, ${counted.denied.toLocaleString("en")} denied` : status.data.value ? "telemetry.metrics is off" : ""}</p><//>`;
+    <p class="dim">${counted ? `${plural(counted.calls, "call")} since the start, ${counted.denied.toLocaleString("en")} denied` : "telemetry.metrics is off"}</p><//>`;
 }
 
 function ServersTile() {
-  const rows = servers.data.value?.servers ?? [];
+  if (!servers.data.value) return html`<${Tile} title="Servers">${blank(servers)}<//>`;
+  const rows = servers.data.value.servers;
   const sum = (/** @type {string} */ name) => rows.reduce((/** @type {number} */ all, /** @type {any} */ one) => all + (one[name] ?? 0), 0);
   return html`<${Tile} title="Servers"><p class="figure">${rows.filter((/** @type {any} */ one) => stateOf(one) === "up").length}<span class="of"> / ${rows.length} up</span></p>
     <p class="dim">${plural(sum("in_flight"), "call")} in flight, ${plural(sum("restarts"), "restart")}</p><//>`;
