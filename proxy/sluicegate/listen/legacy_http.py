@@ -319,7 +319,7 @@ async def _add(
     turns = large.budget_of(principal)
     since = turns.now()
     data = to_bytes(*found)
-    if not exchange.opened and sum(map(len, together)) + len(data) <= MAX_ARRAY:
+    if not answer.is_stream and sum(map(len, together)) + len(data) <= MAX_ARRAY:
         together.append(data)
         return
     await answer.send(data)

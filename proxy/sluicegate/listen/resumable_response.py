@@ -41,6 +41,10 @@ class ResumableResponse:
         """Who gets what comes next: the stream may have been resumed on another connection."""
         return (self.sink or self._exchange).peer
 
+    @property
+    def is_stream(self) -> bool:
+        return self._exchange.opened
+
     def _begin(self) -> bytes:
         if not self._revision.streamable:
             return b""
