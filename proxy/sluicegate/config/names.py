@@ -25,7 +25,8 @@ _PROFILE = deferred_pattern(r"(?!none$)[a-z][a-z0-9-]{0,31}")
 _REPLICA = deferred_pattern(r"[A-Za-z0-9_-]{1,63}")
 _HOST = deferred_pattern(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 _ORIGIN = deferred_pattern(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
-_URL = deferred_pattern(r"https?://(?P<user>[^\s/?#@]*@)?[^\s/?#@]+(?:/[^\s#]*)?(?:\?[^\s#]*)?")
+_USER = deferred_pattern(r"https?://[^\s/?#@]*@")
+_URL = deferred_pattern(r"https?://(?:[^\s/?#@]*@)?[^\s/?#@]+(?:/[^\s#]*)?(?:\?[^\s#]*)?")
 _IMAGE = deferred_pattern(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
 _VARIABLE = deferred_pattern(r"[^=\0]+")
 # RFC 9110 5.5: a field value holds no CR, LF or NUL; other control characters are of no use either.
@@ -52,22 +53,6 @@ def is_key_name(text: str) -> bool:
     return _KEY_NAME.fullmatch(text) is not None
 
 
-def _server_key(value: str) -> str:
-    if value == RESERVED:
-        raise problem("reserved-name", f'"{RESERVED}" is reserved')
-    if not is_server_key(value):
-        raise problem("bad-server-key", "a server's key is 1 to 20 of a-z, 0-9 and -, and begins with a letter")
-    return value
-
-
-def _prefix(value: str) -> str:
-    if value == RESERVED:
-        raise problem("reserved-name", f'"{RESERVED}" is reserved')
-    if value and not is_server_key(value):
-        raise problem("bad-prefix", "a prefix is 1 to 20 of a-z, 0-9 and -, and begins with a letter")
-    return value
-
-
 def matching(pattern: re.Pattern[str], code: str, message: str) -> AfterValidator:
     return sound(lambda text: pattern.fullmatch(text), code, message)
 
@@ -75,20 +60,6 @@ def matching(pattern: re.Pattern[str], code: str, message: str) -> AfterValidato
 def _hash(value: Any) -> Any:
     if not isinstance(value, str) or not _HASH.fullmatch(value):
         raise problem("bad-hash", "not a key hash; `sluice keys new NAME` prints one (sha256: and 64 hex digits)")
-    return value
-
-
-def _url(value: str) -> str:
-    match = _URL.fullmatch(value)
-    if match is None:
-        raise problem("bad-url", "not a URL; write https://host/path")
-    if match["user"]:
-        raise problem("bad-url", "no user name or password in a URL; put credentials into headers")
-    return value
-
-
-def _secret_url(value: SecretStr) -> SecretStr:
-    _url(value.get_secret_value())
     return value
 
 
@@ -137,8 +108,12 @@ HeaderName = Annotated[str, AfterValidator(_header_name)]
 HeaderValue = Annotated[
     SecretStr, matching(_FIELD, "bad-header", "a header's value holds no control characters and no line breaks")
 ]
-Url = Annotated[str, AfterValidator(_url)]
-SecretUrl = Annotated[SecretStr, AfterValidator(_secret_url)]
+_IS_URL: Final = matching(_URL, "bad-url", "not a URL; write https://host/path")
+_HAS_NO_USER: Final = sound(
+    lambda url: not _USER.match(url), "bad-url", "no user name or password in a URL; put credentials into headers"
+)
+Url = Annotated[str, _IS_URL, _HAS_NO_USER]
+SecretUrl = Annotated[SecretStr, _IS_URL, _HAS_NO_USER]
 ConsoleUrl = Annotated[str, matching(_CONSOLE_URL, "bad-url", "not the console's URL; write https://host/console")]
 PublicUrl = Annotated[
     str, matching(_PUBLIC_URL, "bad-url", "not a URL without query and user; write https://host/path/mcp")
@@ -148,8 +123,17 @@ Ring = Annotated[
     sound(_is_ring, "bad-keys", "not base64 keys of 32 bytes, a line each; `openssl rand -base64 32` makes one"),
 ]
 KeyHash = Annotated[SecretStr, BeforeValidator(_hash)]
-ServerKey = Annotated[str, AfterValidator(_server_key)]
-Prefix = Annotated[str, AfterValidator(_prefix), WithJsonSchema({"type": "string", "maxLength": 20})]
+_NOT_RESERVED: Final = sound(lambda text: text != RESERVED, "reserved-name", f'"{RESERVED}" is reserved')
+ServerKey = Annotated[
+    str, _NOT_RESERVED,
+    sound(is_server_key, "bad-server-key", "a server's key is 1 to 20 of a-z, 0-9 and -, and begins with a letter"),
+]  # fmt: skip
+Prefix = Annotated[
+    str, _NOT_RESERVED,
+    sound(lambda text: not text or is_server_key(text), "bad-prefix",
+          "a prefix is 1 to 20 of a-z, 0-9 and -, and begins with a letter"),
+    WithJsonSchema({"type": "string", "maxLength": 20}),
+]  # fmt: skip
 KeyName = Annotated[
     str, matching(_KEY_NAME, "bad-key-name", "a key's name is 1 to 64 of a-z, 0-9, . _ and -, not . _ - first")
 ]
