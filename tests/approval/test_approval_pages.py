@@ -32,7 +32,7 @@ async def _no_calls(principal: str) -> list[Json]:
 
 
 def api_of(town: Town) -> ApprovalsApi:
-    deps = ApprovalsApiDeps(lambda who: frozenset(who.roles), lambda row: row, _no_calls)
+    deps = ApprovalsApiDeps(lambda who: frozenset(who.roles), lambda row, revision: row, _no_calls)
     return ApprovalsApi(town.desk, deps, town.store)
 
 
@@ -285,7 +285,7 @@ async def test_whoever_asked_does_not_learn_what_exists_that_they_are_not_shown(
     async def history(principal: str) -> list[Json]:
         return rows
 
-    deps = ApprovalsApiDeps(lambda who: frozenset(who.roles), lambda row: row, history)
+    deps = ApprovalsApiDeps(lambda who: frozenset(who.roles), lambda row, revision: row, history)
     api = ApprovalsApi(town.desk, deps, town.store)
     asked = await town.pending(amount=1)
     assert (await api.get(("approvals", asked.id), {}, LEA))[1]["last_calls"] == rows

@@ -210,7 +210,9 @@ def test_a_removed_role_decides_nothing_and_a_changed_policy_asks_anew(peers: No
         town.write("# a line more\n" + ROWS)
         town.until(lambda: town.process.log().count("config reloaded") == 3)
         assert pending_rule(town, n=8) == "policy.csv:4"
-        assert api(town, "lea", f"approvals/{first}").json()["state"] == "superseded" and count(town, n=8) == 0
+        ended = api(town, "lea", f"approvals/{first}").json()
+        assert ended["state"] == "superseded" and count(town, n=8) == 0
+        assert ended["asked_by_row"]["rule"] == "policy.csv:3" and ended["asked_by_row"]["row"] == "", "it moved"
         town.write(ROWS + "p, key:ann, bank, tool:wire, *, deny\n")
         town.until(lambda: town.call("ann", "bank__wire", n=8).json().get("error") is not None)
         assert count(town, n=8) == 0
@@ -355,6 +357,8 @@ def test_the_command_line_lists_shows_approves_and_denies(town: Bed) -> None:
     done = command(folder, "approve", id, "-m", "go", "--for", "15m", key="lea")
     assert done.returncode == 0 and "approved" in done.stdout
     assert reason(town.call("ann", "bank__wire", n=11, note="\x1b[31m\u202e")) == ""
+    used = command(folder, "approvals", "show", id, key="lea").stdout
+    assert "s left" not in used and "ended" not in used and used.count("go\n") == 1, "its vote says go"
     assert reason(town.call("ann", "bank__wire", n=12)) == "", "remembered for 15 minutes"
     (grant,) = json.loads(command(folder, "approvals", "grants", "--json", key="lea").stdout)["grants"]
     assert command(folder, "approvals", "revoke", grant["id"], key="lea").returncode == 0

@@ -121,11 +121,11 @@ _NO_GRANT: Final[StatusAndBody] = (404, {"error": "no such grant"})
 
 @dataclass(frozen=True, slots=True)
 class ApprovalsApiDeps:
-    """What is asked of others: all roles of a client, the row that a decision names, the newest calls of somebody, who
-    accepted the definition that an approval is for."""
+    """What is asked of others: all roles of a client, the row that a decision by a revision names, the newest calls of
+    somebody, who accepted the definition that an approval is for."""
 
     roles_of: Callable[[Client], frozenset[str]]
-    row_text: Callable[[str], str]
+    row_text: Callable[[str, str], str]
     history: Callable[[str], Awaitable[list[Json]]]
     accepted: Callable[[CallBinding], Json] = lambda binding: {}
 
@@ -210,7 +210,7 @@ class ApprovalsApi:
         calls = await self._people.history(binding.principal)
         if is_requester:  # which of the two it was says what exists that they are not shown
             calls = [call for call in calls if call.get("reason") not in ("denied", "not_found")]
-        row = self._people.row_text(binding.rule)
+        row = self._people.row_text(binding.rule, approval.policy)
         tell = partial(presentation.tell_all, approval, details, last, calls, row, self._queue.clock())
         shown = await anyio.to_thread.run_sync(tell)  # arguments of 20,000 values take 100 ms
         shown["definition"] |= self._people.accepted(binding)

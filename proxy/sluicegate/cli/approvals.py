@@ -27,6 +27,8 @@ from sluicegate.policy.finding import PolicyError
 from sluicegate.protocol.model import Client
 
 Row = dict[str, Any]
+_COUNTING: Final = WAITING | {"approved", "denied"}  # states that mean something until they expire
+_ENDED_UNUSED: Final = frozenset({"expired", "cancelled", "superseded"})
 _REVIEWS: Final = {
     "accepted": "accepted by a person", "first_use": "as at its first use; no person has accepted it",
     "changed": "CHANGED since it was looked at: see sluice pins diff", "unpinned": "not pinned",
@@ -93,17 +95,20 @@ def _screen(row: Row) -> Iterator[str]:
 
 def _about(row: Row) -> Iterator[str]:
     """Who, what, where, and whose words are whose."""
-    yield f"{row['id']}  {row['state']}  ({row['seconds_left']} s left, until {row['expires_at']})"
+    left = f"  ({row['seconds_left']} s left, until {row['expires_at']})" if row["state"] in _COUNTING else ""
+    yield f"{row['id']}  {row['state']}{left}"
     owner = f", owner {row['owner']}" if row["owner"] else ""
     yield f"  who        {row['principal']}{owner}  (its client claims to be: {row['client_claims_to_be'] or '-'})"
     yield f"  what       {row['method']} {row['server']}/{row['tool']}  class {row['class'] or '-'}"
     definition, asked = row["definition"], row["asked_by_row"]
     yield f"  definition {definition['fingerprint'][:23] or '-'}  {_REVIEWS.get(definition['review'], 'unknown')}"
-    yield f"  asked by   {asked['rule']}: {asked['row']}  (policy {asked['policy']})"
+    yield f"  asked by   {': '.join(filter(None, (asked['rule'], asked['row'])))}  (policy {asked['policy']})"
     yield f"  profile    {row['profile']}: {row['quorum']} of {', '.join(row['approvers']) or 'whoever asked'}"
     yield from (f"  agreed     {vote['principal']} at {vote['at']}: {vote['comment'] or '-'}" for vote in row["votes"])
-    if row["decided_by"] or row["comment"]:
-        yield f"  ended      by {row['decided_by'] or '-'}: {row['comment'] or '-'}"
+    if row["decided_by"]:
+        yield f"  ended      by {row['decided_by']}: {row['comment'] or '-'}"
+    elif row["comment"] and row["state"] in _ENDED_UNUSED:  # what is in the votes is not said again
+        yield f"  ended      {row['comment']}"
     if row["description"]["text"]:
         yield f"  the server says: {row['description']['text']}"
     if row["reason"]["text"]:

@@ -212,9 +212,10 @@ class PolicyEngine:
         except ValueError:  # a principal that is none
             return frozenset()
 
-    def row_text(self, rule: str) -> str:
-        """The row that a decision names, as it is written."""
-        row = self.in_force.rulebook.policy.row_at(rule)
+    def row_text(self, rule: str, revision: str) -> str:
+        """The row that a decision by that revision names, as it is written; "" where another revision is in force."""
+        policy = self.in_force.rulebook.policy
+        row = policy.row_at(rule) if policy.revision == revision else None
         return "" if row is None else ", ".join((row.kind, *row.fields))
 
     def classify(self, target: Target) -> str:
