@@ -7,8 +7,7 @@ export const liveState = signal(/** @type {"live" | "reconnecting" | "off"} */ (
 export const now = signal(Date.now());
 skew.subscribe(() => { now.value = serverTime(); });
 
-/** @type {Map<(isEvent: boolean) => void, string[]>} */
-const listeners = new Map();
+const listeners = /** @type {Map<(isEvent: boolean) => void, string[]>} */ (new Map());
 /** Topics that have changed and of which nobody knows yet. @type {Set<string>} */
 let news = new Set();
 const ANY = "any", ROUTINE = "routine"; // an unknown change; none that is known of, but it is time to ask
@@ -32,8 +31,7 @@ function changed(topic = ROUTINE) {
   }, 250);
 }
 
-/** @type {AbortController | null} */
-let open = null;
+let open = /** @type {AbortController | null} */ (null);
 let settle = () => {};
 /** Settled once the stream is open, or has failed to open: what is loaded after that misses no change. */
 export const opened = new Promise((done) => { settle = () => done(undefined); });

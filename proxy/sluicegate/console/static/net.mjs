@@ -33,8 +33,7 @@ export class Failure extends Error {
  * @returns {Promise<Response>}
  */
 export async function send(method, path, { body, background = false, signal: abort, last = "" } = {}) {
-  /** @type {Record<string, string>} */
-  const headers = { "X-Sluice-Page": localStorage.getItem(KEY) ?? "" };
+  const headers = /** @type {Record<string, string>} */ ({ "X-Sluice-Page": localStorage.getItem(KEY) ?? "" });
   if (last) headers["Last-Event-ID"] = last;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (background) headers["X-Sluice-Background"] = "1";
@@ -154,8 +153,7 @@ export class Resource {
     this.failure = signal(/** @type {Failure | null} */ (null));
     this.at = signal(0);
     this.turn = 0;
-    /** @type {Promise<void> | null} */
-    this.begun = null;
+    this.begun = /** @type {Promise<void> | null} */ (null);
   }
 
   /** Regions that show the same and ask at once ask once. */

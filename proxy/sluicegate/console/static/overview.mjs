@@ -65,8 +65,7 @@ const troubled = (/** @type {any} */ a, /** @type {any} */ b) =>
 
 /** What waits for a person, of all kinds, in one line each. */
 function Needs() {
-  /** @type {any[]} */
-  const found = [];
+  const found = /** @type {any[]} */ ([]);
   const count = yours().length;
   if (count) found.push(html`<a href="/console/approvals"><b>${plural(count, "approval")}</b> for you, the oldest for ${oldest()}</a>`);
   const changed = (pins.data.value?.pins ?? []).filter((/** @type {any} */ row) => row.withheld);
