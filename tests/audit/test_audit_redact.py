@@ -136,6 +136,13 @@ def test_no_leak_of_the_collection_is_missed(name: str) -> None:
     assert [leak for leak, text in zip(leaks, shown, strict=True) if leak["secret"] in text] == []
 
 
+def test_a_program_that_lacks_a_variable_may_say_which() -> None:
+    for text in ("Missing API key: set CRASH_KEY", "No token: export GITHUB_TOKEN now", "Password: Define DB_KEY."):
+        assert PLAIN.arguments({"text": text}, "s/t") == {"text": text}
+    for text in ("password: set me free", "API key: set", "api key: set_SAIL_9 to this"):
+        assert "[redacted:" in PLAIN.arguments({"text": text}, "s/t")["text"], text
+
+
 # Words and small numbers under the name of a secret may be one: a passphrase is prose, too.
 MASKED_THOUGH_HARMLESS = [
     {"errors": {"password": "*", "token": "*"}},

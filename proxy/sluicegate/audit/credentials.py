@@ -68,6 +68,8 @@ _BLANK: Final = lazy(r"[ \t]{1,16}")
 _CLOSED: Final = {mark: lazy(rf"[ \t:=?>*]{{1,4}}{mark}") for mark in "\"'`"}  # a text that ends with the name
 _NUMBER: Final = lazy(r"[#*]?\d[\d\-]{2,11}\d?[#*]?$")
 _PROSE_NEXT: Final = lazy(r"(?:[ ][\w']{1,20}){0,5}[ ](?:the|of|a|an|is|are|be|to|for|and|or)\b")
+# What a program says that lacks one: `Missing API key: set API_KEY`.
+_ASKED: Final = lazy(r"(?i:set|export|define|provide|specify) [A-Z][A-Z0-9]{0,40}+_[A-Z0-9_]{1,60}+(?![\w=])")
 _EVERYDAY: Final = frozenset("secret key token pass pin code".split())
 # The values themselves.
 _BLOCK: Final = bounded.BoundedPattern(r"[|>][+\-]?[ \t]*\n((?:[ \t]+[^\n]*(?:\n|$)){1,200})")
@@ -180,6 +182,8 @@ def _behind_sign(
     span = _after(text, sign.end(), is_secret, _fit(name[2]), is_line=is_line)
     if span is None and not text[sign.end() : sign.end() + 2].strip():
         return _below(text, name.end(), name[2])
+    if span and _ASKED.match(text, span[0]):
+        return None
     if span and name[2].lower() in _EVERYDAY and text[slice(*span)].isalpha() and _PROSE_NEXT.match(text, span[1]):
         return None
     return span
