@@ -154,6 +154,10 @@ def test_a_wrong_word_is_an_error(text: str, said: list[str]) -> None:
         ("p, role:everyone, *, *, *, allow",
          ["1:25 allows-everything warning: everybody may use every tool here, those that"
           " destroy included (name roles, or ask with: p2, *, *, tool:*, destroy, confirm)"]),
+        ("p, role:authenticated, *, *, *, allow",
+         ["1:30 allows-everything warning: whoever has a credential may use every tool here, those that"
+          " destroy included (name roles, or ask with: p2, *, *, tool:*, destroy, confirm)"]),
+        ("p, role:authenticated, git, *, *, allow\np2, role:authenticated, git, *, destroy, confirm", []),
         ("p, *, git, tool:*, destroy, allow",
          ["1:20 allows-everything warning: everybody may use every tool here, those that"
           " destroy included (name roles, or ask with: p2, *, *, tool:*, destroy, confirm)"]),

@@ -307,17 +307,18 @@ def _too_much(rules: Sequence[Row]) -> Iterator[PolicyFinding]:
     asks = [row for row in rules if row.kind == "p2" and row.last != NONE]
     for row in rules:
         sub, srv, obj, act, last = row.fields
-        everybody = row.kind == "p" and last == "allow" and sub in _ALL
-        if everybody and act in ("destroy", "*") and covers(obj, "tool:*") and not _is_asked(srv, asks):
-            message = "everybody may use every tool here, those that destroy included"
+        everybody = row.kind == "p" and last == "allow" and sub in (*_ALL, AUTHENTICATED)
+        if everybody and act in ("destroy", "*") and covers(obj, "tool:*") and not _is_asked(sub, srv, asks):
+            who = "whoever has a credential" if sub == AUTHENTICATED else "everybody"
+            message = f"{who} may use every tool here, those that destroy included"
             hint = "name roles, or ask with: p2, *, *, tool:*, destroy, confirm"
             yield _warn(row, "act", "allows-everything", message, hint)
 
 
-def _is_asked(server: str, asks: Iterable[Row]) -> bool:
-    """Whether everybody needs an approval for every tool that destroys."""
+def _is_asked(who: str, server: str, asks: Iterable[Row]) -> bool:
+    """Whether all of them need an approval for every tool that destroys."""
     return any(
-        sub in _ALL and act in ("destroy", "*") and covers(srv, server) and covers(obj, "tool:*")
+        sub in (*_ALL, who) and act in ("destroy", "*") and covers(srv, server) and covers(obj, "tool:*")
         for sub, srv, obj, act, _ in (ask.fields for ask in asks)
     )
 
