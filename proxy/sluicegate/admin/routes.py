@@ -292,9 +292,10 @@ AREAS: Final = tuple(dict.fromkeys(one.area for one in ROUTES if one.area))
 
 def step_up_of(method: str, path: str) -> StepUp:
     """When a session has to show again who it is: what shows a secret or is hard to undo is asked for by somebody who
-    was asked who they are a moment ago."""
-    route = route_of(method, path)
-    return "" if route is None else route.step_up
+    was asked who they are a moment ago. A path that is none is asked for, too: whoever gets it may take it for one."""
+    if (route := route_of(method, path)) is not None:
+        return route.step_up
+    return "" if method in ("GET", "HEAD") else "always"
 
 
 def route_of(method: str, path: str) -> ApiRoute | None:
