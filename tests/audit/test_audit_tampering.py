@@ -341,6 +341,7 @@ async def test_another_key_is_introduced_by_the_one_before(tmp_path: Path) -> No
     assert with_old.ok and with_old.tail == 0 and "introduced" in with_old.notes[0]
     with_new = verify(segments(tmp_path), dict(list(Signer([old, new]).publics.items())[1:]), kept)[0]
     assert with_new.ok, "one good signature vouches for everything before it"
+    assert not any("not signed by the run" in note for note in with_new.notes)
     with_none = verify(segments(tmp_path), {}, kept)[0]
     assert "unknown key" in with_none.findings[0].text
 

@@ -151,7 +151,7 @@ def recover(path: Path, writer: str, newest: Checkpoint | None = None) -> Recove
         return Recovered(torn=_remainder(path, 0) if path.exists() else None)
     found = _scan(files[-1], newest)
     if newest is not None and newest.seq < files[-1].seq:
-        found.has_signed = holds(path.parent, newest)
+        found.has_signed = newest.seq < files[0].seq or holds(path.parent, newest)  # retention may have deleted it
     if files[-1].path != path and path.exists():  # cut while its first record was written
         found.torn = _remainder(path, 0)
     return found

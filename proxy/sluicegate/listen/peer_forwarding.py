@@ -181,8 +181,8 @@ async def _relay(exchange: HttpExchange, reply: Reply, unread: Unread) -> None:
     if reply.status not in STATUS_LINE:
         raise httpx.RemoteProtocolError(f"an answer with the status {reply.status}")
     peer, lines, content = exchange.peer, _lines(tuple(reply.raw)), reply.content
-    exchange.started = True
     await unread.room()
+    exchange.started = True
     if content is not None:
         length = b"" if reply.status == 204 else b"content-length: %d\r\n" % len(content)
         exchange.finished = True

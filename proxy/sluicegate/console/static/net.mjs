@@ -56,7 +56,7 @@ export async function send(method, path, { body, background = false, signal: abo
   answeredAt.value = serverTime();
   if (answer.ok) return answer;
   const told = await answer.json().catch(() => ({}));
-  if (answer.status === 401 && path !== "/console/session/step-up" && method + path !== "POST/console/session") forget();
+  if (answer.status === 401 && path !== "/console/session/step-up" && method + path !== "POST/console/session" && headers["X-Sluice-Page"] === (localStorage.getItem(KEY) ?? "")) forget(); // others came meanwhile
   throw new Failure(answer.status, told.error ?? `Sluice answered ${answer.status}.`, told);
 }
 
