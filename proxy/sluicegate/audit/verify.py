@@ -261,13 +261,10 @@ class _Walk(_Told):
 
     def _end_run(self) -> None:
         """What a run has not signed itself, the next one signs as it is found: a crash has left it, or somebody has put
-        it in. A run signs what it says of a deletion before it deletes anything. Where this reader lacks the run's key,
-        it cannot tell."""
-        if self._unproved is not None:
-            return
-        if self._retained > self._report.signed:
+        it in. A run signs a deletion before it deletes. Who lacks the run's key cannot tell."""
+        if self._unproved is None and self._retained > self._report.signed:
             self._retained = 0
-        if self._report.tail:
+        if self._unproved is None and self._report.tail:
             first = self._report.last - self._report.tail + 1
             self._note(f"records {first} to {self._report.last} were not signed by the run that they are of")
 
