@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import anyio
 import pytest
@@ -75,6 +75,26 @@ async def test_without_such_files_a_call_waits_for_a_sync_only_where_that_is_wan
             assert await audit.intent(make_call(f"c{number}"))
             assert synced == (["sluice.jsonl"] * (number + 1) if durability == "fsync" else [])
         monkeypatch.undo()
+
+
+async def test_a_signature_that_somebody_waits_for_is_on_the_disk_whatever_else_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention deletes what a signed record says. A power cut may not leave the deletion alone."""
+    done: list[str] = []
+    for name in ("sync", "write"):
+        real = getattr(Segment, name)
+
+        def noted(segment: Segment, *data: bytes, real: Any = real, name: str = name) -> None:
+            real(segment, *data)
+            done.append(name)
+
+        monkeypatch.setattr(Segment, name, noted)
+    async with open_audit(tmp_path, durability="write") as audit:
+        done.clear()
+        about = {"address": "192.0.2.1", "count": 1, "reasons": {"r": 1}, "window": 60.0}
+        assert await audit.note_durably("identity", about, signed=True)
+        assert done[-1] == "sync"
 
 
 async def test_concurrent_calls_share_a_sync(tmp_path: Path) -> None:

@@ -275,6 +275,27 @@ def _keys(folder: Path) -> dict[str, Any]:
     return found
 
 
+async def test_what_ends_while_it_is_stored_does_not_stay() -> None:
+    """In PostgreSQL a deletion may overtake what another connection writes."""
+
+    class Slow(MemoryStore):
+        is_slow = False
+
+        async def put(self, key: str, value: bytes, ttl: float | None = None) -> None:
+            if self.is_slow:
+                self.is_slow = False
+                await one.stored.end_all_of("key:ann")
+            await super().put(key, value, ttl)
+
+    store = Slow()
+    one = Process(store, 0, 0)
+    began = await one.begin()
+    one.passes(WRITE_EVERY)
+    began.session.used, store.is_slow = one.now, True
+    await one.stored.touch(began.session)
+    assert await store.scan(PREFIX) == {}
+
+
 async def test_what_ended_meanwhile_is_not_stored_again() -> None:
     store = MemoryStore()
     one = Process(store, 0, 0)

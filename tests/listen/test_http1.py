@@ -353,6 +353,17 @@ async def test_who_does_not_send_the_end_of_a_body_makes_room_too(secret: str) -
         assert here.server.connections == 4
 
 
+async def test_whose_body_is_on_its_way_stays_longer_than_who_has_no_request() -> None:
+    async with site(wire=ConnectionLimits(connections=2)) as here, here.client() as client:
+        await open_session(client)  # the older connection
+        await client.aclose()
+        late, idle = await here.raw(post(b"{", "Content-Length: 100")), await here.raw(b"")
+        await until(lambda: here.server.connections == 2)
+        await here.raw(HALF)
+        await until(idle.reader.at_eof)
+        assert not late.reader.at_eof()
+
+
 async def test_who_listens_makes_no_room_though_a_body_is_missing() -> None:
     async with site(wire=ConnectionLimits(connections=2)) as here, here.client() as client:
         session = await open_session(client)

@@ -115,6 +115,8 @@ class SegmentChain:
         line, head = chain.link(head, self.name, self._epoch, signed.body())
         self._issued = head.seq
         segment.write(line)
+        if not self._is_durable:  # whoever waits for it may delete what it speaks of
+            segment.sync()
         self._head = head
         self._newest = signed
         self._published(signed)

@@ -362,7 +362,10 @@ class StoredSessions:
             "principal": session.principal, "way": session.kind, "page_key": session.page_key, "sealed": session.sealed,
             "began": wall - (now - session.began), "used": wall - (now - session.used),
         }  # fmt: skip
-        await self._try(self._store.put, PREFIX + session.cookie, json.dumps(row).encode("ascii"), left)
+        mark = session.cookie
+        await self._try(self._store.put, PREFIX + mark, json.dumps(row).encode("ascii"), left)
+        if session.cookie != mark or not self._sessions.is_open(session):  # a deletion may have been faster
+            await self._try(self._store.delete, PREFIX + mark)
 
     async def _earlier(self) -> dict[str, dict[str, Any]]:
         """Read once: what comes later is made here."""

@@ -491,10 +491,11 @@ class Http1(asyncio.Protocol):
 
 def _make_room(connections: set[Http1]) -> bool:
     """Ends the connection that has been without a request for longest, among some: whoever opens many has most of
-    them. False where all have requests."""
+    them. One whose body is on its way goes only where all have a request, and last where Sluice itself does not read
+    it. False where all have whole requests."""
     idle = [one for one in islice(connections, _SAMPLE) if one.is_idle]
     if idle:
-        longest = min(idle, key=lambda one: one.idle.since)
+        longest = min(idle, key=lambda one: (one._paused, len(one.requests), one.idle.since))
         connections.discard(longest)
         longest.abort()
     return bool(idle)

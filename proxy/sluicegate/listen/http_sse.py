@@ -114,9 +114,12 @@ class HttpSse:
         message = stream.session.read(value)
         counted = self._count(principal.name, message, exchange.held or exchange.peer.size)
         stream.counted.add(counted)  # until the end of its work or of the stream
-        stream.session.recognise(principal.client)
-        await exchange.empty(202)
-        exchange.is_call = await stream.session.take(message, partial(stream.release, counted))
+        with ExitStack() as not_taken:
+            not_taken.callback(stream.release, counted)
+            stream.session.recognise(principal.client)
+            await exchange.empty(202)
+            exchange.is_call = await stream.session.take(message, partial(stream.release, counted))
+            not_taken.pop_all()
 
     def _count(self, principal: str, message: Message | list[Message], size: int) -> ExitStack:
         """Counts it as in flight. Raises `RequestRefused` where its client has too many requests."""
