@@ -20,7 +20,7 @@ from sluicegate.approval.eligibility import MAX_COMMENT, VoteRefused, VoteReques
 from sluicegate.approval.grants import PREFIX, Grant, Grants, Tell
 from sluicegate.approval.record import Approval, CallBinding, State, Vote, groups, new_id, session_mark
 from sluicegate.approval.repository import OPEN, ApprovalRecords, ApprovalRepository, StoredApproval
-from sluicegate.approval.validity import GONE, NOT_RUNNING, OTHER_KEY, ApprovalDeps, ApprovalValidity
+from sluicegate.approval.validity import ASKED_ANEW, GONE, NOT_RUNNING, OTHER_KEY, ApprovalDeps, ApprovalValidity
 from sluicegate.audit.record import trace_of
 from sluicegate.policy.profiles import ApprovalProfile
 from sluicegate.protocol.canonical_json import canonical, is_longer
@@ -331,11 +331,13 @@ class ApprovalQueue:
         if approval.expires <= now:
             await self.end(approval.id, "expired")
             return None
+        if approval.is_finished:
+            return None
         judge = self._validity.of_approval if approval.state == "approved" else self._validity.of_request
         why = self._ledger.reason_against(approval, judge)
         if why is None and approval.binding == binding:
-            return None if approval.is_finished else approval
-        await self._ledger.withdraw(approval.id, why or "")
+            return approval
+        await self._ledger.withdraw(approval.id, why or ASKED_ANEW)
         return None
 
     def _new(self, call: Call, binding: CallBinding) -> Approval:

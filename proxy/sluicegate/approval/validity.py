@@ -21,6 +21,7 @@ NOT_RUNNING: Final = "its server was changed, removed or disabled"
 GONE: Final = "whoever asked can no longer come in"
 OTHER_KEY: Final = "the key of whoever asked was replaced"
 FORBIDDEN: Final = "whoever asked may not make this call any more"
+ASKED_ANEW: Final = "the call was made again, and other people or terms decide about it by now"
 UNSUPPORTED: Final = "who agreed could not do so any more"
 
 

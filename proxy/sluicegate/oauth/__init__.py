@@ -26,8 +26,8 @@ def shown(text: object) -> str:
 
 def read_json(body: bytes) -> dict[str, Any]:
     """Of a document that has one reader. Numbers out of range are infinite: a lifetime of 1e400 must not cost the
-    token beside it. A lone surrogate is no character: nothing could store or send it. One with
-    more values than a message may have is not read: 256 KiB of them take 20 ms. Raises `Unfit`."""
+    token beside it. A lone surrogate is no character: nothing could store or send it. A document with more values than
+    a message may have is not read: 256 KiB of them take 20 ms. Raises `Unfit`."""
     try:
         check_nodes(body, MAX_NODES)
         value = json.loads(body.decode("utf-8-sig"))
