@@ -19,7 +19,7 @@ export function asPolicyQuestion({ principal, method, server, own }) {
 
 export function Policy() {
   const asked = Object.fromEntries(["as", "method", "target"].map((name) => [name, query.value.get(name) ?? ""]));
-  const [answer, setAnswer] = useState(/** @type {any} */ (null)), [failure, setFailure] = useState(/** @type {any} */ (null)), [isBusy, setBusy] = useState(false);
+  const [answer, setAnswer] = useState(/** @type {any} */ (null)), [failure, setFailure] = useState(/** @type {any} */ (null)), [isBusy, setBusy] = useState(Boolean(asked.as && asked.target));
   const ask = async () => {
     setBusy(true);
     setFailure(null);
@@ -50,7 +50,7 @@ export function Policy() {
       <button class="main" disabled=${isBusy}>Explain</button></form>
     <div role="status" aria-live="polite" aria-busy=${isBusy}>${failure && (failure.status === 403 ? html`<${NoRight} text=${failure.message} title="Policy" />`
       : html`<p class="note bad" role="alert"><${Peer} text=${failure.message} />${(failure.status === 0 || failure.status >= 500) && html` <button class="link" onClick=${ask}>Try again</button>`}</p>`)}
-      ${answer ? html`<${Answer} one=${answer} />` : !failure && html`<div class="empty"><h3>Ask why</h3><p>The verdict, the row that decides and every other row that speaks of the request are shown here, as <code>sluice explain</code> shows them.</p></div>`}</div>`;
+      ${answer ? html`<${Answer} one=${answer} />` : !failure && !isBusy && html`<div class="empty"><h3>Ask why</h3><p>The verdict, the row that decides and every other row that speaks of the request are shown here, as <code>sluice explain</code> shows them.</p></div>`}</div>`;
 }
 
 const quoted = (/** @type {string} */ text) => (/^[\w@%+=:,./#-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
