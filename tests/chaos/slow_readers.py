@@ -2,9 +2,10 @@
 
     python tests/chaos/slow_readers.py URL KEYS COUNT TOOL
 
-They come at a line `+` on stdin, and how many are there is printed; they go at `-`, and at the end of stdin. Each has a
-connection of its own, a small window, and reads 640 bytes once a second. Smaller pieces more often would take time of
-the processor, which the healthy calls need. So would the start of this process: it is there before they come.
+They come at a line `+` on stdin, fifty a second, and the last one prints a line. They go at `-`, which prints how many
+had an answer and were not through with it; and at the end of stdin. Each has a connection of its own, a small window,
+and reads 640 bytes once a second. Smaller pieces more often would take time of the processor, which the healthy calls
+need. So would the start of this process: it is there before they come.
 """
 
 import asyncio
@@ -15,6 +16,9 @@ from urllib.parse import urlsplit
 
 from e2e.wire import META, MODERN
 from policy_bed import bearer
+
+READING = set[object]()
+"""Those who have read more than a refusal has, and have not had all."""
 
 
 async def one(url: str, key: str, tool: str) -> None:
@@ -34,11 +38,16 @@ async def one(url: str, key: str, tool: str) -> None:
         await loop.sock_connect(connection, (where.hostname, where.port))
         lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
         await loop.sock_sendall(connection, f"POST {where.path} HTTP/1.1\r\n{lines}\r\n".encode() + body)
-        while await loop.sock_recv(connection, 640):  # noqa: ASYNC110
+        read = 0
+        while piece := await loop.sock_recv(connection, 640):
+            read += len(piece)
+            if read > 1280:
+                READING.add(connection)
             await asyncio.sleep(1)
     except OSError:
-        pass  # it was hung up on, as it may be
+        pass  # it was hung up on, and is not counted
     finally:
+        READING.discard(connection)
         connection.close()
 
 
@@ -49,8 +58,10 @@ async def main(url: str, keys: list[str], count: int, tool: str) -> None:
         if line[0] == "+":
             for number in range(count):
                 tasks.append(asyncio.create_task(one(url, keys[number % len(keys)], tool)))
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.02)
             print(count, flush=True)
+        elif line[0] == "-":
+            print(len(READING), flush=True)
         while line[0] == "-" and tasks:
             tasks.pop().cancel()
 
