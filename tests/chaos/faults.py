@@ -477,7 +477,7 @@ FAULTS: Final = (
     started("child-out-of-memory", "the kernel ends it, as its memory is over 64 MiB", starve_child, "a memory group"),
     Fault("hook-killed", "SIGKILL ends the hook that judges the server's calls", hook(signal.SIGKILL), "h__note"),
     Fault("hook-hangs", "the hook stands still", hook(signal.SIGSTOP), "h__note"),
-    Fault("slow-readers", "500 clients come in 10 s, and each reads 256 KiB at 640 bytes a second", read_slowly, "c__note"),
+    Fault("slow-readers", "500 clients come in 10 s, and read 256 KiB at 640 bytes a second", read_slowly, "c__note"),
     Fault("clock-forward", "the clock jumps an hour ahead, and back", preloaded(ahead=3600), needs="gcc"),
     Fault("clock-back", "the clock jumps an hour back, and ahead", preloaded(ahead=-3600), needs="gcc"),
     Fault("slow-fsync", f"each sync of the audit log takes {SYNC} ms longer", preloaded(slow=SYNC), "a__note",
