@@ -20,22 +20,23 @@ from sluicegate.approval import grants, repository  # noqa: E402
 from sluicegate.audit import log as audit_log  # noqa: E402
 from sluicegate.audit import record  # noqa: E402
 from sluicegate.console import sessions as console_sessions  # noqa: E402
-from sluicegate.downstream import pool, selector  # noqa: E402
+from sluicegate.downstream import pool, server_life  # noqa: E402
 from sluicegate.guards import approval_tasks  # noqa: E402
 from sluicegate.hooks import asker  # noqa: E402
 from sluicegate.listen import settings as listening  # noqa: E402
 from sluicegate.listen.auth import issuers  # noqa: E402
 
 # Hourly, or kept for hours. A day would never end here: it is a quarter of an hour, and what is kept for it one.
-audit_log._HOUSEKEEPING = hour
+now = {
+    (audit_log, "_HOUSEKEEPING"): hour, (repository, "RETENTION"): hour, (approval_tasks, "RETENTION"): hour,
+    (approval_tasks, "AFTER"): hour / 4, (approvals_api, "REMEMBERED"): hour, (grants, "LONGEST"): hour,
+}  # fmt: skip
+for (room, name), seconds in now.items():
+    assert getattr(room, name) >= seconds, f"{room.__name__}.{name}"  # a name that is not there would change nothing
+    setattr(room, name, seconds)
 listening.SessionLimits = partial(
     listening.SessionLimits, idle=hour / 4, kept_for=300 * EIGHTH, kept_bytes=8 * 2**20
 )  # fmt: skip
-for room in (repository, approval_tasks):
-    room.RETENTION = hour
-approval_tasks.AFTER = hour / 4
-approvals_api.REMEMBERED = hour
-grants.LONGEST = hour
 lifetimes = console_sessions.LIFETIMES
 lifetimes["key"] = replace(lifetimes["key"], idle=hour / 2, absolute=12 * hour)
 
@@ -47,7 +48,7 @@ issuers.FRESH *= EIGHTH
 
 record._MAX_REMEMBERED //= 8
 repository.MAX_FINISHED //= 8
-selector._MAX_REMEMBERED //= 8
+server_life._MAX_REMEMBERED //= 8
 asker.MAX_CACHED //= 8
 
 entry.main()

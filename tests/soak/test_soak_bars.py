@@ -15,6 +15,7 @@ import pytest
 from soak.figures import FLAT, flatness, of_process
 from soak.ledger import RecordLedger
 from soak.run import BUGS, GAUGES, WORKED, failures, not_worked
+from soak.town import FAST_CLOCK
 
 Json = dict[str, Any]
 
@@ -141,3 +142,10 @@ def test_a_task_that_died_is_found_in_the_log_of_sluice(tmp_path: Path) -> None:
     died = json.dumps({"event": "task crashed", "level": "error", "exception": "ValueError"})
     log.write_text(f"{calm}\n{died}\nTraceback (most recent call last):\n")
     assert len(list(failures(log))) == 2
+
+
+def test_the_gateway_of_the_soak_starts_from_this_source() -> None:
+    """It shortens lifetimes by the names of modules and of their constants, which may move."""
+    for seconds in ("450", "60"):
+        done = subprocess.run([sys.executable, FAST_CLOCK, seconds, "--version"], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("sluice "), done
