@@ -33,8 +33,10 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def no_piece_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others have their turn behind each piece of work, so that pieces can be counted however fast the machine is."""
+    """Others have one turn behind each piece of work, so that pieces can be counted however fast the machine is, and
+    however busy."""
     monkeypatch.setattr(loop_budget, "_SHORT", 0.0)
+    monkeypatch.setattr(loop_budget, "_OTHERS", 0)
 
 
 @pytest.fixture

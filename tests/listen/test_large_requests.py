@@ -258,11 +258,17 @@ def refusing(name: str) -> Outcome:
     }.get(name) or Result({"content": []})
 
 
-async def test_whose_requests_are_refused_comes_in_by_turns_and_nobody_else_does() -> None:
-    """A failure that a server made, after some time there, is no refusal."""
+async def test_whose_requests_are_refused_comes_in_by_turns_and_nobody_else_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A failure that a server made, after some time there, is no refusal. Each request takes a second, so that what is
+    charged for it is not paid back while a busy machine does something else."""
+    clock = [0.0]
+    monkeypatch.setattr(own_steps, "perf_counter", lambda: clock[0])
     requests = large_requests.LargeRequests(ListenSettings().limits)
 
     async def handler(call: Call) -> Outcome:
+        clock[0] += 1
         name = str(call.params["name"])
         call.trail.wait_seconds = 0.1 if name == "failed" else 0.0
         return refusing(name)
