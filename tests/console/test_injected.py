@@ -107,6 +107,7 @@ def tab(town: Bed, chrome: Browser) -> Iterator[Page]:
     tab = context.new_page()
     tab.goto(link(town))
     expect(tab.get_by_role("heading", name="Overview")).to_be_visible()
+    expect(tab.locator(".status")).to_contain_text("live")  # its address and title change no more
     yield tab
     context.close()
 
