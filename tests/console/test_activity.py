@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 from console.browser import browser, page
+from hook_service import hook_service
 from peers.fleet import peers
 from playwright.sync_api import Browser, Page, expect
 from policy_bed import Bed, bearer, bed, client_keys, key_of, recorder
@@ -27,9 +28,12 @@ __all__ = ["peers"]
 def town(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     folder = tmp_path_factory.mktemp("activity")
     keys = client_keys(ann=["role:dev"], lea=["role:lead"])
-    servers = {"bank": recorder(folder, "bank", tools=["wire", "look"])}
-    with bed(folder, ROWS, servers, clients={"keys": keys}) as running:
-        yield running
+    servers = {"bank": recorder(folder, "bank", tools=["wire", "look", "pay"])}
+    with hook_service() as service:
+        service.answers = lambda asked: {"verdict": "deny", "reason": "over the limit"}
+        gate = {"url": service.url, "on": ["call"], "tools": ["pay"], "timeout": "20s"}
+        with bed(folder, ROWS, servers, clients={"keys": keys}, hooks={"gate": gate}) as running:
+            yield running
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +100,7 @@ def story(text: str, state: str = "proved", **more: Any) -> Json:
     own |= {"arguments": {text: text}, "result": [text], "result_cut": True, "is_open": False,
             "decision": {"verdict": "allow", "rule": text, "policy": text},
             "approvals": [{"id": text, "time": TIME, "state": text, "approver": text, "comment": text}],
+            "hooks": [{"hook": text, "on": text, "verdict": text, "reason": text, "redacted": [text], "seconds": 1.0}],
             "rounds": [row(2, id=text, outcome=text)],
             "timing": [{"stage": text, "time": TIME, "seconds": 1.0}]}  # fmt: skip
     proof = {"writer": text, "seq": 7, "type": "outcome", "state": state, "signed": 81220, "why": text, **more}
@@ -117,6 +122,21 @@ def test_why_a_call_was_denied_is_one_click_from_the_overview(town: Bed, chrome:
         expect(tab.locator("article.answer .line.deciding")).to_contain_text("tool:*wire*, *, deny")
         expect(tab.get_by_label("Arguments")).to_have_value(re.compile('"to": "acme"'))
         assert "acme" not in tab.url, "arguments may be secret"
+
+
+def test_what_hooks_said_of_a_call_is_shown_and_which_ones_would_be_asked(
+    town: Bed, chrome: Browser, lead: Json
+) -> None:
+    id = called(town, "pay", to="acme")
+    with page(chrome, storage_state=lead) as tab:
+        tab.goto(f"{town.process.admin}/console/activity/{id}")
+        card = tab.locator("article.card")
+        said = card.locator("section", has_text="Hooks")
+        expect(said).to_contain_text(re.compile("gate on call.*deny.*over the limit"))
+        card.get_by_role("link", name="Explain it in Policy").click()
+        answer = tab.locator("article.answer")
+        expect(answer).to_contain_text("Hooks that are asked on call: gate")
+        expect(answer).not_to_contain_text("on result")
 
 
 def test_calls_that_cannot_be_loaded_are_asked_for_again_and_old_ones_are_called_old(

@@ -91,7 +91,7 @@ def _story(found: Story) -> Json:
     outcome = next((one for one in own if one["type"] == "outcome"), None)
     first = intent or own[0]
     named = ("arguments", "arguments_digest", "result", "result_cut", "result_digest", "definition", "roles", "groups",
-             "revision", "session", "transport", "approval")  # fmt: skip
+             "revision", "session", "transport", "approval", "hooks")  # fmt: skip
     answer = newest.summary(outcome or first)
     for record in own:
         answer |= {name: record[name] for name in named if name in record}

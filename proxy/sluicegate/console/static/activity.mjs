@@ -179,9 +179,10 @@ function stageOf({ stage }, one) {
   return one.timing.some((/** @type {any} */ other) => other.stage === "intent") ? "server" : one.outcome === "denied" ? "decide" : "outcome";
 }
 
+const Sentences = ({ title, items = [], line }) => items.length > 0 && html`<section class="block"><h2>${title}</h2><ul class="sentences">${items.map((/** @type {any} */ at) => html`<li>${line(at)}</li>`)}</ul></section>`;
+
 function Story({ story, reload }) {
-  const { call: one, proof } = story, decision = one.decision ?? {};
-  const policy = asPolicyQuestion(one);
+  const { call: one, proof } = story, decision = one.decision ?? {}, policy = asPolicyQuestion(one);
   return html`<article class="card"><header class="card-head"><div><h1><${Target} one=${one} /></h1>
       <p class="meta"><${Word} word=${verdictOf(one)} /><${Word} word=${outcomeOf(one)} />${one.reason && one.reason !== one.outcome && html`<span class="badge"><${Peer} text=${one.reason} /></span>`}<span class="dim"><${Time} at=${one.time} />${one.seconds !== undefined && `, ${ms(one.seconds)}`}</span></p></div></header>
     ${story.partial && html`<p class="note wait">The search ended before all records of this call were found.</p>`}
@@ -197,10 +198,9 @@ function Story({ story, reload }) {
     <${Recorded} title="Arguments" of="the client" value=${one.arguments} digest=${one.arguments_digest} />
     <${Recorded} title="Result" of="the server" value=${one.result} digest=${one.result_digest} isCut=${one.result_cut} />
     <section class="block"><h2>Timing</h2><div class="scroll"><table class="plain tight"><tbody>${one.timing.map((/** @type {any} */ at) => html`<tr><td class="dim"><${Time} at=${at.time} /></td><td><${Peer} text=${stageOf(at, one)} /></td><td>${ms(at.after)}</td></tr>`)}</tbody></table></div></section>
-    ${one.approvals.length > 0 && html`<section class="block"><h2>Approvals</h2><ul class="sentences">${one.approvals.map((/** @type {any} */ at) => html`
-      <li><a href=${`/console/approvals/${encodeURIComponent(at.id)}`}><${Peer} text=${at.id} /></a> <${Peer} text=${at.state ?? ""} class="strong" />${at.approver && html` by <${Peer} text=${at.approver} />`}${at.comment && html` “<${Peer} text=${at.comment} />”`} <span class="dim"><${Time} at=${at.time} /></span></li>`)}</ul></section>`}
-    ${one.rounds.length > 0 && html`<section class="block"><h2>Other rounds</h2><ul class="sentences">${one.rounds.map((/** @type {any} */ at) => html`
-      <li><a href=${pathOf(filters(), at.id)}><${Peer} text=${at.id} /></a> <${Word} word=${outcomeOf(at)} /> <span class="dim"><${Time} at=${at.time} /></span></li>`)}</ul></section>`}
+    <${Sentences} title="Hooks" items=${one.hooks} line=${(/** @type {any} */ at) => html`<${Peer} text=${at.hook} class="strong" /> on <${Peer} text=${at.on} /> <${Word} word=${at.verdict} />${at.profile && html` (profile <${Peer} text=${at.profile} />)`}${at.reason && html` “<${Peer} text=${at.reason} />”`}${at.redacted && html` <code><${Peer} text=${at.redacted.join(" ")} /></code>`} <span class="dim">${at.cached ? "remembered" : ms(at.seconds)}</span>`} />
+    <${Sentences} title="Approvals" items=${one.approvals} line=${(/** @type {any} */ at) => html`<a href=${`/console/approvals/${encodeURIComponent(at.id)}`}><${Peer} text=${at.id} /></a> <${Peer} text=${at.state ?? ""} class="strong" />${at.approver && html` by <${Peer} text=${at.approver} />`}${at.comment && html` “<${Peer} text=${at.comment} />”`} <span class="dim"><${Time} at=${at.time} /></span>`} />
+    <${Sentences} title="Other rounds" items=${one.rounds} line=${(/** @type {any} */ at) => html`<a href=${pathOf(filters(), at.id)}><${Peer} text=${at.id} /></a> <${Word} word=${outcomeOf(at)} /> <span class="dim"><${Time} at=${at.time} /></span>`} />
     <${Proof} proof=${proof} reload=${reload} /></article>`;
 }
 

@@ -82,7 +82,7 @@ function Answer({ one }) {
       ${one.source ? html`<${Source} source=${one.source} at=${one.rule} />` : rows.length > 0 && rows[0].at === one.rule && html`<p class="dim">The file has changed since it came into force: its lines are not shown.</p>`}</section>
     <section class="block"><h3>All rows that speak of it</h3>${rows.length ? html`<div class="scroll"><table class="plain"><thead><tr><th>Says</th><th>Row</th></tr></thead><tbody>${
       rows.map((/** @type {any} */ row) => html`<tr><td><${Verdict} word=${row.says} /></td><td><${Peer} text=${row.at} /> <code><${Peer} text=${row.row} /></code></td></tr>`)}</tbody></table></div>`
-      : html`<p class="dim">No row speaks of it.</p>`}</section>
+      : html`<p class="dim">No row speaks of it.</p>`}</section>${Object.entries(one.hooks ?? {}).map(([on, names]) => names.length > 0 && html`<p>Hooks that are asked on ${on}: <${Peer} text=${names.join(", ")} /></p>`)}
     ${one.roles?.length > 0 && html`<section class="block"><h3>Roles</h3><ul>${one.roles.map((/** @type {string[]} */ way) => html`<li><${Peer} text=${way.join(" → ")} /></li>`)}</ul></section>`}
     <${Copied} title="The same in a terminal" text=${words.map(quoted).join(" ")} label="Command" />
     ${test && html`<${Copied} title="The same as a test" text=${test} label="A row of policy.tests" />`}
