@@ -492,7 +492,7 @@ FAULTS: Final = (
     database("postgres-locked", "another connection has locked all tables", lock_tables),
     database("postgres-full", "PostgreSQL ends all connections, and takes none", refuse_connections),
     database("postgres-unheard", "what is committed is not confirmed: the connection is reset", lose_confirmations),
-    Fault("stopped", "SIGSTOP holds Sluice", stand_still, "a__note", OWN, "waits"),
+    Fault("stopped", "SIGSTOP holds Sluice for 30 s", stand_still, "a__note", OWN, "waits"),
     Fault("terminated", "SIGTERM ends Sluice", end(signal.SIGTERM), "a__note", OWN, "down"),
     Fault("killed", "SIGKILL ends Sluice", end(signal.SIGKILL), "a__note", OWN, "down"),
     Fault("out-of-memory", "the kernel ends Sluice, as memory is short", starve, "a__note", OWN, "down",

@@ -37,6 +37,7 @@ RESULTS: Final = Path(__file__).with_name("results.json")
 RATIO: Final = 1.5
 PAIRS: Final = 3
 DOWN: Final = 1.0  # seconds until a supervisor starts what ended
+HELD: Final = 30.0  # seconds that a process is stopped: longer than many timeouts
 LOST: Final = ("connection", "status 404", "status 503")
 """What a client is told that reached no Sluice, or whose session is gone."""
 BROKEN: Final = (
@@ -111,7 +112,7 @@ async def inject(fault: Fault, stage: Stage, row: Row, seconds: float) -> None:
     await asyncio.sleep(seconds)
     stage.met, began = 0, time.monotonic()
     async with fault.make(stage):
-        await asyncio.sleep(DOWN if fault.bar == "down" else seconds)
+        await asyncio.sleep({"down": DOWN, "waits": HELD}.get(fault.bar, seconds))
         ended = time.monotonic()
     row.span = row.span[0] or calm, time.monotonic()
     met, whose = stage.met, ()
