@@ -1,0 +1,42 @@
+"""All hooks of a call are asked at once, and one hook so many questions at most."""
+
+import asyncio
+
+from hook_service import hook_service
+from waiting import until
+
+from sluicegate.audit.redact import Redactor
+from sluicegate.hooks.asker import AT_ONCE, Hook, Hooks
+from sluicegate.hooks.settings import HookSettings
+from sluicegate.protocol.model import Call, Client, Target
+
+ON = frozenset({"call"})
+MORE = 3
+
+
+async def test_a_call_is_told_to_all_its_hooks_before_one_has_answered() -> None:
+    with hook_service() as first, hook_service() as second:
+        first.released.clear()
+        second.released.clear()
+        named = [HookSettings(name, one.url, ON, timeout=20.0) for name, one in (("a", first), ("b", second))]
+        hooks = Hooks(named, Redactor(b"k" * 32), lambda target: "read", dict)
+        call, target = Call(Client("key:a"), "tools/call", {}), Target("s", "tool", "t", "s__t")
+        asking = asyncio.ensure_future(hooks.about_call(call, target, hooks.due("call", call.client, target)))
+        await until(lambda: len(first.asked) == len(second.asked) == 1)
+        second.released.set()
+        first.released.set()
+        assert [(one.hook, one.word) for one in await asking] == [("a", "allow"), ("b", "allow")]
+        await hooks.aclose()
+
+
+async def test_a_hook_has_a_bounded_number_of_questions_and_the_rest_wait_for_their_turn() -> None:
+    with hook_service() as service:
+        service.released.clear()
+        hook = Hook(HookSettings("h", service.url, ON, timeout=20.0))
+        asked = [asyncio.ensure_future(hook.ask("call", b"{}", b"%d" % one, "id")) for one in range(AT_ONCE + MORE)]
+        await until(lambda: len(service.asked) == AT_ONCE)
+        assert len(service.connections) == AT_ONCE
+        service.released.set()
+        assert {one.word for one in await asyncio.gather(*asked)} == {"allow"}
+        assert len(service.asked) == AT_ONCE + MORE and len(service.connections) <= AT_ONCE
+        await hook.aclose()
