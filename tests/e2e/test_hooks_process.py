@@ -263,7 +263,9 @@ def test_explain_names_the_hooks_and_asks_them_only_when_told_to(guarded: Bed, h
     assert hook.asked == []
     asked = run(guarded.folder, *words, "--hooks", "--args", '{"path": "/a"}', "--json")
     verdicts = json.loads(asked.stdout)["verdicts"]
-    assert (asked.returncode, verdicts) == (10, [{"hook": "gate", "verdict": "ask", "reason": "why not"}])
+    said = {"hook": "gate", "verdict": "ask", "reason": "why not", "profile": "two-person"}
+    assert (asked.returncode, verdicts) == (10, [said])
+    assert 'hook gate  ask two-person  "why not"' in run(guarded.folder, *words, "--hooks").stdout
     assert hook.asked[0]["arguments"] == {"path": "/a"}
     other = run(guarded.folder, "explain", "call", "other/read", "--as", "key:user", "-c", words[-1], "--json")
     assert json.loads(other.stdout)["hooks"] == {"call": [], "result": []}

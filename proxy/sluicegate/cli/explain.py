@@ -94,12 +94,19 @@ def explain(
         data = found.as_json() | {"hooks": concerned}
         lines = [f"  hooks   on {on}: {', '.join(names)}" for on, names in concerned.items() if names]
         if hooks:
-            data |= {"verdicts": [{"hook": one.hook, "verdict": one.word, "reason": one.reason} for one in answers]}
-            lines += [f'  {printable(one.rule)}  {one.word}  "{printable(one.reason)}"' for one in answers]
+            data |= {"verdicts": [_verdict(one) for one in answers]}
+            for one in answers:
+                word = f"{one.word} {printable(one.profile)}".rstrip()
+                lines.append(f'  {one.rule}  {word}  "{printable(one.reason)}"')
             lines.append(f"  together with what hooks say: {_WORDS[code]}, exit {code}")
         give(as_json, data, [with_first_word(render(found)), *lines])
         raise typer.Exit(code)
     _tell_listed(found, client, target, as_json)
+
+
+def _verdict(one: HookVerdict) -> dict[str, str]:
+    said = {"hook": one.hook, "verdict": one.word, "reason": one.reason}
+    return said | ({"profile": one.profile} if one.profile else {})
 
 
 def _ask_hooks(
