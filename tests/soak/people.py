@@ -121,7 +121,8 @@ async def sessions(town: SoakTown) -> None:
     """Legacy clients with a process of their own, most of whom never say goodbye."""
     async with SoakClient(town, town.lots.choice(("ann", "bob", "fay")), "legacy", **FULL) as client:
         for _ in range(2):
-            await client.call("own__echo", n=town.number())
+            answer = await client.call("own__echo", n=town.number())
+            town.tally["through a sandbox and the detector"] += "result" in answer
             await town.pause(0.5)
         if town.lots.random() < 0.3:
             await client.bye()

@@ -12,9 +12,10 @@ What makes one hour eight:
   approval is asked for every three seconds, a definition changes twice a minute, a login ends every two minutes.
 
 Everything is on: keys, tokens and sessions; rows, argument rules, rates, blocks; approvals held, pending, remembered,
-denied, expired, withdrawn, and as tasks; pins; toolsets and search; inspection of results, and hooks on calls, results
-and approvals; large answers in parts; questions of servers; tasks; logins; the audit log with its sync, sinks,
-checkpoints, rotation and retention; metrics, spans, notifications; the admin API and the console, with streams of both.
+denied, expired, withdrawn, and as tasks; pins; toolsets and search; inspection of results, hooks on calls, results and
+approvals, the detector of secrets, a sandbox; large answers in parts; questions of servers; tasks; logins; the audit
+log with its sync, sinks, checkpoints, rotation and retention; metrics, spans, notifications; the admin API and the
+console, with streams of both. What cannot be in one process is not: workers, and replicas on PostgreSQL.
 Clients speak both eras and HTTP+SSE, and vanish in the middle of anything. Servers speak both eras, on pipes, over
 Streamable HTTP and over HTTP+SSE.
 
@@ -62,7 +63,7 @@ GAUGES: Final = {
 WORKED: Final = (
     "tools/call: ok", "tools/call: result_withheld", "prompts/get: ok", "resources/read: ok", "held: ok",
     "made again: ok", "by a grant: ok", "questions answered: ok", "tasks: completed", "logins",
-    "parts that were read", "reloads",
+    "parts that were read", "reloads", "through a sandbox and the detector",
     "answers over HTTP+SSE", "heard list_changed", "changes that the console heard of", "received at /hook/gate",
     "received at /hook/told", "received at /notify", "received at /audit", "received at /checkpoints",
     "received at /v1/traces", "definitions accepted: HTTP 200", "sluice approve: exit 0", "sluice deny: exit 0",
@@ -104,7 +105,8 @@ async def soaking(folder: Path, ledger: RecordLedger, hour: float, minute: float
             mortal.start()
             stack.callback(mortal.end)
         found = place.servers(folder, site, mortals, urls)
-        settings = place.config(folder, port, login, found, hour)
+        detects = await asyncio.to_thread(place.detector, stack, folder)
+        settings = place.config(folder, port, login, found, hour, detects)
         process = await asyncio.to_thread(place.sluice, stack, settings, folder, hour)
         town = SoakTown(folder, process, login, site, mortals, settings, minute)
         yield town

@@ -3,6 +3,7 @@ what its people share: keys, numbers for calls, and the count of what became of 
 
 import asyncio
 import json
+import os
 import random
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
-from e2e.sluice_process import ROOT, Sluice, clean_environment, settings_for, write_config
+from e2e.sluice_process import COMMAND, ROOT, Sluice, clean_environment, settings_for, write_config
 from issuer import AUDIENCE, Issuer, rsa_key
 from peers.fleet import FIXTURE, free_port, running, stop, wait_for_port
 from peers.install import MCP1
@@ -27,6 +28,9 @@ Json = dict[str, Any]
 TESTS: Final = ROOT / "tests"
 FAST_CLOCK: Final = str(Path(__file__).with_name("fast_clock_sluice.py"))
 CHILD: Final = str(TESTS / "downstream" / "scripted_child.py")
+PYTHON: Final = os.path.realpath(sys.executable)
+"""Without an environment: what it reads is all in one place."""
+SECRET: Final = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
 FAST: Final = str(TESTS / "bench" / "fast_server.py")
 SDK1: Final = str(MCP1 / "python")
 RECORDERS: Final = ("rec", "bank", "guarded", "coat", "mortal")
@@ -129,7 +133,8 @@ def servers(folder: Path, site: Misbehaving, mortals: dict[str, Mortal], urls: d
         "guarded": recorder(folder, "guarded", tools=["ask", "hide"], results={"hide": hidden}),
         "coat": recorder(folder, "coat", tools=[{"name": "wear", "description": "Warm."}]) | {"pin": "review"},
         "mortal": recorder(folder, "mortal", tools=["live", "mute"], silent=["mute"]) | {"timeout": "5s"},
-        "own": {"command": sys.executable, "args": ["-I", "-S", CHILD], "era": "legacy", "idle": "10s"},
+        "own": {"command": PYTHON, "args": ["-I", "-S", CHILD], "era": "legacy", "idle": "10s",
+                "sandbox": {"read": [CHILD, *([] if PYTHON.startswith("/usr/") else [str(Path(PYTHON).parents[1])])]}},
         "pipe": {"command": FIXTURE[0], "args": FIXTURE[1:], "era": "modern"},
         "web": {"url": urls["web"], "era": "modern"},
         "fast": {"url": f"http://127.0.0.1:{mortals['fast'].port}/mcp", "concurrency": 64},
@@ -144,16 +149,28 @@ def servers(folder: Path, site: Misbehaving, mortals: dict[str, Mortal], urls: d
     return found
 
 
-def config(folder: Path, receiver: int, login: Issuer, found: Json, hour: float) -> Json:
-    """`hour` is how many seconds stand for an hour."""
+def detector(stack: ExitStack, folder: Path) -> str:
+    """The URL of a detector of secrets. One that compiles its rules for the first time takes half a minute."""
+    port, log = free_port(), folder / "detector.log"
+    command = [*COMMAND, "detector", "--listen", f"127.0.0.1:{port}"]
+    environment = clean_environment() | {"SLUICE_DETECTOR_SECRET": SECRET}
+    process = stack.enter_context(running(command, log, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL))
+    wait_for_port(port, process, log, 120)
+    return f"http://127.0.0.1:{port}/"
+
+
+def config(folder: Path, receiver: int, login: Issuer, found: Json, hour: float, detects: str) -> Json:
+    """`hour` is how many seconds stand for an hour, `detects` the detector's URL."""
     here = f"http://127.0.0.1:{receiver}"
-    secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
+    secret = SECRET
     keys = client_keys(**KEYS)
     for name in ("lea", "leo"):
         keys[name]["owner"] = name
     one = {"issuer": login.url, "audience": AUDIENCE, "roles_from": ["groups"]}
     hook = {"url": f"{here}/hook/gate", "on": ["call", "result"], "servers": ["guarded"], "secret": secret,
             "timeout": "1s"}  # fmt: skip
+    secrets = {"url": detects, "on": ["call", "result"], "servers": ["own"], "secret": secret, "sees": "whole",
+               "timeout": "5s"}  # fmt: skip
     told = {"url": f"{here}/hook/told", "on": ["approval"], "secret": secret}
     return settings_for({
         "servers": found,
@@ -169,7 +186,7 @@ def config(folder: Path, receiver: int, login: Issuer, found: Json, hour: float)
                                    "remember": ["once", "15m"]}},
             "notify": [{"type": "webhook", "url": f"{here}/notify", "secret": secret}],
         },
-        "hooks": {"gate": hook, "told": told},
+        "hooks": {"gate": hook, "told": told, "secrets": secrets},
         "audit": {
             "results": "redacted", "rotate": {"size": "2MiB", "age": f"{hour:.0f}s"},
             "retain": f"{hour * 4 / 3:.0f}s",
