@@ -223,6 +223,22 @@ async def test_a_client_of_the_config_goes_to_no_second_authorization_server(ben
         assert (await bench.logins.finish(moved.authorize(flow.url), BACK)).issuer == moved.issuer
 
 
+async def test_a_machines_secret_goes_to_no_second_authorization_server(bench: Bench) -> None:
+    bench.configure(grant="client_credentials", client_id="m", client_secret="open-sesame")
+    used = await bench.logins.bearer("srv", "gateway")
+    moved = AuthorizationServer()
+    async with listening(moved):
+        bench.server.at = moved
+        with pytest.raises(LoginNeeded):
+            await bench.refused(used, "gateway", challenge=bench.server.challenge())
+        for logins in (bench.logins, bench.make()):
+            with pytest.raises(LoginUnavailable, match="another authorization server than before"):
+                await logins.bearer("srv", "gateway")
+        assert moved.paths("/token") == []
+        bench.configure(issuer=moved.issuer)
+        assert (await bench.logins.bearer("srv", "gateway")).issuer == moved.issuer
+
+
 async def test_a_pinned_authorization_server_must_be_one_of_the_servers(bench: Bench) -> None:
     bench.configure(issuer="https://login.example.com")
     with pytest.raises(LoginFailed, match=r"login\.issuer"):

@@ -67,7 +67,7 @@ class Flows:
             raise LoginFailed(f"{settings.server} has an account of Sluice's own: nobody logs in")
         challenge = challenges.read(given) or await self._scene.discovery.provoke(settings)
         _, old = await self._records.login(settings.server, whose)
-        found = await self._find(settings, whose, challenge, by_device=not redirect_uri)
+        found = await self._scene.find(settings, whose, challenge, by_device=not redirect_uri)
         asked, is_step = _wanted(settings, challenge, found, old)
         return Prepared(found, await self._client(settings, found, redirect_uri, asked), asked, is_step)
 
@@ -94,32 +94,6 @@ class Flows:
             by=record.by,
         )  # fmt: skip
         return Flow(records.flow_id(state), settings.server, whose, url, record.expires, found.at.issuer, asked)
-
-    async def _find(
-        self, settings: LoginSettings, whose: str, challenge: BearerChallenge | None, by_device: bool
-    ) -> Discovered:
-        """What is found now, judged by what was found before: a server that had metadata is never taken for an older
-        one, and a client id of the config goes to no second authorization server."""
-        key = records.key_of(records.SERVERS, settings.server)
-        _, seen = await self._records.read(key)
-        if seen is None or seen.get("identity") != settings.identity:
-            seen = {}
-        found = await self._scene.discovery.find(settings, challenge, seen.get("has_metadata") is True, by_device)
-        before, issuer = seen.get("issuer"), found.at.issuer
-        if before not in (None, issuer):
-            self._scene.tell("issuer_changed", settings.server, whose, issuer=issuer, reason=f"before: {before}")
-            if settings.client_id and settings.client_id == seen.get("client_id") and settings.issuer is None:
-                raise LoginFailed(
-                    f"{settings.server} names another authorization server than before, and client_id is of that one: "
-                    "set login.issuer to the right one"
-                )
-        now = {
-            "identity": settings.identity, "has_metadata": found.has_metadata, "issuer": issuer,
-            "client_id": settings.client_id,
-        }  # fmt: skip
-        if now != seen:
-            await self._records.store.swap(key, await self._records.store.get(key), [self._records.write(key, now)])
-        return found
 
     async def _client(
         self, settings: LoginSettings, found: Discovered, redirect_uri: str, asked: tuple[str, ...]

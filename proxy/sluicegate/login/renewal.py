@@ -431,7 +431,7 @@ async def _machine(scene: Scene, settings: LoginSettings, whose: str) -> Login:
     if settings.client_id is None:
         raise LoginFailed(f"servers.{settings.server}.login has no client_id")
     challenge = await scene.discovery.provoke(settings)
-    found = await scene.discovery.find(settings, challenge, False)
+    found = await scene.find(settings, whose, challenge)
     challenged = challenge.scopes if challenge else ()
     asked = scopes.first(settings.scopes, challenged, found.scopes, (), settings.max_scopes)
     method = settings.auth or clients.method_of(found.at, settings.client_secret, settings.client_key)

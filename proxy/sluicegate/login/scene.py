@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from sluicegate.http.fetch import Fetcher
-from sluicegate.login.discovery import Discovery
+from sluicegate.login import records
+from sluicegate.login.discovery import Discovered, Discovery
 from sluicegate.login.model import EventWord, LoginEvent, LoginFailed, LoginSettings, LoginUnavailable
 from sluicegate.login.network import LoginNetwork
 from sluicegate.login.records import Login, OpenSealer, Records, RecordTooLarge
 from sluicegate.oauth import Unfit
+from sluicegate.oauth.challenges import BearerChallenge
 from sluicegate.protocol.model import Client
 from sluicegate.store import Store, StoreFailed
 from sluicegate.store.keys import KeyUnavailable
@@ -38,6 +40,32 @@ class Scene:
         found = self.servers.get(server)
         if found is None:
             raise LoginUnavailable(f"{server} has no login")
+        return found
+
+    async def find(
+        self, settings: LoginSettings, whose: str, challenge: BearerChallenge | None, by_device: bool = False
+    ) -> Discovered:
+        """What is found now, judged by what was found before: a server that had metadata is never taken for an older
+        one, and a client id of the config goes to no second authorization server."""
+        key = records.key_of(records.SERVERS, settings.server)
+        _, seen = await self.records.read(key)
+        if seen is None or seen.get("identity") != settings.identity:
+            seen = {}
+        found = await self.discovery.find(settings, challenge, seen.get("has_metadata") is True, by_device)
+        before, issuer = seen.get("issuer"), found.at.issuer
+        if before not in (None, issuer):
+            self.tell("issuer_changed", settings.server, whose, issuer=issuer, reason=f"before: {before}")
+            if settings.client_id and settings.client_id == seen.get("client_id") and settings.issuer is None:
+                raise LoginFailed(
+                    f"{settings.server} names another authorization server than before, and client_id is of that one: "
+                    "set login.issuer to the right one"
+                )
+        now = {
+            "identity": settings.identity, "has_metadata": found.has_metadata, "issuer": issuer,
+            "client_id": settings.client_id,
+        }  # fmt: skip
+        if now != seen:
+            await self.records.store.swap(key, await self.records.store.get(key), [self.records.write(key, now)])
         return found
 
     def tell(
