@@ -12,7 +12,7 @@ import anyio
 import pytest
 from audit_kit import SEED, check, check_one, lines, make_call, one_call, open_audit, segments, unchecked_audit
 
-from sluicegate.audit import chain
+from sluicegate.audit import chain, newest
 from sluicegate.audit.chain import ChainHead
 from sluicegate.audit.checkpoint import (
     Checkpoint,
@@ -190,6 +190,8 @@ async def test_what_was_signed_and_changed_before_a_start_is_not_signed_anew_in_
             await one_call(audit, "later")
         report = check_one(log)
         assert [finding.seq for finding in report.findings if "signed" in finding.text], report
+        story = newest.story(log / "audit", log / "state", Signer([SEED]).publics, "c9")
+        assert newest.worst(story.proofs) == "broken", story.proofs
 
 
 def test_a_past_signed_anew_by_who_has_the_key_is_found_from_outside(log: Path) -> None:

@@ -395,7 +395,7 @@ def proof(
         if number > MAX_PROOF or clock() > until:
             return {**about, "state": "not_verified", "why": "the next checkpoint is too far away"}
         if not _follows(next_one, line, last, hashes):
-            return {**about, "state": "broken", "why": f"record {next_one.seq} does not follow record {last}"}
+            return {**about, "state": "broken", "why": f"record {next_one.seq} does not follow record {last} as signed"}
         last = next_one.seq
         hashes[last] = chain.digest(line)
         signed = checkpoint.parse(load(line).get("checkpoint")) if next_one.type == "checkpoint" else None
@@ -414,10 +414,11 @@ def proof(
 
 
 def _follows(link: Link, line: bytes, last: int, hashes: Mapping[int, str]) -> bool:
-    """The next record, or one that says which records a failure lost before it."""
-    if hashes and link.prev != hashes[last]:
+    """The next record, or one that says which records a failure lost before it. One that says that signed records are
+    gone or changed vouches for none before it."""
+    loss = as_record(load(line).get("loss")) if link.type == "admin" else {}
+    if hashes and (link.prev != hashes[last] or loss.get("signed")):
         return False
-    loss = as_record(load(line).get("loss")) if link.seq > last + 1 else {}
     return link.seq == last + 1 or (loss.get("last") == link.seq - 1 and loss.get("durable") == last)
 
 
