@@ -17,7 +17,7 @@ from audit_kit import SEED, check_one, one_call, open_audit, records, settings, 
 from sluicegate.audit import chain, export, posting, record_templates, sinks
 from sluicegate.audit import log as audit_log
 from sluicegate.audit import queue as queue_module
-from sluicegate.audit.chain import START, ChainHead, link, link_all
+from sluicegate.audit.chain import START, ChainHead, Link, link, link_all
 from sluicegate.audit.checkpoint import Checkpoint, Signer
 from sluicegate.audit.log import AuditLog, IdentityFailures
 from sluicegate.audit.names import is_secret_name, is_word_for_secret, last_word
@@ -354,8 +354,10 @@ def test_a_segment_is_old_when_the_next_one_began_before_and_every_sink_has_it(t
         after = {"seq": heads[-1].seq, "hash": heads[-1].hash}
         opened = body("admin", time=time, act="open", after=after)
         heads.append(write(path.with_name(name), heads[-1], opened, body("pin", time=time)))
-    first = Old(path.with_name("sluice.jsonl.000000000001"), "sluice", 1, 2, heads[1].hash)
-    second = Old(path.with_name("sluice.jsonl.000000000003"), "sluice", 3, 4, heads[2].hash)
+    _, third, fifth = (file.first for file in list_files(tmp_path))
+    assert third is not None and fifth is not None
+    first = Old(path.with_name("sluice.jsonl.000000000001"), "sluice", 1, 2, heads[1].hash, third)
+    second = Old(path.with_name("sluice.jsonl.000000000003"), "sluice", 3, 4, heads[2].hash, fifth)
     assert first.to_json() == {"file": first.path.name, "first": 1, "last": 2, "hash": heads[1].hash}
     assert find_old(path, "sluice", NOON + 60) == [] == find_old(path, "other", NOON + 999)
     assert find_old(path, "sluice", NOON + 60.1) == [first] == find_old(path, "sluice", NOON + 120)
@@ -371,7 +373,7 @@ def test_a_deleted_segment_leaves_its_checkpoints_behind_those_of_others(tmp_pat
         write(old, START, body("admin", act="open"), body("checkpoint", n=number), body("pin"))
         signed = old.read_bytes().splitlines(keepends=True)[1]
         before = kept.read_bytes() if number else b""
-        delete(path, Old(old, "sluice", 1, 3, "h"))
+        delete(path, Old(old, "sluice", 1, 3, "h", Link("sluice", 1, 4, "h", "admin", TIME, "")))
         assert not old.exists() and kept.read_bytes() == before + signed
         assert kept.stat().st_mode & 0o777 == 0o600
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import threading
@@ -386,6 +387,28 @@ async def test_what_is_young_is_kept(tmp_path: Path) -> None:
         before = segments(tmp_path)
         await audit.delete_old()
         assert segments(tmp_path) == before
+
+
+@pytest.mark.parametrize("is_put_in", [True, False])
+async def test_nobody_who_writes_into_the_folder_makes_young_segments_old(tmp_path: Path, is_put_in: bool) -> None:
+    """The next segment says when one ended: somebody puts in one that says so earlier, or changes it for an hour."""
+    async with open_audit(tmp_path, rotate=SMALL) as audit:
+        for number in range(20):
+            await one_call(audit, f"c{number}")
+        await settled(audit)
+        first, second, *_ = before = segments(tmp_path)
+        opening, rest = second.read_bytes().split(b"\n", 1)
+        forged = re.sub(rb'"time":"2[0-9]{3}', b'"time":"2001', opening, count=1)
+        if is_put_in:
+            forged = re.sub(rb'"seq":[0-9]+', b'"seq":2', forged, count=1)
+            second.with_name("sluice.jsonl.x").write_bytes(forged + b"\n")
+        else:
+            second.write_bytes(forged + b"\n" + rest)
+        await audit.delete_old()
+        second.with_name("sluice.jsonl.x").unlink(missing_ok=True)
+        second.write_bytes(opening + b"\n" + rest)
+        assert first in segments(tmp_path) and segments(tmp_path) == before
+    assert check_one(tmp_path).ok
 
 
 # ---------------------------------------------------------------- torn ends

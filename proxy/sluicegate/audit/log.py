@@ -19,11 +19,12 @@ import anyio.to_thread
 
 from sluicegate.audit import checkpoint
 from sluicegate.audit.checkpoint import Checkpoint, PublicKeys, Signer
+from sluicegate.audit.newest import proof
 from sluicegate.audit.publish import Publisher, read_newest
 from sluicegate.audit.queue import Done
 from sluicegate.audit.record import Body, Composer, needs_intent
 from sluicegate.audit.redact import RecallingRedactor, Redactor
-from sluicegate.audit.segment import Lock, delete, find_old
+from sluicegate.audit.segment import Lock, Old, delete, find_old
 from sluicegate.audit.settings import AuditSettings
 from sluicegate.audit.sinks import AuditSink, SinkConfirmation
 from sluicegate.audit.writer import AuditWriter, WriterCounts
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 PUBLIC_KEYS: Final = "sign.pub"
 MAX_WRITERS: Final = 100
 _HOUSEKEEPING: Final = 3_600.0
+_PROOF_SECONDS: Final = 30.0
 # Who was not let in is summed up: one record a minute and address, a thousand addresses, then `other`.
 WINDOW: Final = 60.0
 MAX_ADDRESSES: Final = 1_000
@@ -285,7 +287,7 @@ class AuditLog:
         return self._signer.publics
 
     async def delete_old(self) -> None:
-        """Segments whose last record is older than `retain` go, when the log itself says so and sinks have them."""
+        """Segments whose last record is older than `retain` go, when what is signed says so and sinks have them."""
         writer = self._writer
         if writer is None:
             return
@@ -294,10 +296,20 @@ class AuditLog:
             find_old, self.settings.path, writer.name, time.time() - self.settings.retain, delivered
         )
         for segment in old:
+            if not await anyio.to_thread.run_sync(self._is_signed, segment):
+                return
             if not await self.note_durably("admin", {"act": "retain", **segment.to_json()}, signed=True):
                 return
             with suppress(FileNotFoundError):
                 await anyio.to_thread.run_sync(delete, self.settings.path, segment)
+
+    def _is_signed(self, old: Old) -> bool:
+        """Whoever may write the files can make one say that another ended long ago, but not sign that."""
+        path, until = self.settings.path, time.monotonic() + _PROOF_SECONDS
+        found = proof(path.parent, self.settings.state, self.public_keys(), old.following, until)
+        if found["state"] not in ("proved", "behind"):
+            log.error("%s is kept: nothing signed says that it is old (%s)", old.path, found["why"])
+        return bool(found["state"] == "proved")
 
 
 def _timed(body: Body) -> tuple[bytes | None, float]:

@@ -394,7 +394,7 @@ def proof(
     for number, (next_one, line) in enumerate(_onwards(directory, link)):
         if number > MAX_PROOF or clock() > until:
             return {**about, "state": "not_verified", "why": "the next checkpoint is too far away"}
-        if not _follows(next_one, line, last, hashes):
+        if not _follows(next_one, line, last, hashes) or (not hashes and next_one != link):
             return {**about, "state": "broken", "why": f"record {next_one.seq} does not follow record {last} as signed"}
         last = next_one.seq
         hashes[last] = chain.digest(line)

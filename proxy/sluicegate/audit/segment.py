@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from sluicegate.audit import chain, record_templates
+from sluicegate.audit.chain import Link
 from sluicegate.audit.recover import list_files
 from sluicegate.audit.settings import sync_directory
 from sluicegate.protocol.jsonrpc import Json
@@ -122,13 +123,14 @@ CHECKPOINTS: Final = ".checkpoints"  # beside the log; no segment, so that nobod
 
 @dataclass(frozen=True, slots=True)
 class Old:
-    """A segment that may go. `hash` is that of its last record."""
+    """A segment that may go, if `following` is signed, the record that says when it ended. `hash` is of its last."""
 
     path: Path
     writer: str
     first: int
     last: int
     hash: str
+    following: Link
 
     def to_json(self) -> Json:
         return {"file": self.path.name, "first": self.first, "last": self.last, "hash": self.hash}
@@ -144,9 +146,9 @@ def find_old(path: Path, writer: str, before: float, delivered: int | None = Non
         after = following.after
         if after is None or following.first is None or record_templates.seconds(following.first.time) >= before:
             break
-        if delivered is not None and following.seq - 1 > delivered:
+        if after.seq >= following.seq or (delivered is not None and following.seq - 1 > delivered):
             break
-        found.append(Old(file.path, writer, file.seq, after.seq, after.hash))
+        found.append(Old(file.path, writer, file.seq, after.seq, after.hash, following.first))
     return found
 
 
