@@ -43,6 +43,15 @@ class Process:
         await self.stored.save(session, halves)
         return Began(session, halves)
 
+    async def uses(self, halves: Halves) -> Session | None:
+        """As a request does."""
+        session = self.sessions.find(halves.cookie, halves.page_key, True)
+        session = session or await self.stored.restore(halves.cookie, halves.page_key)
+        if session is None or not await self.stored.is_there(session):
+            return None
+        await self.stored.touch(session)
+        return session
+
     def passes(self, seconds: float) -> None:
         self.now, self.wall = self.now + seconds, self.wall + seconds
 
@@ -131,6 +140,46 @@ async def test_what_ends_a_session_ends_it_for_the_next_process_too() -> None:
     assert await next_process.stored.restore(third.halves.cookie, third.halves.page_key)
     await next_process.stored.end_all_of("key:ann")
     assert list(await store.scan("")) == [PREFIX + other.session.cookie]
+
+
+@pytest.mark.parametrize("is_used_before", [True, False])
+@pytest.mark.parametrize("ends", ["one", "all", "renewed"])
+async def test_what_ends_a_session_at_one_replica_ends_it_at_the_others_of_the_store(
+    is_used_before: bool, ends: str
+) -> None:
+    store = MemoryStore(lambda: 0.0)
+    first = Process(store, 50, 1e9)
+    await first.stored.end_all_of("key:lea")  # it has read what is there before the session of the other begins
+    second = Process(store, 5, 1e9)
+    began = await (first if ends != "all" else second).begin()
+    halves, other = began.halves, await second.begin(principal="key:bob")
+    if is_used_before and ends != "all":
+        assert await second.uses(halves) is not None
+    if ends == "one":
+        first.sessions.end(began.session)
+        await first.stored.forget()
+    elif ends == "all":
+        await first.stored.end_all_of("key:ann")
+    else:
+        halves_now = first.sessions.renew(began.session)
+        await first.stored.save(began.session, halves_now)
+        assert await first.uses(halves_now) is began.session
+    left = set(await store.scan(""))
+    second.passes(WRITE_EVERY)
+    assert await second.uses(halves) is None and await second.uses(halves) is None
+    assert set(await store.scan("")) == left and await second.uses(other.halves) is other.session
+
+
+async def test_what_nobody_used_at_one_replica_goes_on_at_the_one_where_it_is_used() -> None:
+    store = MemoryStore(lambda: 0.0)
+    first, second = Process(store, 50, 1e9), Process(store, 5, 1e9)
+    halves = (await first.begin()).halves
+    for _ in range(4):
+        assert await second.uses(halves) is not None
+        first.passes(LIFETIMES["key"].idle / 2)
+        second.passes(LIFETIMES["key"].idle / 2)
+        await first.begin(principal="key:bob")  # sweeps what is over
+    assert await first.uses(halves) is None and await second.uses(halves) is not None
 
 
 async def test_the_store_has_a_bounded_number_of_each_principals_sessions_over_many_processes() -> None:

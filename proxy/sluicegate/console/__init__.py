@@ -46,6 +46,7 @@ CHANGES_A_MINUTE: Final = 600
 disk."""
 _MAX_OBJECT: Final = 200
 LOOK_EVERY: Final = 1.0
+LOOK_ELSEWHERE_EVERY: Final = 5.0
 _READS: Final = ("GET", "HEAD")
 _OWN: Final = frozenset({b"cookie", PAGE_KEY.encode(), BACKGROUND.encode()})
 _OURS: Final = frozenset({b"www-authenticate", b"cache-control", b"x-content-type-options"})
@@ -85,7 +86,8 @@ class SessionAccess:
         if status in (200, 401) and principal != session.principal:
             await self.end(session)  # the key ended meanwhile, or is somebody else's by now
             return None
-        if self.sessions.find(cookie, page_key, False) is not session:  # it ended meanwhile, or has other halves
+        # It may have ended meanwhile, here or at another replica, or have other halves.
+        if not await self.stored.is_there(session) or self.sessions.find(cookie, page_key, False) is not session:
             return None
         await self.stored.touch(session)
         return session
@@ -348,6 +350,7 @@ class Console:
         asked = {**scope, "headers": _as(scope, session.credential), sessions.CHANNEL: "console"}
         async with anyio.create_task_group() as group:
             group.start_soon(self._end_with, session, group.cancel_scope)
+            group.start_soon(self._look_for, session)
             await self._inner(asked, receive, self._watched(session, send))
             group.cancel_scope.cancel()
 
@@ -373,6 +376,11 @@ class Console:
         while self._sessions.is_open(session):  # noqa: ASYNC110 - what ends is a time, and no event says so
             await anyio.sleep(LOOK_EVERY)
         stream.cancel()
+
+    async def _look_for(self, session: sessions.Session) -> None:
+        while True:
+            await anyio.sleep(LOOK_ELSEWHERE_EVERY)
+            await self._access.stored.is_there(session)
 
     def _watched(self, session: sessions.Session, send: Send) -> Send:
         async def sent(message: Message) -> None:

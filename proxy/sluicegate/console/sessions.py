@@ -151,6 +151,8 @@ class Session:
     """The credential as the store has it."""
     stored: float = float("-inf")
     """Its `used`, as the store has it."""
+    is_kept: bool = False
+    """The store has it, under these halves."""
 
     @property
     def ends(self) -> float:
@@ -207,6 +209,7 @@ class ConsoleSessions:
     def renew(self, session: Session) -> Halves:
         """New halves, after which the old ones are nobody's."""
         self.end(session)
+        session.is_kept = False
         halves = Halves(secrets.token_urlsafe(16), secrets.token_urlsafe(16))
         session.cookie, session.page_key = digest(halves.cookie), digest(halves.page_key)
         self._sessions[session.cookie] = session
@@ -218,7 +221,7 @@ class ConsoleSessions:
             return None
         now = self._clock()
         if session.ends <= now:
-            self.end(session)
+            del self._sessions[session.cookie]
             return None
         if not secrets.compare_digest(session.page_key, digest(page_key)):
             return None
@@ -247,9 +250,9 @@ class ConsoleSessions:
         return self._sessions.get(session.cookie) is session and session.ends > self._clock()
 
     def sweep(self) -> None:
+        """In the store its time ends what is over here: at another replica it may have been used since."""
         now = self._clock()
-        for session in [one for one in self._sessions.values() if one.ends <= now]:
-            self.end(session)
+        self._sessions = {mark: one for mark, one in self._sessions.items() if one.ends > now}
 
     def step_up(self, session: Session) -> None:
         session.stepped_up = self._clock()
@@ -310,6 +313,13 @@ class StoredSessions:
         """Sessions of an earlier process that nobody has used in this one, by the digest of their first half."""
         self._reading = anyio.Lock()
 
+    async def is_there(self, session: Session) -> bool:
+        """Whether it is open still, also in the store, where another replica may have ended it."""
+        mark, rows = session.cookie, dict[str, bytes]()
+        if session.is_kept and await self._try(self._read, rows, mark) and not rows and session.cookie == mark:
+            self._sessions.end(session)
+        return self._sessions.is_open(session)
+
     async def touch(self, session: Session) -> None:
         """It was used. Not each use is written."""
         if session.used - session.stored >= WRITE_EVERY:
@@ -348,8 +358,11 @@ class StoredSessions:
     async def end_all_of(self, principal: str) -> None:
         self._sessions.end_all_of(principal)
         if self._store is not None:
-            earlier = await self._earlier()
-            self._sessions.ended += [mark for mark, row in earlier.items() if row.get("principal") == principal]
+            rows = dict[str, bytes]()
+            await self._try(self._read, rows)  # what other replicas began is there, too
+            read = {key.removeprefix(PREFIX): _row(value) for key, value in rows.items()}
+            earlier = {**await self._earlier(), **read}
+            self._sessions.ended += [mark for mark, row in earlier.items() if row and row["principal"] == principal]
         await self.forget()
 
     async def _put(self, session: Session) -> None:
@@ -363,9 +376,12 @@ class StoredSessions:
             "began": wall - (now - session.began), "used": wall - (now - session.used),
         }  # fmt: skip
         mark = session.cookie
-        await self._try(self._store.put, PREFIX + mark, json.dumps(row).encode("ascii"), left)
+        value = json.dumps(row).encode("ascii")
+        is_kept = await self._try(self._store.put, PREFIX + mark, value, left + WRITE_EVERY)  # not each use is written
         if session.cookie != mark or not self._sessions.is_open(session):  # a deletion may have been faster
             await self._try(self._store.delete, PREFIX + mark)
+        elif is_kept:
+            session.is_kept = True
 
     async def _earlier(self) -> dict[str, dict[str, Any]]:
         """Read once: what comes later is made here."""
@@ -387,9 +403,9 @@ class StoredSessions:
         fitting = max(0, MAX_PER_PRINCIPAL - len(self._sessions.of(principal)))
         self._sessions.ended += _newest(mine)[fitting:]
 
-    async def _read(self, rows: dict[str, bytes]) -> None:
+    async def _read(self, rows: dict[str, bytes], mark: str = "") -> None:
         assert self._store is not None
-        rows |= await self._store.scan(PREFIX)
+        rows |= await self._store.scan(PREFIX + mark)
 
     def _restored(self, row: dict[str, Any] | None, halves: Halves) -> Session | None:
         if row is None or self._found is None:
@@ -412,7 +428,7 @@ class StoredSessions:
         age, idle = wall - row["began"], wall - row["used"]
         session = Session(
             row["principal"], row["way"], credential, now - age, now - idle, cookie=mark, page_key=row["page_key"],
-            sealed=row["sealed"], stored=now - idle,
+            sealed=row["sealed"], stored=now - idle, is_kept=True,
         )  # fmt: skip
         if self._sessions.take(session):
             return session
