@@ -20,14 +20,18 @@ STEP_UP = "/console/session/step-up"
 
 
 @asynccontextmanager
-async def page() -> AsyncIterator[tuple[httpx.AsyncClient, dict[str, str]]]:
+async def page(
+    step_up: str = "", acts: list[Any] | None = None
+) -> AsyncIterator[tuple[httpx.AsyncClient, dict[str, str]]]:
     """A browser with a session that a link began, and the header with its page key."""
 
     async def note(fields: dict[str, Any]) -> bool:
+        if acts is not None:
+            acts.append(fields["act"])
         return True
 
     deps = admin_deps(client_of=lambda key: Client(f"key:{key}"), may=lambda who, area, act: True)
-    console = Console(AdminApplication(TOKEN, deps), ServedNames(), note, lambda method, path: "")
+    console = Console(AdminApplication(TOKEN, deps), ServedNames(), note, lambda method, path: step_up)
     transport = httpx.ASGITransport(app=console, client=("127.0.0.1", 5))
     bearer = {"Authorization": f"Bearer {TOKEN}"}
     async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
@@ -65,3 +69,16 @@ async def test_a_held_step_up_takes_no_session_over_that_has_new_halves() -> Non
         answer = await client.post(STEP_UP, content=held(), headers=halves)
         assert answer.status_code == 401 and "page_key" not in answer.json()
         assert (await client.get("/console/session", headers=new)).status_code == 200
+
+
+async def test_a_held_action_is_none_of_a_session_that_was_ended() -> None:
+    acts: list[Any] = []
+    async with page("many", acts) as (client, halves):
+
+        async def held() -> AsyncIterator[bytes]:
+            yield b'{"accept": '
+            assert (await client.delete("/console/session", headers=halves)).status_code == 200
+            yield b'"bank"}'
+
+        answer = await client.post("/api/v1/pins", content=held(), headers=halves)
+        assert answer.status_code == 401 and acts[-1] == "console_logout"

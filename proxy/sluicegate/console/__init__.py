@@ -341,6 +341,8 @@ class Console:
             is_due, receive = await self._is_step_up_due(scope, receive, session)
             if is_due:
                 refusal = JSONResponse({"error": "show again who you are", "step_up": session.kind}, 403)
+            elif not self._sessions.is_open(session):  # the body was waited for
+                refusal = _error(401, "the session ended meanwhile")
         if refusal is None and is_write:
             if not await self._access.record(session, scope, "console_action", f"{method} {path}"):
                 refusal = _unrecorded()
