@@ -76,6 +76,14 @@ def test_a_definition_that_cannot_be_served_is_left_out_and_reported(odd: Any) -
     assert len(held.left_out) == 1 and held.left_out[0].startswith("tools/list: ")
 
 
+def test_a_name_that_is_no_text_is_not_written_out() -> None:
+    class Long(list[str]):
+        def __repr__(self) -> str:
+            raise AssertionError("a name of megabytes was written out")
+
+    assert listing(FACE, "tools/list", [{"name": Long()}], 0).left_out[0].startswith("tools/list: no name: ")
+
+
 def test_of_two_definitions_with_one_name_the_first_is_served() -> None:
     held = listing(FACE, "tools/list", [{"name": "a", "v": 1}, {"name": "a", "v": 2}], 0)
     assert [entry.shown["v"] for entry in held.entries] == [1]

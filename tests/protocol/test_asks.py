@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.protocol import input_requests_server, tasks
+from sluicegate.protocol import input_requests_client, input_requests_server, legacy_server, modern_server, tasks
 from sluicegate.protocol.input_forms import refusal
 from sluicegate.protocol.jsonrpc import Json, Request, Response
 from sluicegate.protocol.legacy_client import Handshake, initialize
-from sluicegate.protocol.model import MODERN, Client, Failure
+from sluicegate.protocol.model import MODERN, Call, Client, Failure
 
 UI: Json = {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}}
 EVERYTHING: Json = {
@@ -354,3 +354,17 @@ def test_the_name_of_a_question_has_a_bound(length: int) -> None:
     client, ask = Client("a", capabilities={"roots": {}}), {"method": "roots/list"}
     judged = input_requests_server.judged({"k" * length: ask}, client, input_requests_server.NO_PAGES)
     assert isinstance(judged, Failure) is (length > input_requests_server.MAX_KEY)
+
+
+@pytest.mark.parametrize("message", [None, "", [], ["\x7f" * 1_000], {"a": 1}, 5, True])
+def test_an_error_whose_message_is_no_text_says_nothing(message: Any) -> None:
+    """Written out, JSON takes up to four times its bytes, in one step of the event loop."""
+    error = {"code": -32000, "message": message}
+    for era in ("2026-07-28", "2025-11-25"):
+        call = Call(Client("key:a", revision=era), "tools/call", {"name": "t"})
+        for dialect in (modern_server, legacy_server):
+            assert dialect.failure(call, error).message == "Error"
+    assert refusal(error) == {"code": -32000, "message": "Error"}
+    assert input_requests_server.visits(error) == "Error"
+    told = input_requests_client.read("roots/list", Response(1, error=error))
+    assert isinstance(told, input_requests_client.Unanswered) and told.why.endswith(": Error")

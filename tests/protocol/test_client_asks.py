@@ -130,6 +130,12 @@ def test_a_form_of_2025_06_18_has_no_mode_and_names_its_choices_aside() -> None:
     assert asked(form(color=color))["requestedSchema"]["properties"] == {"color": color}
 
 
+def test_a_title_that_is_no_text_is_not_written_out_for_an_older_client() -> None:
+    color = {"oneOf": [{"const": 1}, {"const": 2, "title": ["\x7f" * 1_000]}]}
+    shown = asked(form(color=color), "2025-06-18")["requestedSchema"]["properties"]["color"]
+    assert shown["enumNames"] == ["1", ""]
+
+
 def test_a_choice_of_several_is_closed_unseen_where_it_cannot_be_said() -> None:
     several = form(tags={"type": "array", "items": {"type": "string", "enum": ["a", "b"]}})
     assert render(several, client("2025-06-18"), new_id) == CANCELLED

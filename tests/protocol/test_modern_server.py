@@ -128,6 +128,13 @@ def test_one_bad_tool_does_not_hide_the_others() -> None:
     assert in_one_step(dialect.offerable([*bad, *good], over_http=False)) == ([*bad, *good], {})
 
 
+def test_what_is_said_of_a_bad_tool_is_not_made_of_what_its_server_wrote_in_the_place_of_a_word() -> None:
+    held = ["\x7f" * 1_000]  # written out, each character takes four
+    bad = {"name": held, "inputSchema": {"properties": {"a": {"type": held, "x-mcp-header": "A"}}}}
+    _, dropped = in_one_step(dialect.offerable([bad], over_http=True))
+    assert len(str(dropped)) < 100
+
+
 def test_tools_are_looked_at_in_pieces_and_say_nothing_of_the_tasks_of_before() -> None:
     work = dialect.offerable([{"name": f"t{n}", "execution": {"taskSupport": "optional"}} for n in range(1_000)], True)
     steps = 0

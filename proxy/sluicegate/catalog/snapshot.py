@@ -218,8 +218,8 @@ def _encoded(item: Any, key: str) -> bytes | str:
 
 
 def _label(item: Any, key: str) -> str:
-    own = item.get(key) if isinstance(item, dict) else item
-    return f"{own!r:.80}"
+    own = inside(item, key)
+    return repr(own[:80]) if isinstance(own, str) else "no name"
 
 
 def _public(naming: ServerNaming, method: str, own: Iterable[str]) -> Generator[None, None, Mapping[str, str]]:

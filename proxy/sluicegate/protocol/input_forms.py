@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from sluicegate.protocol.elicitation_urls import address
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, error_text
 
 ELICIT: Final = "elicitation/create"
 SAMPLE: Final = "sampling/createMessage"
@@ -119,9 +119,9 @@ class InputRefusal(dict[str, Any]):
 
 def refusal(error: Json) -> InputRefusal:
     """The error as it may be sent on: a code, a message, and data where there is any."""
-    code, message = error.get("code"), error.get("message")
+    code = error.get("code")
     is_code = isinstance(code, int) and not isinstance(code, bool)
-    made = InputRefusal(code=code if is_code else INTERNAL_ERROR, message=str(message or "Error"))
+    made = InputRefusal(code=code if is_code else INTERNAL_ERROR, message=error_text(error))
     if error.get("data") is not None:
         made["data"] = error["data"]
     return made

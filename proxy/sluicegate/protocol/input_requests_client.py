@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from sluicegate.protocol import input_forms, tasks
 from sluicegate.protocol.input_forms import ELICIT, ROOTS, SAMPLE, refusal
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Response
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Response, error_text
 from sluicegate.protocol.model import Client, Failure, Outcome, Result
 from sluicegate.protocol.revisions import REVISIONS, Revision
 
@@ -147,7 +147,8 @@ def _old_field(field: Any) -> Any:
         return field
     remaining = {key: value for key, value in field.items() if key not in ("oneOf", "anyOf")}
     values = [option["const"] for option in options]
-    titles = [str(option.get("title", option["const"])) for option in options]
+    titles = [option.get("title", option["const"]) for option in options]
+    titles = ["" if isinstance(title, dict | list) else str(title) for title in titles]  # which take long to write
     return {**remaining, "type": "string", "enum": values, "enumNames": titles}
 
 
@@ -182,7 +183,7 @@ def read(method: str, response: Response, takes_errors: bool = False) -> Json | 
             return refusal(response.error)
         if method == ELICIT:
             return CANCELLED.answer
-        return Unanswered(f"The client did not answer the server: {str(response.error.get('message'))[:200]}")
+        return Unanswered(f"The client did not answer the server: {error_text(response.error)[:200]}")
     result = response.result or {}
     if not input_forms.is_answer(method, result):
         return Unanswered(f"The client's answer to {method} is malformed.")

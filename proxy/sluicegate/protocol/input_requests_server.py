@@ -212,7 +212,7 @@ def visits(error: Json, own: OwnUrls = NO_PAGES) -> str:
     pages that Sluice serves, to which no server may send anybody."""
     listed = [visit["params"] for visit in (pages(error) or {}).values()]
     found = (f"{visit['message']}: {visit['url']}" for visit in listed if visit["url"] not in own)
-    return "\n".join((str(error.get("message") or "Error"), *found))
+    return "\n".join((jsonrpc.error_text(error), *found))
 
 
 def _is_page(item: Json) -> bool:

@@ -396,6 +396,12 @@ def inside(value: Any, *names: str) -> Any:
     return value
 
 
+def error_text(error: Json) -> str:
+    """What an error says. A message that is no text says nothing: written out it would be four times as long."""
+    message = error.get("message")
+    return message if isinstance(message, str) and message else "Error"
+
+
 def without(value: Any, names: frozenset[str]) -> Any:
     """An object without these members: the very same object where it has none of them, or is none."""
     if not isinstance(value, dict) or names.isdisjoint(value):

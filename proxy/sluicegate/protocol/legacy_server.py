@@ -10,7 +10,7 @@ from sluicegate.protocol import input_requests_server, tasks
 from sluicegate.protocol.elicitation_urls import OwnUrls
 from sluicegate.protocol.input_requests_client import unanswered
 from sluicegate.protocol.input_requests_server import NO_PAGES
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Response, inside, without
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Response, error_text, inside, without
 from sluicegate.protocol.methods import CACHEABLE, LISTS, TASK_SHOWN
 from sluicegate.protocol.model import (
     MISSING_CAPABILITY,
@@ -84,7 +84,7 @@ def lifted(method: str, value: Json, has_tasks: bool = False) -> Json:
 
 
 def failure(call: Call, error: Json, own: OwnUrls = NO_PAGES) -> Failure:
-    code, text = error.get("code"), str(error.get("message") or "Error")
+    code, text = error.get("code"), error_text(error)
     data = without_pages(error.get("data"))
     if not is_code(code):
         return Failure(INTERNAL_ERROR, text, data)

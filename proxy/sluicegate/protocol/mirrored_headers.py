@@ -123,7 +123,7 @@ def _checked(name: Any, kind: Any) -> str:
     if not isinstance(name, str) or not _TOKEN.fullmatch(name):
         raise ValueError("x-mcp-header is not a header name")
     if kind not in ("string", "integer", "boolean"):
-        raise ValueError(f"x-mcp-header on a parameter of type {kind}")
+        raise ValueError("x-mcp-header on a parameter that is no string, integer or boolean")
     return name
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeGuard
 from sluicegate.protocol import tasks, union_members
 from sluicegate.protocol.canonical_json import is_longer
 from sluicegate.protocol.input_requests_server import MAX_REQUESTS, for_modern_server, listing
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Response, inside, without
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Response, error_text, inside, without
 from sluicegate.protocol.methods import CACHEABLE, LISTS, MIRRORED, MULTI_ROUND, SEEN_BY_ALL
 from sluicegate.protocol.mirrored_headers import annotations, annotations_of, encode_value
 from sluicegate.protocol.model import (
@@ -107,7 +107,8 @@ def offerable(tools: list[Any], over_http: bool) -> Generator[None, None, tuple[
                 annotations(inside(tool, "inputSchema"))
             offered.append(tasks.without_execution(tool))
         except ValueError as why:
-            dropped[str(tool.get("name"))] = str(why)
+            name = tool.get("name")
+            dropped[name if isinstance(name, str) else ""] = str(why)
         if number % _TOOLS == 0:
             yield
     return offered, dropped
@@ -172,7 +173,7 @@ def time_to_live(value: Mapping[str, Any]) -> int:
 
 def failure(call: Call, error: Json) -> Failure:
     """A server's error as the client may see it."""
-    code, text, data = error.get("code"), str(error.get("message") or "Error"), error.get("data")
+    code, text, data = error.get("code"), error_text(error), error.get("data")
     if not is_code(code):
         return Failure(INTERNAL_ERROR, text, union_members.without_pages(data))
     if code in (HEADER_MISMATCH, UNSUPPORTED_VERSION):

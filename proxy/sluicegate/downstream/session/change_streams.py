@@ -12,7 +12,7 @@ import anyio
 
 from sluicegate.downstream.failures import AnswerTooLarge, Lost
 from sluicegate.downstream.session.pending_request import PendingRequest
-from sluicegate.protocol.jsonrpc import Json, Notification, Response, inside
+from sluicegate.protocol.jsonrpc import Json, Notification, Response, error_text, inside
 from sluicegate.protocol.reserved_keys import without_hop
 from sluicegate.protocol.revisions import SUBSCRIPTION_ID
 from sluicegate.telemetry import DEFAULT_BACKOFF
@@ -63,7 +63,7 @@ class ChangeStream:
             while True:
                 error = await self._once(is_again=failures > 0)
                 if error is not None and not self._is_live:
-                    self.problem = str(error.get("message"))[:200] or "refused"
+                    self.problem = error_text(error)[:200]
                     return self.settled.set()
                 failures = 1 if self._is_live else failures + 1
                 if self._is_live:

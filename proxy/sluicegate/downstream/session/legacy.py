@@ -288,8 +288,8 @@ class LegacyConnection(ServerConnection):
             raise InitializeRefused(f"the server refused initialize: {code_of(answer.error)}", sent=False)
         revision = dialect.negotiated(answer.result)
         if revision is None:
-            version = str(answer.result.get("protocolVersion"))  # it may be a sentence for whoever reads this
-            wanted = version if REVISION.fullmatch(version) else "no revision of MCP"
+            version = answer.result.get("protocolVersion")  # it may be a sentence for whoever reads this
+            wanted = version if isinstance(version, str) and REVISION.fullmatch(version) else "no revision of MCP"
             raise InitializeRefused(f"the server wants to speak {wanted}", sent=False)
         self.revision = revision.name
         self.discovered = dialect.discovered(answer.result)
