@@ -101,6 +101,41 @@ def test_the_pages_of_an_error_are_judged_and_have_no_schema() -> None:
     assert isinstance(lacks, Failure) and lacks.code == -32021
 
 
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("other", ["URL", "ur_l", "Mode", "MESSAGE", "elicitation_id", "RequestedSchema", "\uff55rl"])
+def test_no_member_is_asked_under_another_spelling(other: str, revision: str) -> None:
+    """Some clients read members in any case of letters: what they read was judged by nobody then."""
+    for params in (GOOD["params"], {"message": "m", "requestedSchema": {}}):
+        ask = {"method": "elicitation/create", "params": {**params, other: BAD["params"]["url"]}}
+        told = judge(InputRequired({"a": ask}), revision=revision)
+        assert isinstance(told, Result) and told.value["isError"]
+
+
+@pytest.mark.parametrize("other", ["Messages", "TOOLS", "tool_choice"])
+def test_a_model_is_asked_nothing_under_another_spelling(other: str) -> None:
+    ask: Json = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1, "systemPrompt": "x"}}
+    assert isinstance(judge(InputRequired({"a": ask}), sampling={}), InputRequired)
+    ask["params"][other] = []
+    told = judge(InputRequired({"a": ask}), sampling={})
+    assert isinstance(told, Result) and told.value["isError"]
+
+
+def test_a_question_has_a_method_and_params_alone() -> None:
+    asked = InputRequired({"a": {**GOOD, "Method": "roots/list", "Params": {}}, "b": {"method": "roots/list", "x": 1}})
+    told = judge(asked, elicitation={"url": {}}, roots={})
+    assert told == InputRequired({"a": GOOD, "b": {"method": "roots/list"}})
+
+
+def test_an_error_names_no_page_under_another_spelling() -> None:
+    bad = BAD["params"]
+    page = {**GOOD["params"], "elicitationId": "e", "title": "t"}
+    data = {"elicitations": [page, "x", 5], "Elicitations": [bad], "other": 1}
+    told = judge(Failure(-32042, "visit", data), revision="2025-11-25")
+    assert told == Failure(-32042, "visit", {"elicitations": [{**GOOD["params"], "elicitationId": "e"}], "other": 1})
+    asked = Failure(-32042, "visit", {"elicitations": [{**page, "URL": bad["url"]}]})
+    assert isinstance(judge(asked, revision="2025-11-25"), Result)
+
+
 def test_what_sluice_asks_itself_is_not_judged() -> None:
     own = InputRequired({"a": BAD}, None, approval_ref=ApprovalRef("apr_1", "d", "r", "p", key="k"))
     assert judge(own) is own

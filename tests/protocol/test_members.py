@@ -59,6 +59,18 @@ def test_what_has_nothing_to_take_out_is_not_copied() -> None:
     assert union_members.result("tasks/result", mixed) == {"content": [text] * 2, "x": 2}
 
 
+@pytest.mark.parametrize("other", ["InputRequests", "input_requests", "RESULTTYPE", "request-state", "Task"])
+def test_a_complete_result_asks_nothing_under_another_spelling(other: str) -> None:
+    """A client that ignores case would read it, and be asked what nobody judged."""
+    whole: Json = {"content": [], "structuredContent": {other: 1}, "isError": False, "_meta": {}}
+    said = {**whole, "x": 2, "resultType": "complete", other: {"a": {"method": "elicitation/create"}}}
+    call = Call(Client("key:a"), "tools/call", {"name": "t"})
+    for dialect in (modern_server, legacy_server):
+        assert dialect.outcome(call, Response(1, said)) == Result(whole)
+        assert dialect.outcome(call, Response(1, {**whole, "x": 2})) == Result({**whole, "x": 2})
+
+
+
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("dialect", [legacy_server, modern_server])
 @pytest.mark.parametrize(

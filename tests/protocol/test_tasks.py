@@ -36,6 +36,17 @@ def test_what_is_out_of_bounds_is_brought_within(key: str, said: Any, kept: Any)
     assert read is not None and read[key] == kept and type(read[key]) is type(kept)
 
 
+@pytest.mark.parametrize("other", ["InputRequests", "input_requests", "Result", "ERROR", "result_type", "Task"])
+def test_a_task_asks_nothing_under_another_spelling(other: str) -> None:
+    """A client that ignores case would read it, and be asked what nobody judged."""
+    assert tasks.read({**MODERN, "x": 1}) == {**MODERN, "x": 1}
+    for task in (MODERN, LEGACY):
+        assert tasks.read({**task, "x": 1, other: {}}) == MODERN
+    done = {**MODERN, "status": "completed", "result": {"content": []}, "resultType": "complete"}
+    told = modern_server.result("tasks/get", {**done, other: {}})
+    assert told == Result({**MODERN, "status": "completed", "result": {"content": []}})
+
+
 @pytest.mark.parametrize(
     "value",
     [None, [], {}, {**MODERN, "taskId": ""}, {**MODERN, "taskId": 1}, {**MODERN, "status": "done"},

@@ -6,7 +6,7 @@ asked ends the call: its server waits for an answer that nobody will give. Sluic
 
 import logging
 from dataclasses import replace
-from typing import Any
+from typing import Final
 
 from sluicegate.protocol import input_requests_server
 from sluicegate.protocol.elicitation_urls import OwnUrls
@@ -14,6 +14,9 @@ from sluicegate.protocol.input_requests_client import unanswered
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.legacy_server import URL_ELICITATION_REQUIRED
 from sluicegate.protocol.model import MISSING_CAPABILITY, Call, Failure, InputRequired, Outcome, Result
+from sluicegate.protocol.union_members import without_pages
+
+_PAGE: Final = frozenset({"elicitationId", "message", "mode", "url"})
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +44,13 @@ def _pages(call: Call, failure: Failure, own: OwnUrls) -> Outcome:
     allowed = Failure(0, failure.message) if requests is None else _allowed(call, requests, own)
     if isinstance(allowed, Failure):
         return _instead(call, allowed)
-    bare: list[Json] = [_bare(elicitation) for elicitation in failure.data["elicitations"]]
-    return replace(failure, data={**failure.data, "elicitations": bare})
+    # As they were judged: what else stands there, a client could read in their place.
+    bare = [_bare(elicitation) for elicitation in failure.data["elicitations"] if isinstance(elicitation, dict)]
+    return replace(failure, data={**without_pages(failure.data), "elicitations": bare})
 
 
-def _bare(elicitation: Any) -> Json:
-    return {key: value for key, value in elicitation.items() if key != "requestedSchema"}
+def _bare(elicitation: Json) -> Json:
+    return {key: value for key, value in elicitation.items() if key in _PAGE}
 
 
 def _allowed(call: Call, requests: Json, own: OwnUrls) -> Json | Failure:

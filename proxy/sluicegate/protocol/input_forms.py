@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from sluicegate.protocol.elicitation_urls import address
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, error_text
+from sluicegate.protocol.parameter_names import look_alike
 
 ELICIT: Final = "elicitation/create"
 SAMPLE: Final = "sampling/createMessage"
@@ -21,13 +22,17 @@ the event loop."""
 
 _TOOL_BLOCKS: Final = frozenset({"tool_use", "tool_result"})
 _UNKNOWN: Final = "for input in a form that is not known"
+# Members that are judged. A client that ignores case would read another spelling of one, which nobody judged.
+_JUDGED: Final = frozenset(
+    {"elicitationId", "includeContext", "message", "messages", "mode", "requestedSchema", "toolChoice", "tools", "url"}
+)
 
 
 def problem(method: Any, params: Any) -> str:
     """What is wrong with a question, as the end of "The server asked ..."; empty for one that is well-formed. It never
     repeats the server's own words."""
     check = _QUESTIONS.get(method) if isinstance(method, str) and isinstance(params, dict) else None
-    return _UNKNOWN if check is None else check(params)
+    return _UNKNOWN if check is None or look_alike(params, _JUDGED) is not None else check(params)
 
 
 def _elicitation(params: Json) -> str:

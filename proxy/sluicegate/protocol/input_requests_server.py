@@ -162,11 +162,10 @@ def judged(requests: Json, client: Client, own: OwnUrls) -> Json | Failure:
             needed = missing(request, client) if client.era == "modern" else None
             return Failure(error["code"], text) if needed is None else lacking(text, needed)
         foreign = _FOREIGN[params.get("mode", "form")] if method == ELICIT else frozenset()  # others may have any mode
-        if (own_params := jsonrpc.without(params, foreign)) is not params:
-            ask = {**ask, "params": own_params}
+        own_params = jsonrpc.without(params, foreign)
         if method == SAMPLE:
-            ask = {**ask, "params": {**ask["params"], "messages": list(map(union_members.message, params["messages"]))}}
-        made[key] = ask
+            own_params = {**own_params, "messages": list(map(union_members.message, params["messages"]))}
+        made[key] = {"method": method, "params": own_params} if "params" in ask else {"method": method}
     return made
 
 

@@ -12,6 +12,7 @@ from sluicegate.protocol import reserved_keys, union_members
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, inside, without
 from sluicegate.protocol.methods import TASK_SHOWN
 from sluicegate.protocol.model import MISSING_CAPABILITY, Client, Failure, Outcome, Result
+from sluicegate.protocol.parameter_names import look_alike
 from sluicegate.protocol.revisions import META, RELATED_TASK, REVISIONS
 
 EXTENSION: Final = META + "tasks"
@@ -40,8 +41,11 @@ _STATE: Final = frozenset(
 )
 """What a task says wherever it is shown. Each of them is bounded, so that it can be kept as long as the task is."""
 
-# How the two forms call the same; what stands in neither is the server's own and passes.
+# How the two forms call the same; what stands in neither is the server's own and passes, unless it can be read as what
+# is judged.
 _MODERN_NAMES: Final[dict[str, str]] = {"ttl": "ttlMs", "pollInterval": "pollIntervalMs"}
+_UNFINISHED: Final = frozenset({"resultType", "task"})
+_KNOWN: Final = _PARTS | _STATE | _MODERN_NAMES.keys() | {"_meta"}
 _LEGACY_NAMES: Final[dict[str, str]] = {modern: legacy for legacy, modern in _MODERN_NAMES.items()}
 
 
@@ -120,7 +124,8 @@ def read(value: Any) -> Json | None:
     status = value.get("status")
     if not isinstance(status, str) or status not in _STATUSES or not isinstance(value.get("createdAt"), str):
         return None
-    named = {_MODERN_NAMES.get(key, key): inner for key, inner in value.items() if key not in ("resultType", "task")}
+    strange = _UNFINISHED if look_alike(value, _PARTS | _UNFINISHED) is None else frozenset(value) - _KNOWN
+    named = {_MODERN_NAMES.get(key, key): inner for key, inner in value.items() if key not in strange}
     made = reserved_keys.without_hop(named)
     if not isinstance(made.get("lastUpdatedAt"), str):
         made["lastUpdatedAt"] = made["createdAt"]

@@ -11,6 +11,7 @@ from typing import Any, Final
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, dump, without
 from sluicegate.protocol.methods import RESULTS, TASK_SHOWN
 from sluicegate.protocol.model import Failure, Outcome, Result
+from sluicegate.protocol.parameter_names import look_alike
 
 # 2026-07-28 schema: ContentBlock, SamplingMessageContentBlock. What all types may have is no matter.
 _OWN: Final = {
@@ -20,15 +21,20 @@ _OWN: Final = {
 }  # fmt: skip
 _ALL: Final = frozenset().union(*_OWN.values())
 _FOREIGN: Final = {kind: _ALL - own for kind, own in _OWN.items()}
-# What a result that is complete has not: InputRequiredResult, CreateTaskResult (2025-11-25).
+# What a result that is complete has not: InputRequiredResult, CreateTaskResult (2025-11-25). Some clients would read it
+# under another spelling, too, and ask what nobody judged.
 _UNFINISHED: Final = frozenset({"inputRequests", "requestState", "resultType", "task"})
+_USUAL: Final = frozenset(
+    {"_meta", "cacheScope", "completion", "content", "contents", "description", "isError", "messages", "nextCursor",
+     "prompts", "resourceTemplates", "resources", "structuredContent", "tasks", "tools", "ttlMs"}
+)  # fmt: skip
 _SMALL: Final = 2  # members of a block that has a type and what it is about
 
 
 def result(method: str, value: Json) -> Json:
     found = _MEMBERS.get(method)
-    if method not in TASK_SHOWN and not _UNFINISHED.isdisjoint(value):  # on the way of every call: most have none
-        value = without(value, _UNFINISHED)
+    if method not in TASK_SHOWN and not _USUAL.issuperset(value):  # on the way of every call: most have no other
+        value = without(value, _UNFINISHED if look_alike(value, _UNFINISHED) is None else frozenset(value) - _USUAL)
     if found is None:
         return value
     key, each = found
