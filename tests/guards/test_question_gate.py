@@ -182,3 +182,20 @@ def test_a_host_has_the_length_that_a_name_may_have() -> None:
     assert address(f"https://{'a' * 254}/") is None
     assert address("https://a" + "\u0301\u0327" * 40_000 + "/") is None
     assert address(f"https://a/{'b' * 8200}") is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://gate\u3002test/", "https://ga\xadte.test/", "http://gate\uff61test", "https://ga\u200bte.test/",
+     "https://gat\ufe00e.test/", "https://b\xfccher.test/"],
+)  # fmt: skip
+def test_a_browser_takes_other_letters_for_those_of_our_names(url: str) -> None:
+    """It drops what is not seen, and knows further dots (UTS #46), and a name of other letters by its ASCII form."""
+    assert url in OwnUrls(["gate.test", "xn--bcher-kva.test"])
+    assert url not in OwnUrls(["gate.test:8443", "localhost"])
+
+
+@pytest.mark.parametrize("url", ["http://0xa000007/", "http://10.7/", "https://167772167/", "http://[::ffff:a00:7]/"])
+def test_an_address_is_ours_in_each_spelling(url: str) -> None:
+    assert url in OwnUrls(["gate.test", "10.0.0.7"]) and url not in OwnUrls(["gate.test", "10.0.0.7:8443"])
+    assert url not in OwnUrls(["gate.test"])

@@ -29,6 +29,9 @@ META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontex
         ({"task_id": "t"}, "task_id"),
         ({"meta": {}}, "meta"),
         ({"ref": {"type": "ref/prompt", "name": "x", "Name": "y"}}, "Name"),
+        ({"ref": {}, "argument": {"name": "x", "value": "", "NAME": "y"}}, "NAME"),
+        ({"ref": {}, "argument": {"name": "x", "va_lue": ""}}, "va_lue"),
+        ({"ref": {}, "argument": {}, "context": {"Arguments": {"path": "/"}}}, "Arguments"),
     ],
 )
 def test_another_spelling_of_a_parameter_is_refused(params: Json, key: str) -> None:

@@ -62,7 +62,9 @@ class OwnUrls:
         found = address(url)
         if found is None or found in self._proxied:
             return found is not None
-        host = found[0]
-        if found[1] not in self._ports:
-            return False
-        return host in self._names or host.endswith(".localhost") or _NAME.fullmatch(host) is None
+        host, port = found
+        if _NAME.fullmatch(host) is None:  # a browser takes other letters, and each spelling of an address, for ours
+            names = [name for name, proxied in self._proxied if proxied == port]
+            may_be_one = not host.isascii() or not all(map(_NAME.fullmatch, names))
+            return port in self._ports or (may_be_one and bool(names))
+        return port in self._ports and (host in self._names or host.endswith(".localhost"))

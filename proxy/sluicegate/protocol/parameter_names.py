@@ -29,7 +29,11 @@ MAX_NAME: Final = 512
 MAX_TOKEN: Final = 2**63
 MAX_FOREIGN: Final = 16 * 1024
 """Characters of all names of one object that are not ASCII: each takes some 200 ns to be compared."""
-_OF_A_REF: Final = frozenset({"type", "name", "uri", "title"})
+# Of a completion: what is judged, and what MCP has beside it
+_MEMBERS: Final = {
+    "ref": frozenset({"type", "name", "uri", "title"}), "argument": frozenset({"name", "value"}),
+    "context": frozenset({"arguments"}),
+}  # fmt: skip
 
 
 def is_token(value: Any) -> bool:
@@ -49,10 +53,11 @@ def check(method: str, params: Json) -> str | None:
         if method in PARAMS:
             for name in [name for name in params if name not in owned]:
                 del params[name]
-    if "ref" in params:
-        if isinstance(params["ref"], dict) and len(params["ref"]) > MAX_PARAMS:
-            return f"more than {MAX_PARAMS} members of ref"
-        if (key := look_alike(params["ref"], _OF_A_REF)) is not None:
+    for name, words in _MEMBERS.items():
+        held = params.get(name)
+        if isinstance(held, dict) and len(held) > MAX_PARAMS:
+            return f"more than {MAX_PARAMS} members of {name}"
+        if (key := look_alike(held, words)) is not None:
             return f"{key[:MAX_NAME]!a} is no key here"
     if "arguments" in params and not isinstance(params["arguments"], dict):
         if params["arguments"] is not None:
