@@ -186,6 +186,13 @@ async def test_an_address_where_nothing_listens_is_said_to_be_so_without_the_url
             assert SECRET not in f"{last_error}{to_local}{to_others}"
 
 
+async def test_an_address_that_cannot_be_reached_is_told_to_who_runs_sluice_alone() -> None:
+    async with running(url="http://255.255.255.255:9/mcp") as rig:  # nobody connects there
+        to_local, to_others = await answer(rig, LOCAL), await answer(rig, MODERN)
+        assert "255.255.255.255:9" in to_local and "cannot connect: " in to_others
+        assert "255.255" not in to_others and "Errno" not in to_others
+
+
 async def test_a_status_is_said_in_a_sentence() -> None:
     async with endpoint(lambda asked: asked.reply(status=503)) as (url, _), running(url=url) as rig:
         assert rig.server.describe()["last_error"] == "the server answered HTTP 503"

@@ -7,6 +7,7 @@ the configured credentials go nowhere else.
 from __future__ import annotations  # httpx is imported at its first use
 
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -187,8 +188,9 @@ def _may_be_result(data: bytes) -> bool:
 
 def lost_by(error: httpx.TransportError) -> Lost:
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
-        why = _unreached(error.__cause__)
-        return Lost(f"cannot connect: {why or error}", sent=False, detail=str(error) if why else "")
+        cause = error.__cause__
+        text = f"cannot connect: {_unreached(cause) or cause or error}"
+        return Lost(text, sent=False, detail=str(error) if cause else "")
     if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
         return Lost(f"the request cannot be sent: {error}", sent=False)
     return Lost(f"the connection broke: {error or type(error).__name__}", sent=True)
@@ -204,7 +206,9 @@ def _unreached(cause: BaseException | None) -> str:
         return "the name of its host is not known"
     if isinstance(cause, Blocked):
         return "its address may not be connected to"
-    return "nothing listens there, the connection was refused" if isinstance(cause, ConnectionRefusedError) else ""
+    if isinstance(cause, ConnectionRefusedError):
+        return "nothing listens there, the connection was refused"
+    return os.strerror(cause.errno) if isinstance(cause, OSError) and cause.errno else ""
 
 
 async def refused(reply: Reply) -> Lost:
