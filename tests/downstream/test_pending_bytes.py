@@ -1,6 +1,7 @@
 """What a server says during one call, while nobody takes it: so many bytes of it wait, and no more."""
 
 from asyncio import get_running_loop
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -38,6 +39,17 @@ async def test_notifications_that_wait_are_weighed_and_those_behind_them_are_dro
     pending.offer(message(8, LARGE))
     await pending.flush()
     assert [note.params["data"][0] for note in heard[3:]] == ["7", "8"]
+
+
+async def test_progress_is_of_no_other_call_under_another_spelling() -> None:
+    """A client that ignores case would read that token, which may be one of another call of its own."""
+    heard: list[Notification] = []
+    asked = replace(call(heard), meta={"progressToken": "mine"})
+    pending = PendingRequest(1, asked)
+    known = {"progress": 1, "total": 2, "message": "m", "_meta": {"a": 1}}
+    pending.progress(Notification("notifications/progress", {**known, "progressToken": 1, "PROGRESSTOKEN": 7}))
+    await pending.flush()
+    assert [note.params for note in heard] == [{**known, "progressToken": "mine"}]
 
 
 async def test_the_open_questions_of_a_call_are_weighed_together() -> None:

@@ -21,7 +21,7 @@ from sluicegate.downstream.failures import Lost, asked_too_often, code_of, too_l
 from sluicegate.downstream.resource_subscriptions import OneByOne
 from sluicegate.downstream.session import url_elicitation
 from sluicegate.downstream.session.connection import UPDATED, Heard, ServerConnection, Transport
-from sluicegate.downstream.session.pending_request import MAX_WAITING_BYTES, PendingRequest
+from sluicegate.downstream.session.pending_request import MAX_WAITING_BYTES, PendingRequest, with_token
 from sluicegate.downstream.session.suspended import MAX_QUESTIONS, InteractiveExchange, SuspendedCalls
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.downstream.tasks import polling, task_ids
@@ -94,7 +94,7 @@ class Begun:
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= reached:
             return None
         self._tasks[number] = session, token, target, value
-        params: Json = {**notification.params, "progressToken": token}
+        params = with_token(notification, token).params
         send_to_session(self._heard, session, TaskNotification(notification.method, params, target))
         return None
 

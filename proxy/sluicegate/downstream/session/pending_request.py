@@ -25,6 +25,16 @@ MAX_WAITING_BYTES = 4 * 1024 * 1024
 _RANKS = {level: rank for rank, level in enumerate(LOG_LEVELS)}
 
 
+_PROGRESS = frozenset({"_meta", "message", "progress", "total"})
+
+
+def with_token(notification: Notification, token: Any) -> Notification:
+    """Progress under a client's token. A client that ignores case could read another one, of another call of its own,
+    among members that MCP does not have."""
+    known = {key: value for key, value in notification.params.items() if key in _PROGRESS}
+    return replace(notification, params={**known, "progressToken": token})
+
+
 def severity(level: Any) -> int:
     """The rank of a log level, -1 for what is none."""
     return _RANKS.get(level, -1) if isinstance(level, str) else -1
@@ -91,7 +101,7 @@ class PendingRequest:
         if self.patience is not None:
             self.patience.renew()
         if self._token is not None:
-            self.offer(replace(notification, params={**notification.params, "progressToken": self._token}))
+            self.offer(with_token(notification, self._token))
 
     def log(self, notification: Notification) -> None:
         """A call that names no level gets no log messages (2026-07-28 server/utilities/logging)."""
