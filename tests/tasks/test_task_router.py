@@ -444,6 +444,9 @@ async def test_what_has_ended_makes_room() -> None:
         ids = [await begin(front) for _ in range(task_registry.MAX_TASKS)]
         server.says[":1"] = Result(task(":1", "completed", result={}))
         await about(front, "get", ids[0])
+        call = Call(replace(ANN, capabilities={}), "tools/call", {"name": "t"}, target=TARGET)
+        assert front.router.tasks.refuses(call) is None  # it cannot become a task, and needs no room
+        assert isinstance(await about(front, "get", ids[0]), Result)
         await begin(front)
         assert await about(front, "get", ids[0]) == Failure(INVALID_PARAMS, "Task not found")
         assert isinstance(await about(front, "get", ids[1]), Result)

@@ -130,7 +130,7 @@ class TaskRouter:
 
     def refuses(self, call: Call) -> Outcome | None:
         """The answer to a call that could become a task, where this client has too many that run."""
-        return _too_many(call) if self.book.is_full(tasks.owner(call.client)) and tasks.takes(call.client) else None
+        return _too_many(call) if tasks.takes(call.client) and self.book.is_full(tasks.owner(call.client)) else None
 
     async def may_hold(self, call: Call) -> bool:
         """Whether the client takes a task for this call, also one that Sluice makes itself."""
