@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sluicegate.protocol import legacy_server, modern_server, union_members
+from sluicegate.protocol import input_forms, legacy_server, modern_server, tasks, union_members
 from sluicegate.protocol.jsonrpc import Json, Response
 from sluicegate.protocol.model import Call, Client, Failure, Result
 
@@ -57,6 +57,14 @@ def test_what_has_nothing_to_take_out_is_not_copied() -> None:
         assert union_members.result(method, unfinished) == listed
     mixed = {"content": [other, text], "task": 1, "x": 2}
     assert union_members.result("tasks/result", mixed) == {"content": [text] * 2, "x": 2}
+
+
+def test_of_very_many_members_those_pass_that_are_known() -> None:
+    many = {f"k{number}": number for number in range(101)}
+    assert union_members.result("tools/call", {"content": [], **many}) == {"content": []}
+    task = {"taskId": "x", "status": "working", "createdAt": "", "lastUpdatedAt": "", "ttlMs": 1}
+    assert tasks.read({**task, **many}) == task
+    assert input_forms.problem("sampling/createMessage", {"messages": [], **many})
 
 
 @pytest.mark.parametrize("other", ["InputRequests", "input_requests", "RESULTTYPE", "request-state", "Task"])

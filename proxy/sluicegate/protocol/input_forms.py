@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sluicegate.protocol.elicitation_urls import address
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, error_text
-from sluicegate.protocol.parameter_names import look_alike
+from sluicegate.protocol.parameter_names import may_pose
 
 ELICIT: Final = "elicitation/create"
 SAMPLE: Final = "sampling/createMessage"
@@ -32,7 +32,7 @@ def problem(method: Any, params: Any) -> str:
     """What is wrong with a question, as the end of "The server asked ..."; empty for one that is well-formed. It never
     repeats the server's own words."""
     check = _QUESTIONS.get(method) if isinstance(method, str) and isinstance(params, dict) else None
-    return _UNKNOWN if check is None or look_alike(params, _JUDGED) is not None else check(params)
+    return _UNKNOWN if check is None or may_pose(params, _JUDGED) else check(params)
 
 
 def _elicitation(params: Json) -> str:

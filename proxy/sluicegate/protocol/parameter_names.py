@@ -80,6 +80,11 @@ def look_alike(held: Any, words: frozenset[str]) -> str | None:
     return _spelt(keys if not foreign else [key for key in keys if key.isascii()], seen) or _spelt(foreign, seen)
 
 
+def may_pose(held: Json, words: frozenset[str]) -> bool:
+    """Whether a member of what a server says may be read as one of these words. Of very many it is not looked for."""
+    return len(held) > MAX_PARAMS or look_alike(held, words) is not None
+
+
 def _spelt(keys: list[str], words: frozenset[str]) -> str | None:
     """The first of the keys that reads like one of these words."""
     plain = _plain(keys)

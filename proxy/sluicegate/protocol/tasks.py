@@ -12,7 +12,7 @@ from sluicegate.protocol import reserved_keys, union_members
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, inside, without
 from sluicegate.protocol.methods import TASK_SHOWN
 from sluicegate.protocol.model import MISSING_CAPABILITY, Client, Failure, Outcome, Result
-from sluicegate.protocol.parameter_names import look_alike
+from sluicegate.protocol.parameter_names import may_pose
 from sluicegate.protocol.revisions import META, RELATED_TASK, REVISIONS
 
 EXTENSION: Final = META + "tasks"
@@ -124,8 +124,9 @@ def read(value: Any) -> Json | None:
     status = value.get("status")
     if not isinstance(status, str) or status not in _STATUSES or not isinstance(value.get("createdAt"), str):
         return None
-    strange = _UNFINISHED if look_alike(value, _PARTS | _UNFINISHED) is None else frozenset(value) - _KNOWN
-    named = {_MODERN_NAMES.get(key, key): inner for key, inner in value.items() if key not in strange}
+    is_odd = may_pose(value, _PARTS | _UNFINISHED)
+    passed = [key for key in value if (key in _KNOWN if is_odd else key not in _UNFINISHED)]
+    named = {_MODERN_NAMES.get(key, key): value[key] for key in passed}
     made = reserved_keys.without_hop(named)
     if not isinstance(made.get("lastUpdatedAt"), str):
         made["lastUpdatedAt"] = made["createdAt"]

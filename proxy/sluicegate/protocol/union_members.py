@@ -11,7 +11,7 @@ from typing import Any, Final
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, dump, without
 from sluicegate.protocol.methods import RESULTS, TASK_SHOWN
 from sluicegate.protocol.model import Failure, Outcome, Result
-from sluicegate.protocol.parameter_names import look_alike
+from sluicegate.protocol.parameter_names import may_pose
 
 # 2026-07-28 schema: ContentBlock, SamplingMessageContentBlock. What all types may have is no matter.
 _OWN: Final = {
@@ -34,7 +34,8 @@ _SMALL: Final = 2  # members of a block that has a type and what it is about
 def result(method: str, value: Json) -> Json:
     found = _MEMBERS.get(method)
     if method not in TASK_SHOWN and not _USUAL.issuperset(value):  # on the way of every call: most have no other
-        value = without(value, _UNFINISHED if look_alike(value, _UNFINISHED) is None else frozenset(value) - _USUAL)
+        is_odd = may_pose(value, _UNFINISHED)
+        value = {key: part for key, part in value.items() if key in _USUAL} if is_odd else without(value, _UNFINISHED)
     if found is None:
         return value
     key, each = found
