@@ -74,6 +74,11 @@ def _check_places(findings: Sequence[PolicyFinding], count: int) -> None:
         assert 1 <= one.line <= count and one.column >= 1 and one.message and one.level in ("error", "warning"), one
 
 
+def _lines(text: str) -> int:
+    """As YAML counts them, which also has a line end at a CR alone (YAML 1.1, 4.1.4)."""
+    return len(re.split(r"\r\n|[\n\r\x85\u2028\u2029]", text))
+
+
 def _check_decisions(policy: PolicyRules, rows: Sequence[Row]) -> None:
     enforcer = _plain_casbin(rows)
     for client in (*_CLIENTS, *(_holder(row) for row in rows[:3])):
@@ -122,7 +127,7 @@ def _plain_casbin(rows: Sequence[Row]) -> casbin.Enforcer:
 
 def policy_files(data: bytes) -> None:
     """Rows, a rule for arguments and tests as files: findings with their places, or a policy, the same each time."""
-    parts = [*data.split(SEPARATOR, 2), b"", b""]
+    parts, count = [*data.split(SEPARATOR, 2), b"", b""], _lines(data.decode("utf-8", "replace"))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "arguments" / "git").mkdir(parents=True)
@@ -136,9 +141,9 @@ def policy_files(data: bytes) -> None:
             loaded = load(sources)
         except PolicyError as error:
             assert any(one.level == "error" for one in error.findings)
-            _check_places(error.findings, data.count(b"\n") + 1)
+            _check_places(error.findings, count)
             return
-        _check_places(loaded.warnings, data.count(b"\n") + 1)
+        _check_places(loaded.warnings, count)
         again = load(sources)
         assert again.policy.revision == loaded.policy.revision and again.warnings == loaded.warnings
     for value in ({}, {"n": 1}, {"N": "x", "n": [1, 1.0]}):
@@ -158,7 +163,7 @@ def config_text(data: bytes) -> None:
     if re.search(r"\$\{\s*(file|secret):", text):
         return  # other files, and the keyring of whoever fuzzes
     checked = config.check_text(text, "sluice.yaml", _NOWHERE, _ENVIRON)
-    ends = len(re.split(r"\r\n|[\n\r\x85\u2028\u2029]", text))
+    ends = _lines(text)
     for one in checked.findings:
         assert 1 <= one.line <= ends and one.column >= 1 and one.code and one.message, one
         assert _SECRET not in str(one), one
