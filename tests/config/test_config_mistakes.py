@@ -694,6 +694,18 @@ def test_check_says_where_the_console_needs_https(listen: str, more: str, is_sai
     assert not checked.errors and [finding.severity for finding in found] == ["warning"] * is_said
 
 
+@pytest.mark.parametrize(("login", "is_said"), [
+    ("", True), (", client_key: k", False), (", issuer: 'https://x'", False),
+    (", endpoints: {token: 'https://x/t'}", False),
+])  # fmt: skip
+def test_check_says_where_the_server_chooses_who_gets_the_secret(login: str, is_said: bool) -> None:
+    secret = "" if "client_key" in login else ", client_secret: s"
+    server = f"{{url: 'https://a.test/mcp', login: {{per: gateway, client_id: c{secret}{login}}}}}"
+    checked = config.check_text(f"policy: {{use: team}}\nservers: {{a: {server}}}", "f", Path("/base"), {})
+    found = [finding for finding in checked.findings if finding.code == "no-issuer"]
+    assert [(one.line, one.severity) for one in found] == [(2, "warning")] * is_said
+
+
 @pytest.mark.parametrize(("ca", "at", "is_said"), [
     (", client_ca: a", "0.0.0.0", True), (", client_ca: a", "127.0.0.1", False), ("", "0.0.0.0", False),
 ])  # fmt: skip

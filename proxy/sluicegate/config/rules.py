@@ -254,11 +254,16 @@ def _logins_are_whole(config: Config) -> Iterator[Problem]:
         if login.grant == "client_credentials" and not (login.client_id and has_proof):
             message = "client_credentials needs client_id, and client_secret or client_key"
             yield Problem((*path, "grant"), "missing-key", message)
-        if login.client_id is None and (login.client_secret is not None or login.client_key is not None):
+        if login.client_id is None and has_proof:
             yield Problem(path, "missing-key", "client_secret and client_key belong to a client_id", at_key=True)
-        if login.client_secret is not None and login.client_key is not None:
+        if login.client_secret is None:
+            continue
+        if login.client_key is not None:
             message = "a client proves itself with a secret or with a key, not with both"
             yield Problem((*path, "client_key"), "wrong-value", message, "remove one of them", at_key=True)
+        if login.issuer is None and login.endpoints is None:
+            message, hint = "the authorization server that the server names first gets the secret", "set issuer"
+            yield Problem((*path, "client_secret"), "no-issuer", message, hint, severity="warning", at_key=True)
 
 
 def _people_can_sign_in(config: Config) -> Iterator[Problem]:
