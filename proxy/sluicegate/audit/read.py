@@ -52,7 +52,7 @@ def _people(record: Record) -> list[str]:
     """Who called, approved, or did something to Sluice itself."""
     approval = record.get("approval")
     approver = approval.get("approver") if isinstance(approval, dict) else None
-    return [name for name in (record.get("principal"), record.get("by"), approver) if isinstance(name, str)]
+    return [name for name in (record.get("principal"), record.get("by"), approver) if name and isinstance(name, str)]
 
 
 def names_of(record: Record) -> list[str]:
