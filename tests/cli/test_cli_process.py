@@ -279,7 +279,7 @@ def test_a_missing_variable_is_an_error_of_check_and_in_a_disabled_server_a_warn
     servers = "servers: {a: {command: sh, enabled: true, env: {A: '${env:NOT_SET_ANYWHERE}'}}, b: {command: sh}}\n"
     (tmp_path / "sluice.yaml").write_text(f"policy: {{use: open}}\nclients: {{anonymous: {{}}}}\n{servers}")
     done = run(tmp_path, "check")
-    assert (done.returncode, done.stderr) == (3, "sluice.yaml: 1 error\n")
+    assert (done.returncode, done.stderr) == (3, "sluice.yaml: 1 error; Sluice starts without a\n")
     assert done.stdout.startswith("sluice.yaml:3:52 unset-variable the server a is disabled: ")
     (tmp_path / "sluice.yaml").write_text((tmp_path / "sluice.yaml").read_text().replace("true", "false"))
     done = run(tmp_path, "check")

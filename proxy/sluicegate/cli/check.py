@@ -27,7 +27,8 @@ def check(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     findings = [finding.as_json() for finding in checked.findings]
     give(as_json, {"file": str(path), "ok": not checked.errors, "findings": findings}, _lines(checked.findings))
     if checked.errors:
-        stop(Code.CONFIG, f"{path}: {count(len(checked.errors), 'error')}")
+        starts = f"; Sluice starts without {', '.join(checked.config.disabled)}" if checked.config else ""
+        stop(Code.CONFIG, f"{path}: {count(len(checked.errors), 'error')}{starts}")
     info(f"{path}: fine" + (f", {count(len(checked.findings), 'warning')}" if checked.findings else ""))
 
 
