@@ -405,6 +405,16 @@ def test_a_folder_that_another_config_shares_does_not_send_a_command_astray(
         assert sluice("servers").returncode == 0 and admin.asked.pop()
 
 
+@pytest.mark.parametrize(("what", "name", "long"), [("tools", "name", "description"), ("servers", "key", "last_error")])
+def test_a_long_text_in_one_row_leaves_the_others_short(
+    what: str, name: str, long: str, sluice: Any, admin: type[Admin]
+) -> None:
+    admin.answer = (200, {what: [{name: "a", long: "d" * 900, "kind": "k"}, {name: "b", long: "s", "kind": "k"}]})
+    head, *rows = sluice(what).stdout.splitlines()
+    assert head.split()[-1] == long.upper() and rows == [f"{'a':<{len(name)}}  k     {'d' * 900}",
+                                                         f"{'b':<{len(name)}}  k     s"]  # fmt: skip
+
+
 def test_tools_are_asked_for_as_a_client_and_cannot_steer_the_terminal(sluice: Any, admin: type[Admin]) -> None:
     admin.answer = (200, {"tools": [{"name": "a__\x1b[31mred\nx", "server": "a"}]})
     done = sluice("tools", "--as", "ci-bot", "--key", "slc_x")

@@ -17,6 +17,7 @@ WIDTH: Final = 60  # of a column on a terminal
 LOOK_EVERY: Final = 1.0
 MAX_ROWS: Final = 10_000
 _FIRST: Final = frozenset({"key", "name", "uri", "uriTemplate"})
+_LAST: Final = frozenset({"description", "last_error"})  # texts of any length, with which no other cell is aligned
 _DETAILS: Final = frozenset({"connections", "processes"})
 _NOTHING: Final = ("", 0, False, "closed")
 _TRIES: Final = 60  # to find the successor of a Sluice that ended
@@ -202,7 +203,7 @@ def _show(body: Any, what: str, as_json: bool) -> None:
         return
     rows: list[dict[str, Any]] = body.get(what, [])
     columns = list(dict.fromkeys(name for row in rows for name, cell in row.items() if _is_told(name, cell)))
-    columns.sort(key=lambda name: name not in _FIRST)  # what tells the rows apart
+    columns.sort(key=lambda name: (name not in _FIRST, name in _LAST))  # first what tells the rows apart
     if rows:
         cells = [[_cell(row.get(name), name) for name in columns] for row in rows]
         print_out(table([[name.upper() for name in columns], *cells], state="STATUS"))
