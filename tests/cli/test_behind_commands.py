@@ -142,6 +142,27 @@ def test_logs_of_what_writes_none_say_why(town: Bed) -> None:
     assert wrong.returncode == 2 and "is no key of a server" in wrong.stderr
 
 
+# ---------------------------------------------------------------- approvals
+
+
+def test_an_empty_list_of_approvals_says_whose_it_shows(town: Bed) -> None:
+    """The operator may decide on nothing here, and nobody tells them what others have to decide on."""
+    assert town.call("ann", "bank__wire", to="unseen").status_code == 200
+    seen, unseen = said(town, "approvals", "list", who="lea"), said(town, "approvals", "list")
+    assert "bank/wire" in seen.stdout and seen.stderr.endswith("1 approval\n")
+    assert (unseen.returncode, unseen.stdout) == (0, "")
+    assert unseen.stderr == "0 approvals that you may decide or requested; --key-file FILE asks as another client\n"
+
+
+def test_whoever_may_not_read_approvals_learns_what_deciding_needs(town: Bed) -> None:
+    refused = said(town, "approve", "apr_1", who="ann")
+    assert refused.returncode == 5 and "lacks the right admin:approvals read" in refused.stderr
+    needs = "deciding needs admin:approvals write, too: a row with * in place of read gives both\n"
+    assert refused.stderr.endswith(needs)
+    unknown = said(town, "approve", "apr_1", who="mallory")
+    assert unknown.returncode == 5 and "deciding needs" not in unknown.stderr
+
+
 # ---------------------------------------------------------------- call
 
 

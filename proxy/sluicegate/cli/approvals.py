@@ -21,7 +21,7 @@ from sluicegate.app.approvals_api import at_rest
 from sluicegate.approval.record import WAITING
 from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running
 from sluicegate.cli.options import AsJson
-from sluicegate.cli.output import Code, count, give, info, leaves, located, print_out, printable, stop, table
+from sluicegate.cli.output import Code, Stopped, count, give, info, leaves, located, print_out, printable, stop, table
 from sluicegate.policy.display import cut
 from sluicegate.policy.finding import PolicyError
 from sluicegate.protocol.model import Client
@@ -33,6 +33,7 @@ _REVIEWS: Final = {
     "accepted": "accepted by a person", "first_use": "as at its first use; no person has accepted it",
     "changed": "CHANGED since it was looked at: see sluice pins diff", "unpinned": "not pinned",
 }  # fmt: skip
+_DECIDING: Final = "deciding needs admin:approvals write, too: a row with * in place of read gives both"
 _TRIES: Final = 120  # to find the successor of a Sluice that ended
 _PAUSE: Final = 0.5
 WIDTH: Final = 60
@@ -57,7 +58,8 @@ def list_(
     body = _ask_all(admin, "approvals", params)
     head = ["ID", "STATE", "WHO", "TOOL", "PROFILE", "UNTIL", "ARGUMENTS"]
     give(as_json, body, [table([head, *map(_cells, body["approvals"])], state="STATE")] if body["approvals"] else [])
-    info(count(len(body["approvals"]), "approval"))
+    none = "" if body["approvals"] else " that you may decide or requested; --key-file FILE asks as another client"
+    info(count(len(body["approvals"]), "approval") + none)
     for why in body.get("incomplete", ()):
         info(f"incomplete: {why}")
 
@@ -154,7 +156,12 @@ def approve(
     as_json: AsJson = False,
 ) -> None:
     """Approve a call: exactly the one that is shown."""
-    row = _ask(admin, f"approvals/{_word(id)}")
+    try:
+        row = _ask(admin, f"approvals/{_word(id)}")
+    except Stopped as refused:
+        if "lacks the right" in refused.args[-1]:
+            refused.args += (_DECIDING,)
+        raise
     if not (yes or seen or as_json):
         if row["state"] not in WAITING:
             stop(Code.NEGATIVE, f"{row['id']} is {row['state']}: nobody can approve it any more")
