@@ -119,7 +119,9 @@ async def test_who_asks_reads_what_to_do_next() -> None:
     town = Town(profile="two-person")
     waits, until = await town.run(amount=1), "1970-01-12T14:46:40Z"
     id = about(waits)["id"]
-    assert about(waits) == {"id": id, "state": "pending", "expires_at": until}
+    assert about(waits) == {
+        "id": id, "state": "pending", "expires_at": until, "approvers": "2 of role:lead, of different owners",
+    }  # fmt: skip
     start = f"NOT EXECUTED. b__pay waits for approval {id} by 2 of role:lead, of different owners (two-person), "
     end = (
         f"They decide with: sluice approve {id}. Call again with exactly the same arguments: once approved it runs,"
@@ -161,7 +163,7 @@ async def test_who_asks_reads_what_to_do_next() -> None:
 def test_an_answer_names_its_approval_in_results_and_in_errors() -> None:
     made = bind(ANN, "tools/call", TOOL, {}, "r", BUILT_IN["confirm"])
     approval = Approval("apr_1", "pending", made, "m", "p", "r", (), "", "", "", "", "", 0.0, 60.0)
-    named = {"id": "apr_1", "state": "pending", "expires_at": "1970-01-01T00:01:00Z"}
+    named = {"id": "apr_1", "state": "pending", "expires_at": "1970-01-01T00:01:00Z", "approvers": "whoever asked"}
     result = messages.answer("tools/call", "approval_pending", "wait", approval)
     refused = refuse("tools/call", "approval_pending", "wait")
     assert isinstance(result, Result) and isinstance(refused, Result) and result.reason == "approval_pending"

@@ -1,6 +1,7 @@
 """`sluice prompts`, `resources`, `logs` and `call` at a Sluice that serves over HTTP."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -226,14 +227,15 @@ def test_a_call_that_is_held_names_the_command_that_approves_it(tmp_path: Path) 
     """While Sluice holds the call, it has not answered: progress names the approval. A server's progress never does."""
     bank = recorder(tmp_path, "bank", tools=["wire"])
     keys = client_keys(ann=["role:dev"], lea=["role:lead"])
-    with bed(tmp_path, ROWS, {"bank": bank}, clients={"keys": keys}) as held:
+    with bed(tmp_path, ROWS, {"bank": bank}, clients={"keys": keys}):
         command = [sys.executable, "-m", "sluicegate", "call", "bank__wire", "-c", str(tmp_path / "sluice.yaml")]
         environ = {**clean_environment(), "SLUICE_KEY": key_of("ann")}
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ, text=True) as one:
             assert one.stderr is not None
             line = one.stderr.readline()
-            assert "waiting for approval" in line and "sluice approve apr_" in line
-            assert said(held, "approve", line.split()[-1], "-y", who="lea").returncode == 0
+            who, _, words = line.partition(": sluice ")
+            assert who.startswith("waiting for approval apr_") and " by role:lead until 2" in who
+            assert run(tmp_path.parent, *shlex.split(words), "-y", env={"SLUICE_KEY": key_of("lea")}).returncode == 0
             out, err = one.communicate(timeout=30)
         assert (one.returncode, err) == (0, "") and out
 
@@ -252,7 +254,8 @@ def test_a_call_waits_for_its_approval_and_says_so(town: Bed, decision: str) -> 
         while "sluice approve apr_" not in line:
             assert line, "it ended"
             line = caller.stderr.readline()
-        id = line.split()[-1]
+        assert " by role:lead until 2" in line
+        id = line.partition("sluice approve ")[2].split()[0]
         words = ["approve", id, "-y"] if decision == "approve" else ["deny", id, "-m", "not today"]
         assert said(town, *words, who="lea").returncode == 0
         out, err = caller.communicate(timeout=30)

@@ -41,7 +41,8 @@ def answer(method: str, reason: Reason, text: str, approval: Approval) -> Outcom
 
 def about(approval: Approval) -> Json:
     """What programs read of it."""
-    return {"id": approval.id, "state": approval.state, "expires_at": stamp(approval.expires)}
+    approvers = approval.binding.terms.describe()
+    return {"id": approval.id, "state": approval.state, "expires_at": stamp(approval.expires), "approvers": approvers}
 
 
 def awaited(approval: Approval) -> str:

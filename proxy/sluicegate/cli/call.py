@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Annotated, Final
 
 import httpx
@@ -20,7 +21,7 @@ import typer
 from sluicegate import __version__, config
 from sluicegate.app.instance_lock import InstanceLock
 from sluicegate.cli.admin import KEY_VARIABLE, START, TIMEOUT, AdminKey, GivenKey, Unreachable, key_of, reachable
-from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.options import AsJson, ConfigFile, with_config
 from sluicegate.cli.output import Code, info, json_object, load, print_json, print_out, stop
 from sluicegate.http.sse import EventParser, StreamPosition
 from sluicegate.policy.display import visible
@@ -77,7 +78,7 @@ def call(
             if shown is not None:
                 info(f"${KEY_VARIABLE} is not used: the clients of a desktop client's Sluice are `local`")
             connection = stack.enter_context(McpOverSocket(desktop))
-        response = _until_decided(connection, tool, given)
+        response = _until_decided(connection, tool, given, config_file)
     _show(response, as_json)
 
 
@@ -91,10 +92,12 @@ def _arguments(text: str) -> Json:
         stop(Code.USAGE, f"the arguments are no JSON object: {error}", """they look like '{"city": "Oslo"}'""")
 
 
-def _until_decided(connection: "McpOverHttp | McpOverSocket", tool: str, arguments: Json) -> Json:
+def _until_decided(
+    connection: "McpOverHttp | McpOverSocket", tool: str, arguments: Json, config_file: Path | None
+) -> Json:
     """The response to the call. While nobody has decided, the same call is made again: it runs once."""
     params = {"name": tool, "arguments": arguments}
-    asker = _Asker(connection)
+    asker = _Asker(connection, config_file)
     while True:
         response = asker.ask("tools/call", params)
         meta = _meta(response)
@@ -105,17 +108,18 @@ def _until_decided(connection: "McpOverHttp | McpOverSocket", tool: str, argumen
 
 
 class _Asker:
-    def __init__(self, connection: "McpOverHttp | McpOverSocket") -> None:
-        self._connection = connection
+    def __init__(self, connection: "McpOverHttp | McpOverSocket", config_file: Path | None) -> None:
+        self._connection, self._config_file = connection, config_file
         self._numbers = count(1)
         self._heard = self._approval = ""
 
     def name_approval(self, about: Json) -> None:
-        """Once, how it is approved."""
+        """Once, who approves it, and how."""
         if about.get("id") != self._approval:
             self._approval = about.get("id", "")
-            until = about.get("expires_at", "")
-            info(visible(f"waiting for approval {self._approval} until {until}: sluice approve {self._approval}"))
+            who, until = about.get("approvers", "a person"), about.get("expires_at", "")
+            command = with_config(f"sluice approve {self._approval}", self._config_file)
+            info(visible(f"waiting for approval {self._approval} by {who} until {until}: {command}"))
 
     def ask(self, method: str, params: Json) -> Json:
         response = self._exchange(method, params, {})
