@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import re
+import shlex
 import socket
 import threading
 import time
@@ -502,6 +503,21 @@ def test_a_fault_is_found_and_mended_by_what_its_hint_says(machine: Machine, nam
     mend(faults[0])
     machine.write()
     assert [one for one in machine.faults() if one["check"] == check and one["state"] == state] == []
+
+
+def test_a_hint_for_another_config_shows_commands_that_are_about_it(machine: Machine) -> None:
+    """Without `-c` they would mend, install or fix the config of the folder that they are typed in."""
+    for plant in (a_client_with_an_old_program, a_program_that_clients_do_not_find):
+        plant(machine)
+    machine.write()
+    elsewhere = machine.home / "bin"
+    file = machine.file.rename(machine.home / "an other.yaml")
+    done = run(elsewhere, "doctor", "-c", "../an other.yaml", env=machine.env)
+    (hint,) = [line.strip() for line in done.stdout.splitlines() if "sluice install" in line]
+    assert hint == f"sluice install cursor -c '{elsewhere}/../{file.name}'"
+    assert run(elsewhere, *shlex.split(hint)[1:], "--yes", env=machine.env).returncode == 0
+    (line,) = [line for line in done.stderr.splitlines() if "--fix" in line]
+    assert line.startswith(f"sluice doctor --fix -c '{elsewhere}/../{file.name}' mends")
 
 
 FIXED: dict[str, Callable[[Machine], Callable[[Json], None]]] = {

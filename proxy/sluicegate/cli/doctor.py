@@ -14,7 +14,7 @@ from sluicegate.cli import doctor_machine, doctor_servers
 from sluicegate.cli.admin import Admin, running_servers
 from sluicegate.cli.check import examine
 from sluicegate.cli.doctor_machine import Diagnosis, Examined
-from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.options import AsJson, ConfigFile, with_config
 from sluicegate.cli.output import Code, coloured, count, info, print_json, print_out, printable, progress, stop
 from sluicegate.cli.reached_servers import quiet_log
 
@@ -63,13 +63,13 @@ def doctor(
             print_out(f"{coloured('fixed')}    {check}: {printable(what)}")
         for line in _lines(found):
             print_out(line)
-    _end(found, failed)
+    _end(found, failed, config_file)
 
 
-def _end(found: list[tuple[str, Diagnosis]], failed: int) -> None:
+def _end(found: list[tuple[str, Diagnosis]], failed: int, named: Path | None) -> None:
     warnings = sum(one.state == "warning" for _, one in found)
     if any(one.fix for _, one in found):
-        info("sluice doctor --fix mends what is marked *")
+        info(f"{with_config('sluice doctor --fix', named)} mends what is marked *")
     if failed:
         stop(Code.NEGATIVE, f"{count(failed, 'problem')}, {count(warnings, 'warning')}")
     info("no problems" + (f", {count(warnings, 'warning')}" if warnings else ""))
@@ -92,7 +92,7 @@ def _lines(found: list[tuple[str, Diagnosis]]) -> Iterator[str]:
 def _examined(named: Path | None) -> Examined:
     path, checked = examine(named)
     loaded = checked.config or config.check(path).config if path.is_file() else None
-    return Examined(path.absolute(), checked.findings, loaded, running_servers(path) if loaded else None)
+    return Examined(path.absolute(), checked.findings, loaded, running_servers(path) if loaded else None, named)
 
 
 def _get(path: Path) -> Callable[[str], int]:

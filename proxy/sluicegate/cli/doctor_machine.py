@@ -16,6 +16,7 @@ from sluicegate.app.instance_lock import InstanceLock
 from sluicegate.cli.admin import reachable
 from sluicegate.cli.init import sluice_command
 from sluicegate.cli.install import found_state, imported_names
+from sluicegate.cli.options import with_config
 from sluicegate.cli.output import printable
 from sluicegate.cli.programs import SHORT_PATH, found_program, not_found, write_absolute
 from sluicegate.config import Config
@@ -51,12 +52,16 @@ class Diagnosis:
 @dataclass(frozen=True, slots=True)
 class Examined:
     """What the checks look at. `config` is None where the file cannot be used; `rows` are the servers of the Sluice
-    that runs with it, None where none does."""
+    that runs with it, None where none does. `named` is the file as the command line names it."""
 
     path: Path
     findings: list[config.ConfigFinding]
     config: config.Config | None
     rows: list[dict[str, Any]] | None
+    named: Path | None
+
+    def command(self, words: str) -> str:
+        return with_config(f"sluice {words}", self.named)
 
     @property
     def loaded(self) -> Config:
@@ -276,7 +281,7 @@ def clients(examined: Examined) -> Iterator[Diagnosis]:
         found = list(_client(examined, name, state))
         yield from (Diagnosis(name, "warning", message, hint) for message, hint in found)
         if state.startswith(("stale", "not readable")):
-            hint = f"sluice install {name}" if state.startswith("stale") else f"mend {about.file()}"
+            hint = examined.command(f"install {name}") if state.startswith("stale") else f"mend {about.file()}"
             yield Diagnosis(name, "failed", f"{about.file()}: {state}", hint)
         elif not found:
             yield Diagnosis(name, "ok", f"{about.file()}: {state}")
@@ -285,7 +290,7 @@ def clients(examined: Examined) -> Iterator[Diagnosis]:
 def _client(examined: Examined, name: str, state: str) -> Iterable[tuple[str, str]]:
     about = CLIENTS[name]
     if state.startswith("installed with"):
-        yield f"{about.file()}: {state}", f"sluice install {name}"
+        yield f"{about.file()}: {state}", examined.command(f"install {name}")
     if not state.startswith("installed"):
         return
     for other in about.shadowed():
@@ -298,5 +303,6 @@ def _client(examined: Examined, name: str, state: str) -> Iterable[tuple[str, st
         twice = sorted(imported_names(about.file()) & examined.config.servers.keys())
         if twice:
             out = f"take {', '.join(twice)} out of {about.file()}"
-            hint = f"sluice install {name} moves them to Sluice; or {out}: it has each of their tools twice"
+            command = examined.command(f"install {name}")
+            hint = f"{command} moves them to Sluice; or {out}: it has each of their tools twice"
             yield f"it starts servers itself that Sluice has, too: {', '.join(twice)}", hint

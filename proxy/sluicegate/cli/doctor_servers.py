@@ -70,7 +70,8 @@ def servers(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[D
         if key in missing and not one.is_up:
             yield Diagnosis(key, "skipped", "its program is missing")
         elif one.needs_login and state.peek(examined.loaded, [f"{LOGINS}/{key}/"]):
-            yield Diagnosis(key, "ok", "it wants a login, and somebody is logged in: see `sluice logins`")
+            message = f"it wants a login, and somebody is logged in: see `{examined.command('logins')}`"
+            yield Diagnosis(key, "ok", message)
         elif one.is_starting:
             message, hint = "it is still starting, as the Sluice says that runs", "wait, and run sluice doctor again"
             yield Diagnosis(key, "warning", message, hint)
@@ -79,7 +80,7 @@ def servers(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[D
             yield Diagnosis(key, "warning", message, "Sluice follows within five seconds: run sluice doctor again")
         elif not one.is_up:
             detail = f"; it wrote: {_telling(one.stderr)}" if one.stderr else ""
-            yield Diagnosis(key, "failed", (one.error or "it is down") + detail, _hint(examined.loaded, key, one))
+            yield Diagnosis(key, "failed", (one.error or "it is down") + detail, _hint(examined, key, one))
         elif one.tools is None:
             yield Diagnosis(key, "ok", "up, as the Sluice says that runs")
         else:
@@ -95,10 +96,11 @@ def _is_behind(section: config.AnyServer, one: ReachedServer) -> bool:
     return isinstance(section, config.StdioServer) and is_missing and is_found_by_all(section)
 
 
-def _hint(loaded: config.Config, key: str, one: ReachedServer) -> str:
-    section = loaded.servers[key]
+def _hint(examined: Examined, key: str, one: ReachedServer) -> str:
+    section = examined.loaded.servers[key]
     if one.needs_login:
-        return f"run `sluice login {key}`, or put a token into headers of {key}: Authorization: Bearer ${{env:TOKEN}}"
+        command = examined.command(f"login {key}")
+        return f"run `{command}`, or put a token into headers of {key}: Authorization: Bearer ${{env:TOKEN}}"
     if "HTTP 401" in one.error or "HTTP 403" in one.error:
         return f"login needed: put a valid token into headers of {key}, such as Authorization: Bearer ${{env:TOKEN}}"
     if isinstance(section, config.HttpServer):
@@ -106,7 +108,7 @@ def _hint(loaded: config.Config, key: str, one: ReachedServer) -> str:
     if "its sandbox cannot be made" in one.error:
         return "sluice doctor says more under sandboxes; docs/how-to/sandbox.md"
     if "was not found" in one.error:
-        return f"write its path into servers.{key}.command: sluice doctor --fix does"
+        return f"write its path into servers.{key}.command: {examined.command('doctor --fix')} does"
     if "within" in one.error:
         return "run its command by hand and wait; a first start may download packages"
     return "run its command by hand, and read what it says"
@@ -199,9 +201,10 @@ def console(examined: Examined, get: Callable[[str], int] | None) -> Iterable[Di
     if not examined.config.console.enabled:
         return [Diagnosis("console", "skipped", "it is off: console.enabled")]
     if get is None:
-        hint = "your desktop client starts it, or `sluice serve`"
+        hint = f"your desktop client starts it, or `{examined.command('serve')}`"
         return [Diagnosis("console", "skipped", "no Sluice runs with this config", hint)]
     status = get("/console")
     if status in (200, 404):  # 404: a desktop client's Sluice opens it when it is asked for a link
-        return [Diagnosis("console", "ok", "sluice console opens it")]
-    return [Diagnosis("console", "failed", f"it answers HTTP {status}", "restart Sluice, then run sluice console")]
+        return [Diagnosis("console", "ok", f"{examined.command('console')} opens it")]
+    hint = f"restart Sluice, then run {examined.command('console')}"
+    return [Diagnosis("console", "failed", f"it answers HTTP {status}", hint)]
