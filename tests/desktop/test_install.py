@@ -392,6 +392,23 @@ def test_install_shows_each_entry_that_comes_or_goes_before_it_is_written_and_no
     assert path.read_text() == text_of("cursor")
 
 
+def test_a_dry_run_names_each_program_that_is_missing(home: Path) -> None:
+    """Nothing is started then that would say so."""
+    path = CLIENTS["cursor"].file()
+    path.parent.mkdir(parents=True)
+    commands = {"name": "surely-not-there", "path": "/opt/gone/server", "there": "/bin/sh"}
+    entries: Json = {key: {"command": command} for key, command in commands.items()}
+    entries["own"] = {"command": "surely-not-there-either", "env": {"PATH": "/opt/gone"}}
+    entries["unknown"] = {"command": "perhaps-there", "env": {"PATH": "${HOME}/bin"}}
+    path.write_text(json.dumps({"mcpServers": entries}))
+    done = run(home, "install", "cursor", "--dry-run")
+    assert [line for line in done.stderr.splitlines() if line.startswith("  note")] == [
+        "  note  name: the program surely-not-there is not on your PATH; install it, or write its path",
+        "  note  path: there is no program /opt/gone/server; install it, or write its path",
+        "  note  own: there is no program surely-not-there-either; install it, or write its path",
+    ]
+
+
 def test_uninstall_shows_what_becomes_of_each_file_before_it_asks(home: Path) -> None:
     for client in ("cursor", "gemini", "zed"):
         path = CLIENTS[client].file()

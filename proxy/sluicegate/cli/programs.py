@@ -22,15 +22,19 @@ _ROOTS: Final = ("ASDF_DATA_DIR", "MISE_DATA_DIR", "PYENV_ROOT", "VOLTA_HOME")
 
 
 def make_absolute(server: dict[str, Any]) -> Iterator[str]:
-    """Writes the path of an imported server's command in place of its name, and says so. A shim of a version manager
-    (asdf, mise, pyenv) looks for other programs on PATH, so its server gets the PATH of the shell."""
-    name = server.get("command", "")
-    env = server.get("env", {})
-    if not name or "/" in name or "\\" in name or "$" in name or "PATH" in env:
+    """Writes the path of an imported server's command in place of its name, and says so, or that there is no such
+    program. A shim of a version manager (asdf, mise, pyenv) looks for other programs on PATH, so its server gets the
+    PATH of the shell."""
+    name, env = server.get("command", ""), server.get("env", {})
+    path, is_name = env.get("PATH"), "/" not in name and "\\" not in name
+    if not name or "$" in f"{name}{path}" or not (is_name or os.path.isabs(name)):
         return
-    found = shutil.which(name)
+    found = shutil.which(name, path=path)
     if found is None:
-        yield f"the program {name} is not on your PATH; {_how_to_get(name)}"
+        is_ours = is_name and path is None
+        why = f"the program {name} is not on your PATH" if is_ours else f"there is no program {name}"
+        yield f"{why}; {_how_to_get(name)}"
+    if found is None or path is not None or not is_name:
         return
     program = Path(found).absolute()
     if "fnm_multishells" in program.parts:  # links that end with the shell
