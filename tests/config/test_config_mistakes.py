@@ -694,6 +694,15 @@ def test_check_says_where_the_console_needs_https(listen: str, more: str, is_sai
     assert not checked.errors and [finding.severity for finding in found] == ["warning"] * is_said
 
 
+@pytest.mark.parametrize("text", [
+    "clients: {anonymous: {}}\nservers: {a: {command: x, arg: [y]}}",
+    f"clients: {{keys: {{k: {{hash: '{HASH}', role: []}}}}}}\nservers: {{a: {{command: x}}}}",
+])  # fmt: skip
+def test_what_has_a_mistake_is_not_said_to_be_missing(text: str) -> None:
+    found = config.check_text(f"policy: {{use: open}}\n{text}", "f", Path(), {}).findings
+    assert [one.code for one in found] == ["unknown-key"]
+
+
 @pytest.mark.parametrize(("login", "is_said"), [
     ("", True), (", client_key: k", False), (", issuer: 'https://x'", False),
     (", endpoints: {token: 'https://x/t'}", False),
