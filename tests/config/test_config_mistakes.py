@@ -694,13 +694,14 @@ def test_check_says_where_the_console_needs_https(listen: str, more: str, is_sai
     assert not checked.errors and [finding.severity for finding in found] == ["warning"] * is_said
 
 
-@pytest.mark.parametrize("text", [
-    "clients: {anonymous: {}}\nservers: {a: {command: x, arg: [y]}}",
-    f"clients: {{keys: {{k: {{hash: '{HASH}', role: []}}}}}}\nservers: {{a: {{command: x}}}}",
+@pytest.mark.parametrize(("section", "code"), [
+    ({"servers": "servers: {a: {command: x, arg: [y]}}"}, "unknown-key"),
+    ({"clients": f"clients: {{keys: {{k: {{hash: '{HASH}', role: []}}}}}}"}, "unknown-key"),
+    ({"policy": "policy: {use: opne}"}, "wrong-value"),
 ])  # fmt: skip
-def test_what_has_a_mistake_is_not_said_to_be_missing(text: str) -> None:
-    found = config.check_text(f"policy: {{use: open}}\n{text}", "f", Path(), {}).findings
-    assert [one.code for one in found] == ["unknown-key"]
+def test_what_has_a_mistake_is_not_said_to_be_missing(section: dict[str, str], code: str) -> None:
+    found = config.check_text("\n".join((REST | section).values()), "f", Path(), {}).findings
+    assert [one.code for one in found] == [code]
 
 
 @pytest.mark.parametrize(("login", "is_said"), [

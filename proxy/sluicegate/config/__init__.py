@@ -259,8 +259,9 @@ def _checked(source: Source) -> Checked:
         others = [problem for problem in problems if not missing.is_about(source.locate(problem))]
         rest, _ = _validate(_without(_with_servers(value, missing.sections), others), source)
     if rest is not None:  # what was left out for its mistakes is not missing
-        faulty = {problem.path[:1] for problem in problems}
-        problems += [one for one in broken_rules(rest) if one.severity == "error" or one.path not in faulty]
+        said = {problem.path for problem in problems}
+        faulty = said | {path[:1] for path in said}
+        problems += [one for one in broken_rules(rest) if one.path not in (said if one.severity == "error" else faulty)]
     located = [finding for problem in problems if _at(finding := source.locate(problem)) not in reported]
     findings = sorted([*map(missing.judge, source.findings), *located], key=_at)
     files = tuple(file for _, file in named_files(rest)) if rest is not None else ()
