@@ -113,7 +113,6 @@ async def test_what_cannot_be_encoded_is_the_listeners_to_say(inner: float) -> N
     assert marks(await ask(odd)) == ["tags"]
 
 
-@pytest.mark.usefixtures("no_piece_is_short")
 async def test_others_have_their_turn_while_a_large_result_is_made_ready() -> None:
     turns = 0
 

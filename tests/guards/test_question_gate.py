@@ -195,7 +195,20 @@ def test_a_browser_takes_other_letters_for_those_of_our_names(url: str) -> None:
     assert url not in OwnUrls(["gate.test:8443", "localhost"])
 
 
-@pytest.mark.parametrize("url", ["http://0xa000007/", "http://10.7/", "https://167772167/", "http://[::ffff:a00:7]/"])
+@pytest.mark.parametrize(
+    ("url", "hosts"),
+    [
+        ("https://m\xfcnchen.de/login", ["gate.test"]), ("https://\u65e5\u672c.jp/", ["gate.test", "10.0.0.7"]),
+        ("https://g\xe4te.test/", ["gate.test"]), ("http://10.0.0.8/", ["10.0.0.7"]),
+        ("https://[2001:db8::5]/a", ["10.0.0.7", "[2001:db8::1]"]), ("https://10.0.0.7/", ["gate.test"]),
+    ],
+)  # fmt: skip
+def test_other_names_and_addresses_are_not_ours(url: str, hosts: list[str]) -> None:
+    assert url not in OwnUrls(hosts)
+
+
+@pytest.mark.parametrize("url", ["http://0xa000007/", "http://10.7/", "https://167772167/", "http://[::ffff:a00:7]/",
+                                 "http://10\u30020\uff610\u30027/"])  # fmt: skip
 def test_an_address_is_ours_in_each_spelling(url: str) -> None:
     assert url in OwnUrls(["gate.test", "10.0.0.7"]) and url not in OwnUrls(["gate.test", "10.0.0.7:8443"])
     assert url not in OwnUrls(["gate.test"])

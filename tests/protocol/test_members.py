@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sluicegate.protocol import input_forms, legacy_server, modern_server, tasks, union_members
+from sluicegate.protocol import input_forms, legacy_server, modern_server, parameter_names, tasks, union_members
 from sluicegate.protocol.jsonrpc import Json, Response
 from sluicegate.protocol.model import Call, Client, Failure, Result
 
@@ -67,6 +67,25 @@ def test_of_very_many_members_those_pass_that_are_known() -> None:
     assert input_forms.problem("sampling/createMessage", {"messages": [], **many})
 
 
+def test_names_of_many_other_letters_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One answer may have dozens of such objects, and each letter takes long."""
+    monkeypatch.setattr(parameter_names, "normalize", None)
+    long = {f"{number}" + "\u1f82" * 500: 1 for number in range(32)}
+    said = input_forms.problem("sampling/createMessage", {"messages": [], **long})
+    assert said == "with another spelling of a member"
+    assert union_members.result("tools/call", {"content": [], **long}) == {"content": []}
+    assert union_members.without_pages({**long, "x": 1}) == {"x": 1}
+    monkeypatch.undo()
+    assert union_members.result("tools/call", {"content": [], "\xe4": 1}) == {"content": [], "\xe4": 1}
+
+
+@pytest.mark.parametrize("other", ["Task", "_Meta", "requested_schema", "URL"])
+def test_a_question_has_no_other_spelling_of_its_members(other: str) -> None:
+    form = {"message": "m", "requestedSchema": {"type": "object", "properties": {}}}
+    assert not input_forms.problem("elicitation/create", form)
+    assert input_forms.problem("elicitation/create", {**form, other: {}}) == "with another spelling of a member"
+
+
 @pytest.mark.parametrize("other", ["InputRequests", "input_requests", "RESULTTYPE", "request-state", "Task"])
 def test_a_complete_result_asks_nothing_under_another_spelling(other: str) -> None:
     """A client that ignores case would read it, and be asked what nobody judged."""
@@ -76,7 +95,6 @@ def test_a_complete_result_asks_nothing_under_another_spelling(other: str) -> No
     for dialect in (modern_server, legacy_server):
         assert dialect.outcome(call, Response(1, said)) == Result(whole)
         assert dialect.outcome(call, Response(1, {**whole, "x": 2})) == Result({**whole, "x": 2})
-
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])

@@ -140,6 +140,9 @@ def test_a_task_fails_with_no_pages_to_open() -> None:
     failed = {"taskId": "t", "status": "failed", "createdAt": "2026-01-01T00:00:00Z", "ttlMs": None}
     told = tasks.detailed({**failed, "error": {"code": -32042, "message": "m", "data": data}})
     assert told is not None and told["error"] == {"code": -32603, "message": "m", "data": {"more": 1}}
+    for other in ({"Code": -32042, "Data": data}, {"data": {"elicit_ations": [], "\uff45licitations": []}}):
+        told = tasks.detailed({**failed, "error": {"code": 7, "message": "m", **other}})
+        assert told is not None and {**told["error"], "data": {}} == {"code": 7, "message": "m", "data": {}}
     told = tasks.detailed({**failed, "error": {"code": 7, "message": "m"}})
     assert told is not None and told["error"] == {"code": 7, "message": "m"}
 

@@ -171,7 +171,8 @@ async def running(
             publish_operator_token(Path(config.state.dir), token, str(here), file)
         admin_url = url(config.listen.admin, backstage.port) if placement is None else placement.admin
         scheme = config.listen.scheme
-        for served_url in (url(config.listen.mcp, port.port, scheme), admin_url, config.listen.public_url or ""):
+        public = config.listen.public_url or "", config.console.public_url or ""
+        for served_url in (url(config.listen.mcp, port.port, scheme), admin_url, *public):
             inner.services.own_pages.add(served_url)
         if settings.has_reachable_pages(config):
             inner.page_link.set(partial(link, inner.services.sealer.seal, admin_url))

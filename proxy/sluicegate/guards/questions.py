@@ -44,7 +44,7 @@ def _pages(call: Call, failure: Failure, own: OwnUrls) -> Outcome:
     allowed = Failure(0, failure.message) if requests is None else _allowed(call, requests, own)
     if isinstance(allowed, Failure):
         return _instead(call, allowed)
-    # As they were judged: what else stands there, a client could read in their place.
+    # As they were judged: what else stands there, a client could read in their place. An error carries no trace.
     bare = [_bare(elicitation) for elicitation in failure.data["elicitations"] if isinstance(elicitation, dict)]
     return replace(failure, data={**without_pages(failure.data), "elicitations": bare})
 

@@ -6,6 +6,7 @@ plain form is accepted, and a host that could be read as an address counts as ou
 
 import unicodedata
 from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 from sluicegate.deferred import deferred_pattern
@@ -18,6 +19,7 @@ _NAME: Final = deferred_pattern(r"(?:[a-z0-9_-]+\.)*(?!0x[0-9a-f]*\Z)[a-z0-9_-]*
 _MAX_URL: Final = 8192
 _MAX_HOST: Final = 253  # RFC 1035 2.3.4, without the last dot
 _DEFAULT: Final = {"http": 80, "https": 443}
+_IGNORED: Final = deferred_pattern("[\u034f\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "host.docker.internal"})
 """Names of a machine where others serve, too."""
 
@@ -63,8 +65,29 @@ class OwnUrls:
         if found is None or found in self._proxied:
             return found is not None
         host, port = found
-        if _NAME.fullmatch(host) is None:  # a browser takes other letters, and each spelling of an address, for ours
-            names = [name for name, proxied in self._proxied if proxied == port]
-            may_be_one = not host.isascii() or not all(map(_NAME.fullmatch, names))
-            return port in self._ports or (may_be_one and bool(names))
-        return port in self._ports and (host in self._names or host.endswith(".localhost"))
+        is_name = _NAME.fullmatch(host) is not None
+        if port in self._ports and (not is_name or host in self._names or host.endswith(".localhost")):
+            return True
+        return not is_name and any(_may_be(host, name) for name, proxied in self._proxied if proxied == port)
+
+
+def _may_be(host: str, name: str) -> bool:
+    """Whether a browser may take the host for that name or address. It drops letters that are not seen, knows further
+    dots, and gives a name of other letters an ASCII form (UTS #46). An address has many spellings."""
+    plain = "".join(letter for letter in _IGNORED.sub("", host) if unicodedata.category(letter) != "Cf")
+    plain = unicodedata.normalize("NFKC", plain).replace("\u3002", ".").casefold()
+    if not plain.isascii():
+        return "xn--" in name
+    if _NAME.fullmatch(plain) is not None or _NAME.fullmatch(name) is not None:
+        return plain == name
+    value = _value(plain)
+    return value is None or value == _value(name)
+
+
+def _value(host: str) -> IPv4Address | IPv6Address | None:
+    """None for another spelling than the usual one."""
+    try:
+        value = ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+    return getattr(value, "ipv4_mapped", None) or value

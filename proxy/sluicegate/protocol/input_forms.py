@@ -24,7 +24,8 @@ _TOOL_BLOCKS: Final = frozenset({"tool_use", "tool_result"})
 _UNKNOWN: Final = "for input in a form that is not known"
 # Members that are judged. A client that ignores case would read another spelling of one, which nobody judged.
 _JUDGED: Final = frozenset(
-    {"elicitationId", "includeContext", "message", "messages", "mode", "requestedSchema", "toolChoice", "tools", "url"}
+    {"_meta", "elicitationId", "includeContext", "message", "messages", "mode", "requestedSchema", "task", "toolChoice",
+     "tools", "url"}
 )
 
 
@@ -32,7 +33,9 @@ def problem(method: Any, params: Any) -> str:
     """What is wrong with a question, as the end of "The server asked ..."; empty for one that is well-formed. It never
     repeats the server's own words."""
     check = _QUESTIONS.get(method) if isinstance(method, str) and isinstance(params, dict) else None
-    return _UNKNOWN if check is None or may_pose(params, _JUDGED) else check(params)
+    if check is None:
+        return _UNKNOWN
+    return "with another spelling of a member" if may_pose(params, _JUDGED) else check(params)
 
 
 def _elicitation(params: Json) -> str:

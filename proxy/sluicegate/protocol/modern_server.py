@@ -108,7 +108,7 @@ def offerable(tools: list[Any], over_http: bool) -> Generator[None, None, tuple[
             offered.append(tasks.without_execution(tool))
         except ValueError as why:
             name = tool.get("name")
-            dropped[name if isinstance(name, str) else ""] = str(why)
+            dropped[name if isinstance(name, str) else "no name"] = str(why)
         if number % _TOOLS == 0:
             yield
     return offered, dropped

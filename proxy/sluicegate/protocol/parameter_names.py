@@ -28,7 +28,9 @@ MAX_PARAMS: Final = 100
 MAX_NAME: Final = 512
 MAX_TOKEN: Final = 2**63
 MAX_FOREIGN: Final = 16 * 1024
-"""Characters of all names of one object that are not ASCII: each takes some 200 ns to be compared."""
+"""Characters of all names of one object that are not ASCII: each takes up to 600 ns to be compared."""
+_MAX_FOREIGN_OF_SERVER: Final = 256
+"""The same of an object in a server's answer, which may have dozens of them. MCP names its members in ASCII."""
 # Of a completion: what is judged, and what MCP has beside it
 _MEMBERS: Final = {
     "ref": frozenset({"type", "name", "uri", "title"}), "argument": frozenset({"name", "value"}),
@@ -82,7 +84,10 @@ def look_alike(held: Any, words: frozenset[str]) -> str | None:
 
 def may_pose(held: Json, words: frozenset[str]) -> bool:
     """Whether a member of what a server says may be read as one of these words. Of very many it is not looked for."""
-    return len(held) > MAX_PARAMS or look_alike(held, words) is not None
+    if words.issuperset(held):
+        return False
+    is_much = len(held) > MAX_PARAMS or sum(len(key) for key in held if not key.isascii()) > _MAX_FOREIGN_OF_SERVER
+    return is_much or look_alike(held, words) is not None
 
 
 def _spelt(keys: list[str], words: frozenset[str]) -> str | None:

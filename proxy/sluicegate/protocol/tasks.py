@@ -9,7 +9,7 @@ it knows no task that exists, only what may be said of one. Bounds are milliseco
 from typing import Any, Final, Literal
 
 from sluicegate.protocol import reserved_keys, union_members
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, inside, without
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, error_text, inside, without
 from sluicegate.protocol.methods import TASK_SHOWN
 from sluicegate.protocol.model import MISSING_CAPABILITY, Client, Failure, Outcome, Result
 from sluicegate.protocol.parameter_names import may_pose
@@ -192,9 +192,8 @@ def detailed(value: Json) -> Json | None:
         made["result"] = union_members.result("tools/call", made["result"])
     if isinstance(error := made.get("error"), dict):
         code = INTERNAL_ERROR if error.get("code") == _PAGES_REQUIRED else error.get("code")
-        made["error"] = {**error, "code": code} | (
-            {"data": union_members.without_pages(error["data"])} if "data" in error else {}
-        )
+        data = {"data": union_members.without_pages(error["data"])} if "data" in error else {}
+        made["error"] = {"code": code, "message": error_text(error), **data}
     if isinstance(made.get("result"), dict):
         made["result"] = reserved_keys.without_hop(made["result"])
     return made

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, dump, without
 from sluicegate.protocol.methods import RESULTS, TASK_SHOWN
 from sluicegate.protocol.model import Failure, Outcome, Result
-from sluicegate.protocol.parameter_names import may_pose
+from sluicegate.protocol.parameter_names import MAX_PARAMS, look_alike, may_pose
 
 # 2026-07-28 schema: ContentBlock, SamplingMessageContentBlock. What all types may have is no matter.
 _OWN: Final = {
@@ -28,6 +28,7 @@ _USUAL: Final = frozenset(
     {"_meta", "cacheScope", "completion", "content", "contents", "description", "isError", "messages", "nextCursor",
      "prompts", "resourceTemplates", "resources", "structuredContent", "tasks", "tools", "ttlMs"}
 )  # fmt: skip
+_PAGES: Final = frozenset({"elicitations"})
 _SMALL: Final = 2  # members of a block that has a type and what it is about
 
 
@@ -94,9 +95,10 @@ def contents(item: Any) -> Any:
 def without_pages(data: Any) -> Any:
     """The data of an error without pages to open, which only an error of 2025-11-25 has, and only where they are judged
     (client/elicitation#url-mode-errors)."""
-    if not isinstance(data, dict):
-        return data
-    return {key: part for key, part in data.items() if key.casefold() != "elicitations"}
+    if not isinstance(data, dict) or not may_pose(data, _PAGES):
+        return without(data, _PAGES)
+    few = [key for key in data if key.isascii()] if len(data) <= MAX_PARAMS else []
+    return {key: data[key] for key in few if key not in _PAGES and look_alike({key: 0}, _PAGES) is None}
 
 
 _EACH: Final[Mapping[str, Callable[[Any], Any]]] = {"content": block, "messages": message, "contents": contents}

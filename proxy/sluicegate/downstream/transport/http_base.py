@@ -190,7 +190,7 @@ def lost_by(error: httpx.TransportError) -> Lost:
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
         cause = error.__cause__
         text = f"cannot connect: {_unreached(cause) or cause or error}"
-        return Lost(text, sent=False, detail=str(error) if cause else "")
+        return Lost(text, sent=False, detail=str(error).removesuffix(f": {cause}") if cause else "")
     if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
         return Lost(f"the request cannot be sent: {error}", sent=False)
     return Lost(f"the connection broke: {error or type(error).__name__}", sent=True)
