@@ -11,13 +11,11 @@ import json
 import logging
 import secrets
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-import anyio
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
@@ -179,8 +177,8 @@ class ConsoleSessions:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
-        self.ended: list[str] = []
-        """The `cookie` of each session that ended, and of each that was renewed."""
+        self.ended: set[str] = set()
+        """The `cookie` of each session that ended, and of each that was renewed, until the store has it no more."""
         self.last_used = clock()
         """When a person last did something in any of them."""
 
@@ -230,7 +228,7 @@ class ConsoleSessions:
         return session
 
     def take(self, session: Session) -> bool:
-        """A session of an earlier process goes on, if its time is not over."""
+        """A session of another process goes on, if its time is not over."""
         if session.ends <= self._clock() or not self._make_room(session.principal, session.kind):
             return False
         self._sessions[session.cookie] = session
@@ -238,7 +236,7 @@ class ConsoleSessions:
 
     def end(self, session: Session) -> None:
         if self._sessions.pop(session.cookie, None) is not None:
-            self.ended.append(session.cookie)
+            self.ended.add(session.cookie)
 
     def end_all_of(self, principal: str) -> int:
         ended = self.of(principal)
@@ -309,9 +307,6 @@ class StoredSessions:
     ) -> None:  # fmt: skip
         self._sessions, self._store, self._sealer, self._operator_token = sessions, store, sealer, operator_token
         self._clock, self._wall = clock, wall
-        self._found: dict[str, dict[str, Any]] | None = None
-        """Sessions of an earlier process that nobody has used in this one, by the digest of their first half."""
-        self._reading = anyio.Lock()
 
     async def is_there(self, session: Session) -> bool:
         """Whether it is open still, also in the store, where another replica may have ended it."""
@@ -326,13 +321,17 @@ class StoredSessions:
             await self._put(session)
 
     async def restore(self, cookie: str, page_key: str) -> Session | None:
-        """A session of an earlier process, which is one of this process from now on."""
+        """A session of another process, which is one of this process from now on. What the store says now counts:
+        another replica may have used or ended it a moment ago."""
+        mark, rows = digest(cookie), dict[str, bytes]()
         if self._store is None or not cookie or not page_key:
             return None
-        earlier = await self._earlier()
+        await self._try(self._read, rows, mark)
+        if mark in self._sessions.ended:  # the store may have it still
+            return None
         # Another request of the same page may have restored it meanwhile.
         found = self._sessions.find(cookie, page_key, False)
-        return found or self._restored(earlier.get(digest(cookie)), Halves(cookie, page_key))
+        return found or self._restored(_row(rows.get(PREFIX + mark, b"")), Halves(cookie, page_key))
 
     async def save(self, session: Session, halves: Halves) -> None:
         """After `open` and `renew`, when the halves are at hand."""
@@ -342,27 +341,20 @@ class StoredSessions:
         elif self._sealer is not None:
             session.sealed = self._sealer.seal(_PURPOSE, {}, session.cookie + session.page_key)
         if self._store is not None:
-            await self._end_earlier(session.principal)
+            await self._make_room(session.principal)
         await self._put(session)
         await self.forget()
 
     async def forget(self) -> None:
         """What ended in memory ends in the store."""
-        ended, self._sessions.ended = self._sessions.ended, []
-        for mark in ended:
-            if self._found is not None:
-                self._found.pop(mark, None)
-            if self._store is not None and not await self._try(self._store.delete, PREFIX + mark):
-                self._sessions.ended.append(mark)  # at the next chance
+        for mark in list(self._sessions.ended):
+            if self._store is None or await self._try(self._store.delete, PREFIX + mark):  # else at the next chance
+                self._sessions.ended.discard(mark)
 
     async def end_all_of(self, principal: str) -> None:
         self._sessions.end_all_of(principal)
         if self._store is not None:
-            rows = dict[str, bytes]()
-            await self._try(self._read, rows)  # what other replicas began is there, too
-            read = {key.removeprefix(PREFIX): _row(value) for key, value in rows.items()}
-            earlier = {**await self._earlier(), **read}
-            self._sessions.ended += [mark for mark, row in earlier.items() if row and row["principal"] == principal]
+            self._sessions.ended |= (await self._all_of(principal)).keys()
         await self.forget()
 
     async def _put(self, session: Session) -> None:
@@ -383,34 +375,26 @@ class StoredSessions:
         elif is_kept:
             session.is_kept = True
 
-    async def _earlier(self) -> dict[str, dict[str, Any]]:
-        """Read once: what comes later is made here."""
-        assert self._store is not None
-        async with self._reading:
-            if self._found is None:
-                rows: dict[str, bytes] = {}
-                await self._try(self._read, rows)
-                read = {key.removeprefix(PREFIX): _row(value) for key, value in rows.items()}
-                found = {mark: row for mark, row in read.items() if row is not None}
-                self._sessions.ended += read.keys() - found
-                self._found = {mark: found[mark] for mark in _newest(found)}
-                self._sessions.ended += found.keys() - self._found
-        return self._found
+    async def _all_of(self, principal: str) -> dict[str, dict[str, Any]]:
+        """The principal's sessions of all processes, by the digest of their first half. What is no session ends."""
+        rows = dict[str, bytes]()
+        await self._try(self._read, rows)
+        read = {key.removeprefix(PREFIX): _row(value) for key, value in rows.items()}
+        self._sessions.ended |= {mark for mark, row in read.items() if row is None}
+        return {mark: row for mark, row in read.items() if row is not None and row["principal"] == principal}
 
-    async def _end_earlier(self, principal: str) -> None:
-        """What is open here was used later than any session of an earlier process: of those as many stay as fit."""
-        mine = {mark: row for mark, row in (await self._earlier()).items() if row["principal"] == principal}
-        fitting = max(0, MAX_PER_PRINCIPAL - len(self._sessions.of(principal)))
-        self._sessions.ended += _newest(mine)[fitting:]
+    async def _make_room(self, principal: str) -> None:
+        """Of the principal's sessions that are not open here, as many stay as fit: those that were used last."""
+        rows, own = await self._all_of(principal), self._sessions.of(principal)
+        others = sorted(rows.keys() - {one.cookie for one in own}, key=lambda mark: float(rows[mark]["used"]))
+        self._sessions.ended |= set(others[: max(0, len(own) + len(others) - MAX_PER_PRINCIPAL)])
 
     async def _read(self, rows: dict[str, bytes], mark: str = "") -> None:
         assert self._store is not None
         rows |= await self._store.scan(PREFIX + mark)
 
     def _restored(self, row: dict[str, Any] | None, halves: Halves) -> Session | None:
-        if row is None or self._found is None:
-            return None
-        if not secrets.compare_digest(row["page_key"], digest(halves.page_key)):
+        if row is None or not secrets.compare_digest(row["page_key"], digest(halves.page_key)):
             return None
         mark = digest(halves.cookie)
         if row["way"] == "link":
@@ -420,7 +404,6 @@ class StoredSessions:
         else:
             opened = _sealer(halves).unseal(_PURPOSE, row["sealed"], row["principal"])
             credential = None if opened is None else opened.get("credential")
-        del self._found[mark]
         if row["way"] not in LIFETIMES or not isinstance(credential, str):
             return None
         # Where the clock was set back meanwhile, a session is as old as when it was last used.
@@ -430,10 +413,7 @@ class StoredSessions:
             row["principal"], row["way"], credential, now - age, now - idle, cookie=mark, page_key=row["page_key"],
             sealed=row["sealed"], stored=now - idle, is_kept=True,
         )  # fmt: skip
-        if self._sessions.take(session):
-            return session
-        self._sessions.ended.append(mark)
-        return None
+        return session if self._sessions.take(session) else None
 
     async def _try(self, work: Callable[..., Awaitable[None]], *what: Any) -> bool:
         try:
@@ -453,17 +433,6 @@ def _row(value: bytes) -> dict[str, Any] | None:
     texts, times = ("principal", "way", "page_key", "sealed"), ("began", "used")
     is_one = isinstance(row, dict) and all(isinstance(row.get(name), str) for name in texts)
     return row if is_one and all(type(row.get(name)) in (int, float) for name in times) else None
-
-
-def _newest(rows: Mapping[str, dict[str, Any]]) -> list[str]:
-    """As many as there may be: the last used of each principal before the second of anybody, and so on."""
-    counts = Counter[str]()
-    ranked = []
-    for mark in sorted(rows, key=lambda mark: float(rows[mark]["used"]), reverse=True):
-        counts[principal := rows[mark]["principal"]] += 1
-        ranked.append((counts[principal], mark))
-    ranked.sort(key=lambda one: one[0])
-    return [mark for rank, mark in ranked if rank <= MAX_PER_PRINCIPAL][:MAX_SESSIONS]
 
 
 def _sealer(halves: Halves) -> Sealer:
