@@ -202,6 +202,18 @@ async def test_what_is_over_by_its_time_at_one_replica_is_not_ended_in_the_store
     assert await second.uses(began.halves) is began.session
 
 
+async def test_a_session_in_use_goes_on_where_it_could_not_be_written_for_long() -> None:
+    store = FullDisk(lambda: one.now)
+    store.is_full = False
+    one = Process(store, 0, 0)
+    began = await one.begin()
+    store.are_reads_sound = store.is_full = True
+    for _ in range(8):
+        one.passes(LIFETIMES["key"].idle / 4)
+        assert await one.uses(began.halves) is began.session
+    assert await store.scan("") == {}
+
+
 async def test_an_end_that_cannot_be_written_yet_holds_where_the_session_ended() -> None:
     store = FullDisk()
     store.is_full = False

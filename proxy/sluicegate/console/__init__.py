@@ -46,7 +46,8 @@ CHANGES_A_MINUTE: Final = 600
 disk."""
 _MAX_OBJECT: Final = 200
 LOOK_EVERY: Final = 1.0
-LOOK_ELSEWHERE_EVERY: Final = 5.0
+LOOK_ELSEWHERE_EVERY: Final = 3.0
+"""An answer ends within five seconds: this, what a look is believed for, and `LOOK_EVERY`."""
 _READS: Final = ("GET", "HEAD")
 _OWN: Final = frozenset({b"cookie", PAGE_KEY.encode(), BACKGROUND.encode()})
 _OURS: Final = frozenset({b"www-authenticate", b"cache-control", b"x-content-type-options"})
@@ -242,7 +243,8 @@ class SessionEndpoints:
                 return _error(400, 'the body is {"key": KEY}, or {"name": NAME} in a session that a link began')
         if not await self._access.record(found, request.scope, "console_step_up", about):
             return _unrecorded()
-        if found.mark != mark or not self._sessions.is_open(found):  # new halves would bring back what was ended
+        is_there = await self._access.stored.is_there(found, 0)
+        if found.mark != mark or not is_there:  # new halves would bring back what was ended
             return _error(401, "the session ended meanwhile, or has other halves")
         self._sessions.step_up(found)
         return await self._halves(request.scope[sessions.SITE], found, self._sessions.renew(found))
@@ -341,7 +343,7 @@ class Console:
             is_due, receive = await self._is_step_up_due(scope, receive, session)
             if is_due:
                 refusal = JSONResponse({"error": "show again who you are", "step_up": session.kind}, 403)
-            elif not self._sessions.is_open(session):  # the body was waited for
+            elif not await self._access.stored.is_there(session):  # the body was waited for
                 refusal = _error(401, "the session ended meanwhile")
         if refusal is None and is_write:
             if not await self._access.record(session, scope, "console_action", f"{method} {path}"):

@@ -149,8 +149,10 @@ class Session:
     """The credential as the store has it."""
     stored: float = float("-inf")
     """Its `used`, as the store has it."""
-    is_kept: bool = False
-    """The store has it, under these halves."""
+    kept_until: float = float("-inf")
+    """Until then the store has it, under these halves, unless it ended."""
+    looked: float = float("-inf")
+    """When the store was last asked for it."""
 
     @property
     def ends(self) -> float:
@@ -207,7 +209,7 @@ class ConsoleSessions:
     def renew(self, session: Session) -> Halves:
         """New halves, after which the old ones are nobody's."""
         self.end(session)
-        session.is_kept = False
+        session.kept_until = float("-inf")
         halves = Halves(secrets.token_urlsafe(16), secrets.token_urlsafe(16))
         session.cookie, session.page_key = digest(halves.cookie), digest(halves.page_key)
         self._sessions[session.cookie] = session
@@ -291,6 +293,7 @@ def digest(text: str) -> str:
 PREFIX: Final = "console/session/"
 WRITE_EVERY: Final = 60.0
 """Seconds of use that a crash may lose of a session."""
+BELIEVED_FOR: Final = 1.0
 _PURPOSE: Final = "console session"
 
 
@@ -308,11 +311,15 @@ class StoredSessions:
         self._sessions, self._store, self._sealer, self._operator_token = sessions, store, sealer, operator_token
         self._clock, self._wall = clock, wall
 
-    async def is_there(self, session: Session) -> bool:
-        """Whether it is open still, also in the store, where another replica may have ended it."""
-        mark, rows = session.cookie, dict[str, bytes]()
-        if session.is_kept and await self._try(self._read, rows, mark) and not rows and session.cookie == mark:
-            self._sessions.end(session)
+    async def is_there(self, session: Session, within: float = BELIEVED_FOR) -> bool:
+        """Whether it is open still, also in the store, where another replica may have ended it. One look there holds
+        for `within` seconds, but not where the session is about to be written: that would bring it back."""
+        mark, now, rows = session.cookie, self._clock(), dict[str, bytes]()
+        is_due = now - session.looked >= within or session.used - session.stored >= WRITE_EVERY
+        if is_due and now < session.kept_until and self._store is not None and not self._store.problem:
+            session.looked = now  # who asks meanwhile does not wait, too
+            if await self._try(self._read, rows, mark) and not rows and session.cookie == mark:
+                self._sessions.end(session)
         return self._sessions.is_open(session)
 
     async def touch(self, session: Session) -> None:
@@ -359,7 +366,7 @@ class StoredSessions:
 
     async def _put(self, session: Session) -> None:
         session.stored = session.used
-        left = session.ends - self._clock()
+        ends = session.ends
         if self._store is None or not self._sessions.is_open(session):  # it may have ended while others were written
             return
         now, wall = self._clock(), self._wall()
@@ -368,12 +375,12 @@ class StoredSessions:
             "began": wall - (now - session.began), "used": wall - (now - session.used),
         }  # fmt: skip
         mark = session.cookie
-        value = json.dumps(row).encode("ascii")
-        is_kept = await self._try(self._store.put, PREFIX + mark, value, left + WRITE_EVERY)  # not each use is written
+        value, ttl = json.dumps(row).encode("ascii"), ends - now + WRITE_EVERY  # not each use is written
+        is_kept = await self._try(self._store.put, PREFIX + mark, value, ttl)
         if session.cookie != mark or not self._sessions.is_open(session):  # a deletion may have been faster
             await self._try(self._store.delete, PREFIX + mark)
         elif is_kept:
-            session.is_kept = True
+            session.kept_until = ends
 
     async def _all_of(self, principal: str) -> dict[str, dict[str, Any]]:
         """The principal's sessions of all processes, by the digest of their first half. What is no session ends."""
@@ -411,15 +418,16 @@ class StoredSessions:
         age, idle = wall - row["began"], wall - row["used"]
         session = Session(
             row["principal"], row["way"], credential, now - age, now - idle, cookie=mark, page_key=row["page_key"],
-            sealed=row["sealed"], stored=now - idle, is_kept=True,
+            sealed=row["sealed"], stored=now - idle,
         )  # fmt: skip
+        session.kept_until = session.ends
         return session if self._sessions.take(session) else None
 
     async def _try(self, work: Callable[..., Awaitable[None]], *what: Any) -> bool:
         try:
             await work(*what)
         except OSError as error:
-            log.warning("console sessions cannot be stored", extra={"error": str(error)})
+            log.warning("the store cannot be asked for console sessions", extra={"error": str(error)})
             return False
         return True
 
