@@ -389,6 +389,28 @@ async def test_what_is_young_is_kept(tmp_path: Path) -> None:
         assert segments(tmp_path) == before
 
 
+@pytest.mark.parametrize("tail", [b"\xff\xfe\n\n", b"{}\n", b'{"v":1,"wri'])
+async def test_retention_goes_on_after_a_crash_before_a_segments_first_checkpoint(tmp_path: Path, tail: bytes) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    async with open_audit(before) as audit:
+        await one_call(audit, "c1")
+    with segments(before)[0].open("ab") as file:
+        file.write(tail)
+    async with open_audit(before, checkpoints=Checkpointing(3_600, 100_000)) as audit:
+        await one_call(audit, "c2")
+        shutil.copytree(before, after)  # as a crash leaves it
+    first, second = segments(after)
+    assert b'"checkpoint"' in first.read_bytes() and b'"type":"checkpoint"' not in second.read_bytes()
+    with second.open("ab") as file:
+        file.write(tail)
+    async with open_audit(after, retain=0.0, checkpoints=Checkpointing(3_600, 2)) as audit:
+        await one_call(audit, "c3")
+        await settled(audit)
+        await audit.delete_old()
+        assert [path.name for path in segments(after)] == ["sluice.jsonl"]
+    assert check_one(after).ok
+
+
 @pytest.mark.parametrize("is_put_in", [True, False])
 async def test_nobody_who_writes_into_the_folder_makes_young_segments_old(tmp_path: Path, is_put_in: bool) -> None:
     """The next segment says when one ended: somebody puts in one that says so earlier, or changes it for an hour."""

@@ -79,7 +79,7 @@ class Backwards:
 def _end(files: list[File], number: int) -> int:
     """The first sequence number that a segment's part of the chain has not, where a failure made it end there."""
     following = files[number + 1] if number + 1 < len(files) else None
-    after = following.after if following is not None and "loss" in following.opening else None
+    after = following.after if following is not None and {"loss", "torn"} & following.opening.keys() else None
     return _ALL if after is None else after.seq + 1
 
 
@@ -435,8 +435,11 @@ def _onwards(directory: Path, link: Link) -> Iterator[tuple[Link, bytes]]:
                 found = chain.read(line[:-1])
                 if found is None:
                     yield Link(link.writer, 0, -1, "", "", "", ""), line[:-1]  # follows nothing
-                elif link.seq <= found.seq < end:
+                    continue
+                if link.seq <= found.seq < end:
                     yield found, line[:-1]
+                if found.seq >= end - 1:  # what a failure left behind is no part of the chain
+                    break
 
 
 def worst(states: list[Record]) -> str:
