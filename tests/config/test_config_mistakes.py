@@ -698,10 +698,30 @@ def test_check_says_where_the_console_needs_https(listen: str, more: str, is_sai
     ({"servers": "servers: {a: {command: x, arg: [y]}}"}, "unknown-key"),
     ({"clients": f"clients: {{keys: {{k: {{hash: '{HASH}', role: []}}}}}}"}, "unknown-key"),
     ({"policy": "policy: {use: opne}"}, "wrong-value"),
+    ({"policy": "policy: {files: policy.csv}"}, "wrong-type"),
+    ({"policy": "policy: {us: personal}"}, "unknown-key"),
+    ({"policy": "policy: {use: open, mode: shadow, unti: 2030-01-01}"}, "unknown-key"),
+    ({"servers": "servers: {a: {command: x, arg: [y]}, b: {command: x}}",
+      "toolsets": "toolsets: {t: {tools: [a/x]}}"}, "unknown-key"),
+    ({"servers": "servers: {a: {command: x, arg: [y]}}",
+      "hooks": "hooks: {h: {url: 'https://h', on: [call], servers: [a]}}"}, "unknown-key"),
+    ({"hooks": "hooks: {h: {url: 'https://h', on: [approval], secre: x}}"}, "unknown-key"),
+    ({"clients": f"clients: {{anonymous: {{}}, keys: {{k: {{hash: '{HASH}', role: []}}}}}}",
+      "hooks": f"hooks: {{h: {{url: 'https://h', on: [approval], secret: {WHSEC}, key: k}}}}"}, "unknown-key"),
+    ({"approvals": "approvals:\n  profiles: {p: {tier: self, vai: []}}\n"
+                   f"  notify: [{{type: webhook, url: 'https://x/', secret: {WHSEC}, profiles: [p]}}]"}, "unknown-key"),
 ])  # fmt: skip
 def test_what_has_a_mistake_is_not_said_to_be_missing(section: dict[str, str], code: str) -> None:
     found = config.check_text("\n".join((REST | section).values()), "f", Path(), {}).findings
     assert [one.code for one in found] == [code]
+
+
+def test_what_is_missing_is_said_beside_a_server_that_only_lacks_a_variable() -> None:
+    """Sluice starts without such a server, so that no other mistake may go unsaid."""
+    hook = "hooks: {h: {url: 'https://h', on: [call], servers: [b]}}"
+    text = "\n".join((REST | {"servers": "servers: {a: {url: '${env:NO}'}}", "hooks": hook}).values())
+    checked = config.check_text(text, "f", Path(), {})
+    assert checked.config is None and [one.code for one in checked.findings] == ["unset-variable", "unknown-server"]
 
 
 @pytest.mark.parametrize(("login", "is_said"), [

@@ -249,19 +249,27 @@ def find_config(named: Path | None = None, environ: Mapping[str, str] = os.envir
     return found
 
 
+_MISSES: Final[Mapping[str, TreePath]] = {
+    "no-end": ("policy",), "unknown-server": ("servers",), "unknown-key-name": ("clients", "keys"),
+    "unknown-profile": ("approvals", "profiles"), "unknown-sink": ("audit", "sinks"), "no-database": ("state",),
+    "no-servers": ("servers",), "no-clients": ("clients",), "no-peer": ("fleet",), "no-delay": ("fleet",),
+}  # fmt: skip
+"""Of findings that something is not there: the section in which it should stand."""
+
+
 def _checked(source: Source) -> Checked:
     """All findings at once: what is wrong in itself is left out, so that the rules still see the rest."""
     value, missing = _without_empty_sections(source.value), missing_in_servers(source)
     reported = {(finding.line, finding.column) for finding in source.findings}  # one finding about one place is enough
     config, problems = _validate(value, source)
-    rest = config
+    rest, others = config, problems
     if rest is None:
         others = [problem for problem in problems if not missing.is_about(source.locate(problem))]
         rest, _ = _validate(_without(_with_servers(value, missing.sections), others), source)
     if rest is not None:  # what was left out for its mistakes is not missing
-        said = {problem.path for problem in problems}
-        faulty = said | {path[:1] for path in said}
-        problems += [one for one in broken_rules(rest) if one.path not in (said if one.severity == "error" else faulty)]
+        said = {problem.path for problem in others}
+        faulty = said | {path[:depth] for path in said for depth in range(1, len(path))}
+        problems += [one for one in broken_rules(rest) if one.path not in said and _missing_from(one) not in faulty]
     located = [finding for problem in problems if _at(finding := source.locate(problem)) not in reported]
     findings = sorted([*map(missing.judge, source.findings), *located], key=_at)
     files = tuple(file for _, file in named_files(rest)) if rest is not None else ()
@@ -271,6 +279,13 @@ def _checked(source: Source) -> Checked:
         off = {key: {**section, "enabled": False} for key, section in missing.sections.items()}
         config, _ = _validate(_with_servers(value, off), source, missing.disabled)
     return Checked(config, findings, files)
+
+
+def _missing_from(problem: Problem) -> TreePath | None:
+    """The section in which a rule misses something; None if it misses nothing."""
+    if problem.code == "missing-key":
+        return problem.path if problem.at_key else problem.path[:-1]
+    return _MISSES.get(problem.code)
 
 
 def _at(finding: ConfigFinding) -> tuple[int, int]:
