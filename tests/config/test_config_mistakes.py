@@ -725,12 +725,13 @@ def test_what_is_missing_is_said_beside_a_server_that_only_lacks_a_variable() ->
 
 
 @pytest.mark.parametrize(("login", "is_said"), [
-    ("", True), (", client_key: k", False), (", issuer: 'https://x'", False),
-    (", endpoints: {token: 'https://x/t'}", False),
+    ("client_id: c, client_secret: s", True), ("client_id: c, client_key: k", False),
+    ("client_id: c, client_secret: s, issuer: 'https://x'", False),
+    ("client_id: c, client_secret: s, endpoints: {token: 'https://x/t'}", False),
+    ("client_secret: s", False), ("client_id: c, client_secret: ''", False),
 ])  # fmt: skip
 def test_check_says_where_the_server_chooses_who_gets_the_secret(login: str, is_said: bool) -> None:
-    secret = "" if "client_key" in login else ", client_secret: s"
-    server = f"{{url: 'https://a.test/mcp', login: {{per: gateway, client_id: c{secret}{login}}}}}"
+    server = f"{{url: 'https://a.test/mcp', login: {{per: gateway, {login}}}}}"
     checked = config.check_text(f"policy: {{use: team}}\nservers: {{a: {server}}}", "f", Path("/base"), {})
     found = [finding for finding in checked.findings if finding.code == "no-issuer"]
     assert [(one.line, one.severity) for one in found] == [(2, "warning")] * is_said

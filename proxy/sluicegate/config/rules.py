@@ -258,10 +258,11 @@ def _logins_are_whole(config: Config) -> Iterator[Problem]:
             yield Problem(path, "missing-key", "client_secret and client_key belong to a client_id", at_key=True)
         if login.client_secret is None:
             continue
+        has_secret = login.client_id is not None and login.client_secret.get_secret_value() != ""
         if login.client_key is not None:
             message = "a client proves itself with a secret or with a key, not with both"
             yield Problem((*path, "client_key"), "wrong-value", message, "remove one of them", at_key=True)
-        if login.issuer is None and login.endpoints is None:
+        if has_secret and login.issuer is None and login.endpoints is None:
             message, hint = "the authorization server that the server names first gets the secret", "set issuer"
             yield Problem((*path, "client_secret"), "no-issuer", message, hint, severity="warning", at_key=True)
 
