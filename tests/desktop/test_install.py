@@ -404,8 +404,8 @@ def test_a_dry_run_names_each_program_that_is_missing(home: Path) -> None:
     done = run(home, "install", "cursor", "--dry-run")
     assert [line for line in done.stderr.splitlines() if line.startswith("  note")] == [
         "  note  name: the program surely-not-there is not on your PATH; install it, or write its path",
-        "  note  path: there is no program /opt/gone/server; install it, or write its path",
-        "  note  own: there is no program surely-not-there-either; install it, or write its path",
+        "  note  path: there is no program /opt/gone/server; install it, or correct the path",
+        "  note  own: the program surely-not-there-either is not on the PATH in its env; install it, or write its path",
     ]
 
 

@@ -31,9 +31,9 @@ def make_absolute(server: dict[str, Any]) -> Iterator[str]:
         return
     found = shutil.which(name, path=path)
     if found is None:
-        is_ours = is_name and path is None
-        why = f"the program {name} is not on your PATH" if is_ours else f"there is no program {name}"
-        yield f"{why}; {_how_to_get(name)}"
+        where = "your PATH" if path is None else "the PATH in its env"
+        why = f"the program {name} is not on {where}; {_how_to_get(name)}"
+        yield why if is_name else f"there is no program {name}; install it, or correct the path"
     if found is None or path is not None or not is_name:
         return
     program = Path(found).absolute()
