@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -223,6 +224,17 @@ def test_a_tool_that_wants_arguments_as_headers_is_called_with_them(town: Bed) -
     }  # fmt: skip
 
 
+@contextmanager
+def killed_on_failure(command: list[str], environ: dict[str, str]) -> "Iterator[subprocess.Popen[str]]":
+    """`Popen` waits for its child on exit, and a call that is held would outlive a failed assertion."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
+
+
 def test_a_call_that_is_held_names_the_command_that_approves_it(tmp_path: Path) -> None:
     """While Sluice holds the call, it has not answered: progress names the approval. A server's progress never does."""
     bank = recorder(tmp_path, "bank", tools=["wire"])
@@ -230,7 +242,7 @@ def test_a_call_that_is_held_names_the_command_that_approves_it(tmp_path: Path) 
     with bed(tmp_path, ROWS, {"bank": bank}, clients={"keys": keys}):
         command = [sys.executable, "-m", "sluicegate", "call", "bank__wire", "-c", str(tmp_path / "sluice.yaml")]
         environ = {**clean_environment(), "SLUICE_KEY": key_of("ann")}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ, text=True) as one:
+        with killed_on_failure(command, environ) as one:
             assert one.stderr is not None
             line = one.stderr.readline()
             who, _, words = line.partition(": sluice ")
@@ -246,9 +258,7 @@ def test_a_call_waits_for_its_approval_and_says_so(town: Bed, decision: str) -> 
                "-c", str(town.folder / "sluice.yaml")]  # fmt: skip
     environ = {**clean_environment(), "SLUICE_KEY": key_of("ann")}
     before = len(town.seen("bank"))
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
-    ) as caller:
+    with killed_on_failure(command, environ) as caller:
         assert caller.stderr is not None
         line = caller.stderr.readline()
         while "sluice approve apr_" not in line:
