@@ -218,7 +218,8 @@ def test_a_call_at_the_sluice_of_a_desktop_client_waits_for_its_approval(tmp_pat
             assert caller.stderr is not None
             while "sluice approve apr_" not in (line := caller.stderr.readline()):
                 assert line, "it ended"
-            assert command(tmp_path, "approve", line.split()[-1], "-y").returncode == 0
+            id = line.partition("sluice approve ")[2].split()[0]
+            assert command(tmp_path, "approve", id, "-y").returncode == 0
             out, err = caller.communicate(timeout=30)
         assert (caller.returncode, out) == (0, "ran pay\n"), err
 
