@@ -13,6 +13,7 @@ from policy_bed import key_of
 
 from sluicegate.console.sessions import (
     LIFETIMES,
+    MAX_LOOKS,
     MAX_PER_PRINCIPAL,
     PREFIX,
     WRITE_EVERY,
@@ -73,6 +74,23 @@ async def test_a_session_goes_on_in_the_next_process_with_both_halves_alone() ->
     assert later.sessions.find(halves.cookie, halves.page_key, True) is session
     assert session.mark == began.session.mark and later.sessions.seconds_of_step_up(session) == 0
     assert await later.stored.restore(halves.cookie, halves.page_key) is session, "it is one session"
+
+
+async def test_strangers_have_the_store_looked_at_a_hundred_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    halves, one = (await Process(store, 5, 1e9).begin()).halves, Process(store, 5, 1e9)
+    looks, scan = list[str](), store.scan
+
+    async def counted(prefix: str) -> dict[str, bytes]:
+        looks.append(prefix)
+        return await scan(prefix)
+
+    monkeypatch.setattr(store, "scan", counted)
+    for number in range(1000):
+        assert await one.uses(Halves(f"a{number}", "b")) is None
+    assert len(looks) == MAX_LOOKS
+    one.passes(1)
+    assert await one.uses(halves) is not None and await one.begin()
 
 
 async def test_the_store_has_neither_half_nor_the_credential() -> None:

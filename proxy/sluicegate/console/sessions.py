@@ -294,6 +294,8 @@ PREFIX: Final = "console/session/"
 WRITE_EVERY: Final = 60.0
 """Seconds of use that a crash may lose of a session."""
 BELIEVED_FOR: Final = 1.0
+MAX_LOOKS: Final = 100
+"""Cookies a second that are not known here and are looked for in the store: strangers send as many as they like."""
 _PURPOSE: Final = "console session"
 
 
@@ -310,6 +312,7 @@ class StoredSessions:
     ) -> None:  # fmt: skip
         self._sessions, self._store, self._sealer, self._operator_token = sessions, store, sealer, operator_token
         self._clock, self._wall = clock, wall
+        self._second, self._looks = 0.0, 0
 
     async def is_there(self, session: Session, within: float = BELIEVED_FOR) -> bool:
         """Whether it is open still, also in the store, where another replica may have ended it. One look there holds
@@ -332,6 +335,10 @@ class StoredSessions:
         another replica may have used or ended it a moment ago."""
         mark, rows = digest(cookie), dict[str, bytes]()
         if self._store is None or not cookie or not page_key:
+            return None
+        second = self._clock() // 1
+        self._second, self._looks = second, self._looks + 1 if second == self._second else 1
+        if self._looks > MAX_LOOKS:
             return None
         await self._try(self._read, rows, mark)
         if mark in self._sessions.ended:  # the store may have it still
