@@ -62,7 +62,7 @@ mutants: $(VENV)/.ready  ## how many mutants of a random sample the tests kill; 
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints requirements.lock --group mutants
 	$(BIN)/python tests/mutants.py $(ARGS)
 
-fuzz: fuzz-tool  ## input that breaks a parser, looked for by coverage; ARGS="http1 sse --seconds 600", --short: a minute
+fuzz: fuzz-tool  ## input that breaks a parser, looked for by coverage; ARGS="http1 sse --seconds 600", --short: two minutes
 	$(BIN)/python tests/fuzz/fuzz_run.py $(ARGS)
 
 fuzz-tool: $(VENV)/.ready
