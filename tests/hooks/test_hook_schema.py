@@ -53,12 +53,11 @@ def test_an_answer_counts_where_the_schema_takes_it(on: On) -> None:
     assert not valid([]) and not valid({})
     for word in (*WORDS["call"], *WORDS["result"], "ALLOW", 1):
         for value in values:
-            answer = {"verdict": word} | ({} if value is None else {member: value})
-            if word in ("allow", "deny", "withhold") and value is not None:
-                continue  # the member says nothing there, and is not looked at
-            try:
-                read(on, "json", "h", json.dumps(answer).encode())
-            except NoVerdict:
-                assert not valid(answer), answer
-            else:
-                assert valid(answer), answer
+            for reason in ({}, {"reason": "r"}, {"reason": None}, {"reason": 1}):
+                answer = {"verdict": word, **({} if value is None else {member: value}), **reason}
+                try:
+                    read(on, "json", "h", json.dumps(answer).encode())
+                except NoVerdict:
+                    assert not valid(answer), answer
+                else:
+                    assert valid(answer), answer
