@@ -12,8 +12,10 @@ import argparse
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from importlib import import_module
 from pathlib import Path
@@ -50,7 +52,9 @@ def fuzz(name: str, options: list[str]) -> None:
 def run(name: str, seconds: float, is_short: bool) -> bool:
     """Whether nothing was found."""
     target = import_module("fuzz_targets").TARGETS[name]
-    corpus, findings, words = BUILD / "corpus" / name, BUILD / "findings" / name, BUILD / f"{name}.words"
+    # libFuzzer writes into the first folder that it reads. A short run has an empty one, so that the next is the same.
+    corpus = Path(tempfile.mkdtemp()) if is_short else BUILD / "corpus" / name
+    findings, words = BUILD / "findings" / name, BUILD / f"{name}.words"
     for folder in (corpus, findings):
         folder.mkdir(parents=True, exist_ok=True)
     words.write_text("".join(f'"{_escaped(word)}"\n' for word in target.words))
@@ -59,13 +63,15 @@ def run(name: str, seconds: float, is_short: bool) -> bool:
     options = [
         limit, f"-seed={_SEED if is_short else 0}", f"-max_len={target.max_size}", "-timeout=20",
         "-rss_limit_mb=2048", "-print_final_stats=1", f"-artifact_prefix={findings}/",
-        *([f"-dict={words}"] if target.words else []), *([] if is_short else [str(corpus)]), *seeds,
+        *([f"-dict={words}"] if target.words else []), str(corpus), *seeds,
     ]  # fmt: skip
     before, began = set(findings.iterdir()), time.monotonic()
     environment = {**os.environ, "PYTHONHASHSEED": str(_SEED)}
     done = subprocess.run([sys.executable, __file__, "--target", name, *options], env=environment, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
     found = sorted(set(findings.iterdir()) - before)
+    if is_short:
+        shutil.rmtree(corpus)
     print(_line(name, done.stdout, time.monotonic() - began), flush=True)
     if done.returncode == 0 and not found:
         return True
