@@ -59,7 +59,7 @@ def run(name: str, seconds: float, is_short: bool) -> bool:
         folder.mkdir(parents=True, exist_ok=True)
     words.write_text("".join(f'"{_escaped(word)}"\n' for word in target.words))
     seeds = [str(path) for path in (HERE / "seeds" / name, HERE / "regressions" / name) if path.is_dir()]
-    limit = f"-runs={2 * target.runs}" if is_short else f"-max_total_time={int(seconds)}"
+    limit = f"-runs={10 * target.runs}" if is_short else f"-max_total_time={int(seconds)}"
     options = [
         limit, f"-seed={_SEED if is_short else 0}", f"-max_len={target.max_size}", "-timeout=20",
         "-rss_limit_mb=2048", "-print_final_stats=1", f"-artifact_prefix={findings}/",
