@@ -321,6 +321,32 @@ async def test_what_is_finished_is_read_from_the_store_once_in_pieces_and_the_ne
     assert await town.desk.book.finished(town.clock.now + repository.RETENTION) == []
 
 
+async def test_a_client_that_ends_its_own_without_end_keeps_the_newest_in_the_store_and_each_no(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    town = Town()
+    monkeypatch.setattr(repository, "MAX_FINISHED_OF", 3)
+    town.people["key:bob"] = bob = replace(DEV, principal="key:bob")
+    other = await town.get(about(await town.run(town.call(bob, amount=0)))["id"])
+    await town.desk.end(other.id, "cancelled")
+    denied = await town.pending(amount=1)
+    await town.decide(denied, LEA, "deny")
+    ended = list[Approval]()
+    for amount in range(2, 8):
+        town.clock.now += 1
+        ended.append(one := await town.pending(amount=amount))
+        await town.desk.end(one.id, "cancelled")
+    await town.desk.refresh()
+    kept = {other.id, *(one.id for one in ended[-3:])}
+    assert {one.id for one in await town.desk.book.finished(town.clock.now)} == kept
+    assert {key.rpartition("/")[2] for key in await town.store.scan("approval/shown/")} == kept
+    assert {key.rpartition("/")[2] for key in await town.store.scan("approval/row/")} == kept
+    assert {key.rpartition("/")[2] for key in await town.store.scan("approval/done/")} == kept | {denied.id}
+    assert about(await town.run(amount=1))["id"] == denied.id, "the same call is answered as before"
+    again = town.new_desk()
+    assert {one.id for one in await again.book.finished(town.clock.now)} == kept
+
+
 async def test_the_next_call_is_compared_with_the_last_one_that_ran() -> None:
     town = Town()
     approval = await town.pending(amount=1)

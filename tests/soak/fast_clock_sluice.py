@@ -48,6 +48,7 @@ issuers.FRESH *= EIGHTH
 
 record._MAX_REMEMBERED //= 8
 repository.MAX_FINISHED //= 8
+repository.MAX_FINISHED_OF //= 8
 server_life._MAX_REMEMBERED //= 8
 asker.MAX_CACHED //= 8
 

@@ -492,6 +492,7 @@ class ApprovalQueue:
                 await self.end(approval.id, "expired")
             elif self._validity.is_over(approval):
                 await self.end(approval.id, "cancelled", comment=GONE)
+        await self.book.forget_surplus(now)
         await self.grants.refresh(self._validity.of_grant, self._deps.token_end, is_moved)
 
 

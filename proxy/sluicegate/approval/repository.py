@@ -7,6 +7,7 @@ people look at is kept beside an approval and leaves with it: a day after it is 
 
 import asyncio
 import logging
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -65,6 +66,8 @@ RETENTION: Final = 24 * 3600.0
 """Seconds that a finished approval, its arguments included, can still be looked at. The audit log has the rest."""
 MAX_FINISHED: Final = 2_000
 """Finished approvals that are listed, the newest: what a list looks through is bounded however many end in a day."""
+MAX_FINISHED_OF: Final = 500
+"""Of these the newest of one client, which may end its own without end. Its older ones leave the store as well."""
 _AT_ONCE: Final = 50  # that are decoded in one step of the event loop
 
 ALL: Final = "approval/"
@@ -94,6 +97,8 @@ class ApprovalRepository:
         self.store = store
         self.is_mine = is_mine
         self._finished: dict[str, Approval] = {}
+        self._finished_of: Counter[str] = Counter()  # by principal
+        self._surplus: deque[Approval] = deque()
         self._is_read = False  # what an earlier process finished
         self._reading = anyio.Lock()
 
@@ -164,18 +169,42 @@ class ApprovalRepository:
         """The newest `MAX_FINISHED` of the last day, in no order. The store is read once; others come by `add`."""
         async with self._reading:
             if not self._is_read:
+                found: dict[str, Approval] = {}
                 for number, raw in enumerate((await self.store.scan(_DONE)).values()):
                     if number % _AT_ONCE == 0:
                         await asyncio.sleep(0)
                     if (approval := self.decoded(raw)) is not None:
-                        self.add(approval)
+                        found[approval.id] = approval
+                found |= self._finished  # which ended in this process
+                self._finished, self._finished_of = {}, Counter()
+                for approval in sorted(found.values(), key=lambda one: one.created):
+                    self.add(approval)
                 self._is_read = True
         return [one for one in self._newest() if now - (one.ended or one.created) < RETENTION]
 
     def add(self, finished: Approval) -> None:
+        principal = finished.binding.principal
+        self._finished_of[principal] += finished.id not in self._finished
         self._finished[finished.id] = finished
+        if self._finished_of[principal] > MAX_FINISHED_OF:
+            oldest = next(one for one in self._finished.values() if one.binding.principal == principal)
+            self._surplus.append(self._finished.pop(oldest.id))
+            self._finished_of[principal] -= 1
         if len(self._finished) >= 2 * MAX_FINISHED:
-            self._finished = {one.id: one for one in self._newest()}
+            self._finished = {one.id: one for one in reversed(self._newest())}
+            self._finished_of = Counter(one.binding.principal for one in self._finished.values())
+
+    async def forget_surplus(self, now: float) -> None:
+        """What a client has finished beyond `MAX_FINISHED_OF` leaves the store. A no stays for as long as it answers
+        the same call."""
+        while self._surplus:
+            one = self._surplus.popleft()
+            for key in (_SHOWN, _ROW):
+                await self.store.delete(key + one.id)
+            if one.state == "denied" and one.expires > now:
+                await self.store.expire(_DONE + one.id, one.expires - now)
+            else:
+                await self.store.delete(_DONE + one.id)
 
     def _newest(self) -> list[Approval]:
         return sorted(self._finished.values(), key=lambda one: one.created, reverse=True)[:MAX_FINISHED]
