@@ -74,7 +74,8 @@ async def test_a_step_judges_few_approvals_and_makes_one_row(monkeypatch: pytest
     town = Town()
     denied = (await town.pending(amount=1)).become("denied", ended=town.clock.now)
     for number in range(2_000):
-        town.desk.book.add(replace(denied, id=f"apr_{number:012}"))
+        binding = replace(denied.binding, principal=f"key:client{number % 4}")
+        town.desk.book.add(replace(denied, id=f"apr_{number:012}", binding=binding))
     steps, judged, made = Steps(), Counter[int](), Counter[int]()
 
     def counted(counter: Counter[int], inner: Any) -> Any:
