@@ -1,6 +1,7 @@
 """What the audit tests share: calls as guards see them, a log in a directory, and its records."""
 
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -99,6 +100,13 @@ async def settled(audit: AuditLog) -> None:
             await anyio.sleep(0.01)
 
 
+def copy_log(directory: Path, to: Path) -> None:
+    """With what its state directory has of it, as if it had always been there."""
+    for part in ("audit", "state"):
+        shutil.copytree(directory / part, to / part)
+    (to / settings(directory).own_state.relative_to(directory)).rename(settings(to).own_state)
+
+
 def segments(directory: Path) -> list[Path]:
     """Oldest first."""
     found = [path for path in (directory / "audit").iterdir() if ".jsonl" in path.name]
@@ -118,7 +126,7 @@ def records(directory: Path, type: str = "") -> list[dict[str, Any]]:
 def check(directory: Path, *, kept: bool = True) -> list[VerifyReport]:
     """What the verifier says, with the public keys and, if asked for, the checkpoint in the state directory."""
     keys = read_publics((directory / "state" / "sign.pub").read_text())
-    files = sorted((directory / "state").glob("*.checkpoint")) if kept else []
+    files = sorted((directory / "state").glob("*/*.checkpoint")) if kept else []
     return verify(segments(directory), keys, [one for path in files for one in read_kept(path)])
 
 

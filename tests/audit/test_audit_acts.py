@@ -124,5 +124,6 @@ def test_a_new_signing_key_is_introduced_by_the_old_one(tmp_path: Path) -> None:
     assert [record["act"] for record in acts][-2:] == ["key_rotated", "start"]
     assert acts[-1]["previous"] == old.split()[0].decode() and acts[-1]["sig"]
     (tmp_path / "old.pub").write_bytes(old)
-    done = sluice.run("audit", "verify", "audit", "--key", "old.pub", "--checkpoint", "state/audit/sluice.checkpoint")
+    kept = str(next(tmp_path.glob("state/audit/*/sluice.checkpoint")))
+    done = sluice.run("audit", "verify", "audit", "--key", "old.pub", "--checkpoint", kept)
     assert done.returncode == 0 and "introduced by key" in done.stderr, done

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -18,10 +17,12 @@ import anyio
 import pytest
 from audit_kit import (
     CLIENT,
+    DIGEST_KEY,
     SEED,
     TARGET,
     check,
     check_one,
+    copy_log,
     fits_ocsf,
     make_call,
     one_call,
@@ -35,10 +36,11 @@ from sluicegate.audit import chain, export, newest, recover
 from sluicegate.audit.chain import ChainHead, link_all
 from sluicegate.audit.checkpoint import Signer, read_publics
 from sluicegate.audit.follow import Follower
+from sluicegate.audit.log import AuditLog
 from sluicegate.audit.read import Filter, LogTail, approvals, search
-from sluicegate.audit.settings import Checkpointing, Rotation, SinkSettings
+from sluicegate.audit.settings import AuditSettings, Checkpointing, Rotation, SinkSettings
 from sluicegate.audit.sinks import open_channel
-from sluicegate.audit.verify import verify
+from sluicegate.audit.verify import read_published, verify
 from sluicegate.protocol.model import Failure, refuse
 
 SMALL = Rotation(size=6_000)
@@ -207,7 +209,7 @@ async def test_a_sink_that_is_down_loses_nothing_and_slows_nobody(tmp_path: Path
             last = max(record["seq"] for record in records(tmp_path, "intent"))
             await until(lambda: last in server.got)
         assert server.got[:last] == list(range(1, last + 1)), "what has arrived is not sent again"
-        text = "".join(path.read_text() for path in (tmp_path / "state").iterdir())
+        text = "".join(path.read_text() for path in (tmp_path / "state").rglob("*") if path.is_file())
         assert "sink-secret" not in text and "sink-secret" not in repr(sink)
 
 
@@ -398,7 +400,7 @@ async def test_retention_goes_on_after_a_crash_before_a_segments_first_checkpoin
         file.write(tail)
     async with open_audit(before, checkpoints=Checkpointing(3_600, 100_000)) as audit:
         await one_call(audit, "c2")
-        shutil.copytree(before, after)  # as a crash leaves it
+        copy_log(before, after)  # as a crash leaves it
     first, second = segments(after)
     assert b'"checkpoint"' in first.read_bytes() and b'"type":"checkpoint"' not in second.read_bytes()
     with second.open("ab") as file:
@@ -504,8 +506,7 @@ async def crashed(directory: Path, to: Path) -> None:
         await one_call(audit, "ended")
         await settled(audit)
         assert await audit.intent(make_call("last"))
-        shutil.copytree(directory / "audit", to / "audit")
-        shutil.copytree(directory / "state", to / "state")
+        copy_log(directory, to)
 
 
 async def test_calls_that_a_crash_interrupted_are_named_once_with_their_intents(tmp_path: Path) -> None:
@@ -572,13 +573,32 @@ async def test_a_log_that_was_cut_before_a_start_is_told(tmp_path: Path) -> None
     assert loss == {"reason": "records that were signed are gone", "durable": 4, "last": seqs[4] - 1, "signed": True}
 
 
+async def test_logs_in_two_folders_share_a_state_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As configs in two folders do that name none: the writers have the same name."""
+    logs = [AuditSettings(tmp_path / folder / "audit" / "sluice.jsonl", tmp_path / "state") for folder in "ab"]
+    for settings, calls in (*zip(logs, (9, 1), strict=True), *zip(logs, (1, 1), strict=True)):
+        settings.path.parent.parent.mkdir(exist_ok=True)
+        audit = AuditLog(settings, DIGEST_KEY, (SEED,))
+        await audit.start()
+        for number in range(calls):
+            await one_call(audit, f"c{number}")
+        await audit.stop()
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+    keys = read_publics((tmp_path / "state" / "sign.pub").read_text())
+    for settings in logs:
+        folder, published = settings.path.parent.parent, list(read_published(settings))
+        assert not [record for record in records(folder, "admin") if "loss" in record]
+        (report,) = verify(segments(folder), keys, published)
+        assert report.ok and len(published) == 1
+
+
 async def test_tampering_before_a_start_is_not_taken_for_a_torn_end(tmp_path: Path) -> None:
     async with open_audit(tmp_path, checkpoints=Checkpointing(records=4)) as audit:
         for number in range(10):
             await one_call(audit, f"c{number}")
     path = tmp_path / "audit" / "sluice.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"call":"c2"', b'"call":"cX"', 1))
-    (tmp_path / "state" / "sluice.checkpoint").unlink()
+    next((tmp_path / "state").glob("*/sluice.checkpoint")).unlink()
     async with open_audit(tmp_path) as audit:
         await one_call(audit, "after")
     assert "they were changed" in check_one(tmp_path).findings[0].text

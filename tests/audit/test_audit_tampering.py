@@ -10,7 +10,19 @@ from typing import Any
 
 import anyio
 import pytest
-from audit_kit import SEED, check, check_one, lines, make_call, one_call, open_audit, segments, unchecked_audit
+from audit_kit import (
+    SEED,
+    check,
+    check_one,
+    copy_log,
+    lines,
+    make_call,
+    one_call,
+    open_audit,
+    segments,
+    settings,
+    unchecked_audit,
+)
 
 from sluicegate.audit import chain, newest
 from sluicegate.audit.chain import ChainHead
@@ -46,7 +58,7 @@ def kept_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def log(kept_log: Path, tmp_path: Path) -> Path:
-    shutil.copytree(kept_log, tmp_path / "log")
+    copy_log(kept_log, tmp_path / "log")
     return tmp_path / "log"
 
 
@@ -190,7 +202,7 @@ async def test_what_was_signed_and_changed_before_a_start_is_not_signed_anew_in_
             await one_call(audit, "later")
         report = check_one(log)
         assert [finding.seq for finding in report.findings if "signed" in finding.text], report
-        story = newest.story(log / "audit", log / "state", Signer([SEED]).publics, "c9")
+        story = newest.story(log / "audit", settings(log).own_state, Signer([SEED]).publics, "c9")
         assert newest.worst(story.proofs) == "broken", story.proofs
 
 
@@ -338,7 +350,7 @@ async def test_another_key_is_introduced_by_the_one_before(tmp_path: Path) -> No
     public = (tmp_path / "state" / "sign.pub").read_text()
     async with open_audit(tmp_path, (old, new)) as audit:
         await one_call(audit, "c2")
-    kept = [one for one in [read(next((tmp_path / "state").glob("*.checkpoint")).read_bytes())] if one]
+    kept = [one for one in [read(next((tmp_path / "state").glob("*/*.checkpoint")).read_bytes())] if one]
     with_old = verify(segments(tmp_path), read_publics(public), kept)[0]
     assert with_old.ok and with_old.tail == 0 and "introduced" in with_old.notes[0]
     with_new = verify(segments(tmp_path), dict(list(Signer([old, new]).publics.items())[1:]), kept)[0]
@@ -434,7 +446,7 @@ def without_last(path: Path, data: bytes) -> None:
 def test_what_is_wrong_with_a_segment_is_named_with_its_place(
     kept_segments: Path, tmp_path: Path, change: Callable[[Path, bytes], object], said: str
 ) -> None:
-    shutil.copytree(kept_segments, tmp_path / "log")
+    copy_log(kept_segments, tmp_path / "log")
     _, second, third = segments(tmp_path / "log")[:3]
     data = second.read_bytes()
     rows = data.splitlines(keepends=True)

@@ -106,8 +106,10 @@ def admin_application(
 ) -> ASGIApp:
     """`identity` knows the clients that the admin port lets in, `token` is the operator's."""
     judges, audit = inner.services.judging, inner.services.audit
-    history = audit.settings.path.parent if audit is not None else None
-    calls = CallsApi(audit.settings.path.parent, audit.settings.state, audit.public_keys) if audit is not None else None
+    history, calls = None, None
+    if audit is not None:
+        history = audit.settings.path.parent
+        calls = CallsApi(history, audit.settings.own_state, audit.public_keys)
     previews = Previews(inner)
     changes = Changes(partial(_state, inner), lambda: inner.queue.waiting.is_closing)
     inner.queue.watchers.append(lambda approval: changes.notice("approval"))

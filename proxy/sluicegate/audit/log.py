@@ -118,17 +118,17 @@ class AuditLog:
         settings = self.settings
         if settings.confirm is not None and settings.confirm.sink not in {sink.name for sink in settings.sinks}:
             raise ValueError(f"no audit sink is named {settings.confirm.sink}")
-        for directory in (settings.path.parent, settings.state):
+        for directory in (settings.path.parent, settings.state, settings.own_state):
             private.make_directory(directory)
             private.check(directory, private.DIRECTORY)
         private.write(settings.state / PUBLIC_KEYS, checkpoint.write_publics(self._signer.publics), replace=True)
         name, self._lock = _claim(settings)
-        self._publisher = Publisher(settings.state, name, settings.checkpoints.to)
-        newest = read_newest(settings.state, name)
+        self._publisher = Publisher(settings.own_state, name, settings.checkpoints.to)
+        newest = read_newest(settings.own_state, name)
         self._writer = AuditWriter(settings, name, self._signer, self._publisher.put, newest)
         self._publisher.start()
         await self._writer.start()
-        self._sinks = [AuditSink(sink, settings.path.parent, settings.state, name) for sink in settings.sinks]
+        self._sinks = [AuditSink(sink, settings.path.parent, settings.own_state, name) for sink in settings.sinks]
         for sink in self._sinks:
             if settings.confirm is not None and sink.name == settings.confirm.sink:
                 self._confirmation = SinkConfirmation(sink, settings.confirm.classes)
@@ -306,7 +306,7 @@ class AuditLog:
     def _is_signed(self, old: Old) -> bool:
         """Whoever may write the files can make one say that another ended long ago, but not sign that."""
         path, until = self.settings.path, time.monotonic() + _PROOF_SECONDS
-        found = proof(path.parent, self.settings.state, self.public_keys(), old.following, until)
+        found = proof(path.parent, self.settings.own_state, self.public_keys(), old.following, until)
         if found["state"] not in ("proved", "behind"):
             log.error("%s is kept: nothing signed says that it is old (%s)", old.path, found["why"])
         return bool(found["state"] == "proved")

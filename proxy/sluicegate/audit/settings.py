@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
@@ -60,7 +61,7 @@ class ConfirmSettings:
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """`path` is the file of the first writer, `state` the directory of positions and published checkpoints.
+    """`path` is the file of the first writer, `state` the directory of public keys (see `own_state`).
     With `durability: write` a record counts as kept when the system has it: a crash of the machine loses some."""
 
     path: Path
@@ -78,6 +79,12 @@ class AuditSettings:
     confirm: ConfirmSettings | None = None
     queue: int = 10_000
     has_hooks: bool = False  # who are shown arguments before they are recorded
+
+    @property
+    def own_state(self) -> Path:
+        """The directory of this log's published checkpoints and positions of sinks. Configs in two folders share
+        `state` where neither names one, and their writers have the same names."""
+        return self.state / sha256(str(self.path.parent.resolve()).encode()).hexdigest()[:12]
 
 
 def is_segment(path: Path) -> bool:

@@ -407,7 +407,7 @@ def _bytes(size: int) -> str:
 def read_published(settings: AuditSettings) -> Iterator[Checkpoint]:
     """The checkpoints that this Sluice has published where they can be read."""
     files = (Path(destination) for destination in settings.checkpoints.to if "://" not in destination)
-    for path in (*sorted(settings.state.glob("*.checkpoint")), *filter(Path.is_file, files)):
+    for path in (*sorted(settings.own_state.glob("*.checkpoint")), *filter(Path.is_file, files)):
         yield from thin(read_kept(path))
 
 
