@@ -71,7 +71,8 @@ async def test_another_server_keeps_what_is_equal_and_everything_else_waits() ->
     await lists(first, a=1, b=2, c=3)
     await accept(first, "a")
     other = await board_of(store, "two")
-    assert other.notice("s") == "another server under this key: what differs from the pins will wait"
+    told = "another server under this key, here or in a file with this state.dir: what differs will wait"
+    assert other.notice("s") == told
     await lists(other, a=1, b=2, c=4, d=5)
     assert states(other) == {"a": "accepted", "b": "first_use", "c": "changed", "d": "new"}
     assert waits(other) == {"c", "d"} and other.notice("s") == "another server under this key: 2 definitions wait"

@@ -25,7 +25,7 @@ SERVING = (
     "sluicegate.app.core", "sluicegate.policy.engine", "sluicegate.listen.server", "uvicorn",
     "casbin.core_enforcer",
 )  # fmt: skip
-EMPTY = "version: 1\npolicy: {use: open}\nservers: {}\n"
+EMPTY = "version: 1\npolicy: {use: open}\nstate: {dir: state}\nservers: {}\n"
 INITIALIZE = (
     '{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18",'
     ' "capabilities": {}, "clientInfo": {"name": "weight", "version": "1"}}}\n'

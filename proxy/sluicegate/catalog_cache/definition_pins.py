@@ -187,7 +187,8 @@ class DefinitionPins:
     def notice(self, server: str) -> str:
         """What a person should know of a server's pins, in a clause; empty where there is nothing to do."""
         if self.is_replaced(server) and server in self.books.unsaved and self.books.modes[server] != "warn":
-            return "another server under this key: what differs from the pins will wait"
+            # Configs in two folders share a state directory where neither names one.
+            return "another server under this key, here or in a file with this state.dir: what differs will wait"
         return pins.notice(self.count_withheld(server), self.is_replaced(server))
 
     def is_replaced(self, server: str) -> bool:
