@@ -82,9 +82,10 @@ class AuditSettings:
 
     @property
     def own_state(self) -> Path:
-        """The directory of this log's published checkpoints and positions of sinks. Configs in two folders share
-        `state` where neither names one, and their writers have the same names."""
-        return self.state / sha256(str(self.path.parent.resolve()).encode()).hexdigest()[:12]
+        """The directory of this log's published checkpoints and positions of sinks. Configs in several folders may
+        share `state`, and write logs of one name: none is taken for another, which would seem to have lost records."""
+        folder = os.path.abspath(self.path.parent)  # as it is written: who may write there may put a link in its place
+        return self.state / sha256(os.fsencode(folder)).hexdigest()[:12]
 
 
 def is_segment(path: Path) -> bool:
