@@ -2,13 +2,16 @@
 
 import os
 import signal
+import ssl
 import tempfile
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from httpx._config import DEFAULT_TIMEOUT_CONFIG
+from httpx._config import DEFAULT_TIMEOUT_CONFIG, create_ssl_context
+from httpx._transports import default
 from hypothesis import HealthCheck, settings
 from quick import is_quick
 
@@ -24,6 +27,22 @@ settings.load_profile("calm")
 # their own timeouts, which this does not change.
 for _part in ("connect", "read", "write", "pool"):
     setattr(DEFAULT_TIMEOUT_CONFIG, _part, 60.0)
+
+
+@cache
+def _machines_trust(trust_env: bool, *_where: str | None) -> ssl.SSLContext:
+    return create_ssl_context(trust_env=trust_env)
+
+
+def _shared_trust(verify: Any = True, cert: Any = None, trust_env: bool = True) -> ssl.SSLContext:
+    if verify is not True or cert:
+        return create_ssl_context(verify, cert, trust_env)
+    return _machines_trust(trust_env, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+
+# A client of httpx reads the authorities that the machine trusts, also for plain HTTP, and that takes 20 ms of the
+# processor. The suite makes thousands of clients, so those of one process read them once.
+default.create_ssl_context = _shared_trust
 
 
 @pytest.fixture
