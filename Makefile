@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
+# Images of containers often set it, and then each process that a test starts compiles its modules again.
+unexport PYTHONDONTWRITEBYTECODE
 # Most tests wait for processes to start and to end, so one worker more than there are cores keeps the cores busy:
 # two cores need half the time. A file stays with one worker, since its tests share what they started.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
