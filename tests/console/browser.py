@@ -50,9 +50,9 @@ def page(opened: Browser, **options: object) -> Iterator[Page]:
     context = opened.new_context(**options)  # type: ignore[arg-type]
     context.set_default_timeout(PATIENCE)
     tab = context.new_page()
-    tab.on("console", _complains(problems))
-    tab.on("pageerror", lambda error: problems.append(str(error)))
-    tab.on("dialog", lambda dialog: (problems.append(f"a dialog: {dialog.message}"), dialog.dismiss()))
+    tab.on("console", _complains(problems, tab))
+    tab.on("pageerror", lambda error: problems.append(f"{tab.url}: {error}"))
+    tab.on("dialog", lambda dialog: (problems.append(f"{tab.url}: a dialog: {dialog.message}"), dialog.dismiss()))
     try:
         yield tab
         assert problems == []
@@ -60,10 +60,10 @@ def page(opened: Browser, **options: object) -> Iterator[Page]:
         context.close()
 
 
-def _complains(problems: list[str]) -> Callable[[ConsoleMessage], None]:
+def _complains(problems: list[str], tab: Page) -> Callable[[ConsoleMessage], None]:
     """A status such as 403 is also shown as an error, and is none of the page's."""
     return lambda message: (
-        problems.append(message.text)
+        problems.append(f"{tab.url}: {message.text}")
         if message.type in ("error", "warning") and "Failed to load resource" not in message.text
         else None
     )

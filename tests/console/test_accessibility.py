@@ -115,6 +115,13 @@ def stage(peers: None, chrome: Browser, tmp_path_factory: pytest.TempPathFactory
         yield made
 
 
+@pytest.fixture(scope="module", params=LOOKS)
+def tab(request: Any, stage: Stage) -> Iterator[Page]:
+    """One for all pages of a look: what a browser does to make one takes longer than a page."""
+    with page(stage.chrome, storage_state=stage.session, **LOOKS[request.param]) as made:
+        yield made
+
+
 def problems(tab: Page) -> list[str]:
     tab.evaluate((AXE / "axe.min.js").read_text())
     found = tab.evaluate("tags => axe.run({runOnly: {type: 'tag', values: tags}})", TAGS)
@@ -139,12 +146,10 @@ def test_a_rule_that_is_broken_is_found(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_breaks_no_rule(stage: Stage, name: str) -> None:
-    for look, options in LOOKS.items():
-        with page(stage.chrome, storage_state=stage.session, **options) as tab:
-            stage.open(tab, name)
-            assert problems(tab) == [], look
-            assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), look
+def test_a_page_breaks_no_rule(stage: Stage, tab: Page, name: str) -> None:
+    stage.open(tab, name)
+    assert problems(tab) == []
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 PIN: Json = {
