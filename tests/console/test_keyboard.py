@@ -80,6 +80,13 @@ def tabbed(tab: Page) -> list[dict[str, object]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def touched(stage: Stage) -> Iterator[Page]:
+    """One for all pages: what a browser does to make one takes longer than a page."""
+    with page(stage.chrome, storage_state=stage.session, viewport=PHONE, has_touch=True, is_mobile=True) as made:
+        yield made
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_tab_reaches_everything_in_order_and_shows_where_it_is(stage: Stage, name: str) -> None:
     for viewport in ({"width": 1280, "height": 800}, PHONE):
@@ -142,19 +149,17 @@ def test_the_card_is_read_in_the_order_of_harm(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_thumb_hits_what_decides_what_navigates_and_each_row(stage: Stage, name: str) -> None:
-    with page(stage.chrome, storage_state=stage.session, viewport=PHONE, has_touch=True, is_mobile=True) as tab:
-        stage.open(tab, name)
-        boxes = tab.locator(TARGETS).filter(visible=True).evaluate_all(
-            "all => all.map((one) => [one.outerHTML.slice(0, 120), one.getBoundingClientRect().height])"
-        )
-        assert boxes and [box for box in boxes if round(box[1], 1) < THUMB] == []
+def test_a_thumb_hits_what_decides_what_navigates_and_each_row(stage: Stage, touched: Page, name: str) -> None:
+    stage.open(touched, name)
+    boxes = touched.locator(TARGETS).filter(visible=True).evaluate_all(
+        "all => all.map((one) => [one.outerHTML.slice(0, 120), one.getBoundingClientRect().height])"
+    )
+    assert boxes and [box for box in boxes if round(box[1], 1) < THUMB] == []
 
 
-def test_confirming_on_a_phone_has_a_target_as_large(stage: Stage) -> None:
-    with page(stage.chrome, storage_state=stage.session, viewport=PHONE, has_touch=True, is_mobile=True) as tab:
-        stage.open(tab, "approval")
-        tab.get_by_role("button", name="Approve once").tap()
-        for name in ("Back", re.compile("Confirm")):
-            box = tab.get_by_role("button", name=name).bounding_box()
-            assert box is not None and box["height"] >= THUMB and box["width"] >= THUMB
+def test_confirming_on_a_phone_has_a_target_as_large(stage: Stage, touched: Page) -> None:
+    stage.open(touched, "approval")
+    touched.get_by_role("button", name="Approve once").tap()
+    for name in ("Back", re.compile("Confirm")):
+        box = touched.get_by_role("button", name=name).bounding_box()
+        assert box is not None and box["height"] >= THUMB and box["width"] >= THUMB
