@@ -510,6 +510,20 @@ def test_a_config_without_a_policy_does_not_start_and_says_how_to_add_one(policy
     assert checked.config is None
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("policy: {use: personal}\nserver: {a: {command: x}}\ntoolsets: {d: {tools: [a/*]}}", "2:1"),
+        ("polcy: {use: team}\nservers: {a: {command: x}}", "1:1"),
+        ("policy: {use: personal}\nservers: {a: {comand: x}}", "2:15"),
+        ("policy: {use: team}\nservers: {a: {command: x}}\nclients: {keys: {b: {hsh: x}}}", "3:22"),
+    ],
+)
+def test_a_key_with_a_typing_mistake_is_not_said_to_be_missing_as_well(text: str, place: str) -> None:
+    found = config.check_text(text, "f", Path("/base"), {}).findings
+    assert [(f"{one.line}:{one.column}", one.code) for one in found] == [(place, "unknown-key")]
+
+
 def test_every_file_that_the_config_names_is_looked_for_where_it_is_named(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()

@@ -262,12 +262,14 @@ def _checked(source: Source) -> Checked:
     value, missing = _without_empty_sections(source.value), missing_in_servers(source)
     reported = {(finding.line, finding.column) for finding in source.findings}  # one finding about one place is enough
     config, problems = _validate(value, source)
+    meant = {(*problem.path[:-1], problem.meant) for problem in problems if problem.meant}
+    problems = [one for one in problems if one.code != "missing-key" or one.path not in meant]
     rest, others = config, problems
     if rest is None:
         others = [problem for problem in problems if not missing.is_about(source.locate(problem))]
         rest, _ = _validate(_without(_with_servers(value, missing.sections), others), source)
     if rest is not None:  # what was left out for its mistakes is not missing
-        said = {problem.path for problem in others}
+        said = {problem.path for problem in others} | meant
         faulty = said | {path[:depth] for path in said for depth in range(1, len(path))}
         problems += [one for one in broken_rules(rest) if one.path not in said and _missing_from(one) not in faulty]
     located = [finding for problem in problems if _at(finding := source.locate(problem)) not in reported]
@@ -467,13 +469,15 @@ def _unknown(path: TreePath) -> Problem:
     theirs = _OTHER_NAMES.get(key, "")
     near = [theirs] if theirs.partition(":")[0] in keys else difflib.get_close_matches(key, keys, n=1)
     hint = f'did you mean "{near[0]}"?' if near else f"its keys are {', '.join(keys)}" if keys else ""
-    return Problem(path, "unknown-key", f'"{key}" is no key of this section', hint, at_key=True)
+    message, meant = f'"{key}" is no key of this section', near[0] if near else ""
+    return Problem(path, "unknown-key", message, hint, at_key=True, meant=meant)
 
 
 def _missing(path: TreePath) -> Problem:
     key = str(path[-1])
     if path == ("policy",):
-        return Problem((), "missing-key", "there is no policy, and nothing is allowed without one", POLICY_HINT)
+        message = "there is no policy, and nothing is allowed without one"
+        return Problem(path, "missing-key", message, POLICY_HINT, at_key=True)
     if key == "command":
         message = 'a server needs a "command" (to start it) or a "url" (to reach it)'
         return Problem(path, "missing-key", message)

@@ -44,3 +44,4 @@ class Problem:
     hint: str = ""
     severity: Literal["error", "warning"] = "error"
     at_key: bool = False  # point at the key instead of its value
+    meant: str = ""  # the key that a person has probably mistyped here
