@@ -313,6 +313,22 @@ def test_where_no_sluice_runs_a_call_exits_4_and_says_how_to_start_one(tmp_path:
     assert "sluice serve" in done.stderr
 
 
+def test_a_call_reaches_the_sluice_that_runs_while_its_file_has_a_mistake(town: Bed, tmp_path: Path) -> None:
+    file = town.folder / "sluice.yaml"
+    good = file.read_text()
+    broken = json.dumps(json.loads(good) | {"limts": {}}) if good.startswith("{") else f"{good}limts: {{}}\n"
+    try:
+        file.write_text(broken)
+        done = said(town, "call", "bank__look", who="ann")
+    finally:
+        file.write_text(good)
+    assert done.returncode == 0 and done.stdout, done.stderr
+    assert 'did you mean "limits"?' in done.stderr and "goes on with what the file said before" in done.stderr
+    (tmp_path / "sluice.yaml").write_text("policy: {use: opn}\nlisten: {mcp: '127.0.0.1:9'}\nservers: {}\n")
+    alone = run(tmp_path, "call", "bank__look")
+    assert alone.returncode == 3 and "wrong-value" in alone.stderr and "no Sluice answers" in alone.stderr
+
+
 def test_an_event_ends_where_the_format_says_and_not_at_any_line_end_of_unicode() -> None:
     sent = [{"text": f"a{end}b"} for end in "\u2028\u2029\x85\v\f\x1c"]
     body = "".join(f"data: {json.dumps(one, ensure_ascii=False)}\n\n" for one in sent)

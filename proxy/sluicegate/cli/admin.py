@@ -212,9 +212,7 @@ class Admin:
     def _tell_broken(self) -> None:
         """Once: what is wrong with the file, although somebody answers."""
         if self._broken is not None and not self._is_told:
-            for finding in self._broken.findings:
-                info(str(finding))
-            info("the Sluice that runs goes on with what the file said before, and is asked")
+            tell(self._broken)
         self._is_told = True
 
     def stop(self, code: Code, *reasons: str) -> NoReturn:
@@ -255,6 +253,13 @@ class Admin:
         if not address.is_loopback:
             stop(Code.AUTH, f"the operator token is for loopback only; give a key with --key-file or ${KEY_VARIABLE}")
         return token, address
+
+
+def tell(broken: ConfigError) -> None:
+    """What is wrong with the file, although somebody answers."""
+    for finding in broken.findings:
+        info(str(finding))
+    info("the Sluice that runs goes on with what the file said before, and is asked")
 
 
 START: Final = ("start it: your desktop client does, or `sluice serve`",) + (

@@ -20,9 +20,9 @@ import typer
 
 from sluicegate import __version__, config
 from sluicegate.app.instance_lock import InstanceLock
-from sluicegate.cli.admin import KEY_VARIABLE, START, TIMEOUT, AdminKey, GivenKey, Unreachable, key_of, reachable
+from sluicegate.cli.admin import KEY_VARIABLE, START, TIMEOUT, AdminKey, GivenKey, Unreachable, key_of, reachable, tell
 from sluicegate.cli.options import AsJson, ConfigFile, with_config
-from sluicegate.cli.output import Code, info, json_object, load, print_json, print_out, stop
+from sluicegate.cli.output import Code, info, json_object, load_sound, print_json, print_out, stop
 from sluicegate.http.sse import EventParser, StreamPosition
 from sluicegate.policy.display import visible
 from sluicegate.protocol import modern_server
@@ -66,7 +66,7 @@ def call(
     if not tool.isprintable():
         stop(Code.USAGE, f"{visible(tool)} is no name of a tool; `sluice tools` shows them")
     given, shown = _arguments(arguments), key_of(key_file, key)
-    path, loaded = load(config_file, quietly=True)
+    path, loaded, broken = load_sound(config_file)
     lock = InstanceLock(loaded.state.dir, path)
     with ExitStack() as stack:
         desktop = lock.clients()
@@ -78,7 +78,14 @@ def call(
             if shown is not None:
                 info(f"${KEY_VARIABLE} is not used: the clients of a desktop client's Sluice are `local`")
             connection = stack.enter_context(McpOverSocket(desktop))
-        response = _until_decided(connection, tool, given, config_file)
+        try:
+            response = _until_decided(connection, tool, given, config_file)
+        except Unreachable as error:
+            if broken is None:
+                raise
+            stop(Code.CONFIG, *map(str, broken.findings), *error.args)
+    if broken is not None:
+        tell(broken)
     _show(response, as_json)
 
 
