@@ -153,7 +153,13 @@ def test_an_empty_list_of_approvals_says_whose_it_shows(town: Bed) -> None:
     seen, unseen = said(town, "approvals", "list", who="lea"), said(town, "approvals", "list")
     assert "bank/wire" in seen.stdout and seen.stderr.endswith("1 approval\n")
     assert (unseen.returncode, unseen.stdout) == (0, "")
-    assert unseen.stderr == "0 approvals that you may decide or requested; --key-file FILE asks as another client\n"
+    yours = "that you may decide or requested; --key-file FILE asks as another client\n"
+    assert unseen.stderr == f"0 approvals {yours}"
+    id = json.loads(said(town, "approvals", "list", "--json", who="lea").stdout)["approvals"][0]["id"]
+    for words in (["approve", id, "-y"], ["deny", id], ["approvals", "show", id]):
+        refused = said(town, *words)
+        assert refused.returncode == 1 and refused.stderr.endswith(f"no such approval {yours}")
+    assert said(town, "approvals", "revoke", "grant_1").stderr.endswith("no such grant\n")
 
 
 def test_whoever_may_not_read_approvals_learns_what_deciding_needs(town: Bed) -> None:
@@ -246,7 +252,8 @@ def test_a_call_that_is_held_names_the_command_that_approves_it(tmp_path: Path) 
             assert one.stderr is not None
             line = one.stderr.readline()
             who, _, words = line.partition(": sluice ")
-            assert who.startswith("waiting for approval apr_") and " by role:lead until 2" in who
+            assert who.startswith("waiting for approval apr_")
+            assert " by role:lead, not by you, until 2" in who
             assert run(tmp_path.parent, *shlex.split(words), "-y", env={"SLUICE_KEY": key_of("lea")}).returncode == 0
             out, err = one.communicate(timeout=30)
         assert (one.returncode, err) == (0, "") and out
@@ -264,7 +271,7 @@ def test_a_call_waits_for_its_approval_and_says_so(town: Bed, decision: str) -> 
         while "sluice approve apr_" not in line:
             assert line, "it ended"
             line = caller.stderr.readline()
-        assert " by role:lead until 2" in line
+        assert " by role:lead, not by you, until 2" in line
         id = line.partition("sluice approve ")[2].split()[0]
         words = ["approve", id, "-y"] if decision == "approve" else ["deny", id, "-m", "not today"]
         assert said(town, *words, who="lea").returncode == 0

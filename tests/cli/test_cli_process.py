@@ -281,6 +281,7 @@ def test_a_missing_variable_is_an_error_of_check_and_in_a_disabled_server_a_warn
     done = run(tmp_path, "check")
     assert (done.returncode, done.stderr) == (3, "sluice.yaml: 1 error; Sluice starts without a\n")
     assert done.stdout.startswith("sluice.yaml:3:52 unset-variable the server a is disabled: ")
+    assert json.loads(run(tmp_path, "check", "--json").stdout)["disabled"] == ["a"]
     (tmp_path / "sluice.yaml").write_text((tmp_path / "sluice.yaml").read_text().replace("true", "false"))
     done = run(tmp_path, "check")
     assert (done.returncode, done.stderr) == (0, "sluice.yaml: fine, 1 warning\n")

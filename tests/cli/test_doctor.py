@@ -594,6 +594,8 @@ def test_what_a_running_sluice_has_not_finished_is_no_failure(machine: Machine, 
         checks = found()
     assert (checks["late"]["state"], checks["came"]["state"]) == ("warning", "warning")
     assert checks["late"]["message"].startswith("it is still starting")
+    for name in ("late", "came"):
+        assert checks[name]["hint"].endswith(f"run sluice doctor -c {process.config} again")
     assert checks["came"]["message"] == "the Sluice that runs has not found its program, which is there now"
     assert checks["hangs"]["message"] == "it does not answer"
 

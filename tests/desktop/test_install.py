@@ -442,6 +442,24 @@ def test_an_open_policy_in_the_folder_is_said_to_ask_for_nothing(home: Path) -> 
     assert "which this folder has" not in done.stderr and "policy is open" not in done.stderr
 
 
+def test_what_to_do_next_is_said_for_the_config_that_was_named(home: Path) -> None:
+    """Without `-c` the commands would ask the Sluice of another file."""
+    file = CLIENTS["cursor"].file()
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"mcpServers": {"gone": {"command": "/bin/false"}}}))
+    path = home / "an other.yaml"
+    at = f"-c '{path}'"
+    installed = run(home, "install", "cursor", "--yes", "-c", path.name).stderr
+    assert f"next: restart cursor; then sluice servers {at}\n" in installed
+    assert f"`sluice doctor {at}`. Once it runs, `sluice classes gone {at}`" in installed
+    for words in (["add", "web", "https://example.com/mcp", "--no-start"], ["remove", "web"]):
+        assert f": sluice servers {at}\n" in run(home, *words, "-c", path.name).stderr
+    assert f"`sluice doctor {at}`" in run(home, "classes", "--yes", "-c", path.name).stderr
+    for words in (["servers"], ["call", "gone__x"]):
+        done = run(home, *words, "-c", path.name)
+        assert done.returncode == 4 and f"or `sluice serve {at}`" in done.stderr
+
+
 def test_classes_are_proposed_shown_and_written_so_that_reading_asks_nobody(home: Path) -> None:
     file = CLIENTS["cursor"].file()
     git = {"command": sys.executable, "args": [listing_server.__file__], "env": {"A_TOKEN": SECRET}}

@@ -173,6 +173,7 @@ async def test_another_server_under_the_same_key_is_not_taken_for_the_first_one(
     (folder / "tools.json").write_text(json.dumps([ADD, changed]))
     before = {path.name: path.stat().st_mtime_ns for path in (folder / "state").iterdir()}
     checked = run("check")
+    assert f"`sluice pins accept math --all -c {folder / 'sluice.yaml'}` accepts them" in checked.stdout
     assert checked.returncode == 0 and "another-server warning: another server under this key: what " in checked.stdout
     assert {path.name: path.stat().st_mtime_ns for path in (folder / "state").iterdir()} == before
     with sluice(other, folder) as process:

@@ -20,7 +20,7 @@ from sluicegate.cli.config_file import (
     state_folder,
     write_config,
 )
-from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.options import AsJson, ConfigFile, with_config
 from sluicegate.cli.output import Code, info, print_json, print_out, printable, stop
 from sluicegate.cli.programs import make_absolute
 from sluicegate.cli.proposed_classes import Proposals, propose, set_classes, show_classes
@@ -97,7 +97,7 @@ def add(
     notes += make_absolute(server)
     moved = MovedSecrets(state_folder(path) / FOLDER)
     moved.move(name, server, secrets)
-    classes = {} if no_start else _classes(path, before, moved.plain, yes, as_json)
+    classes = {} if no_start else _classes(path, config_file, before, moved.plain, yes, as_json)
     set_classes({name: server}, classes)
     after = with_server_last(before, name, server) if before.strip() else new_file({name: server}, use="personal")
     if before.strip():
@@ -110,7 +110,7 @@ def add(
         moved.drop()
         raise
     taken = classes[name].classes if classes else {}
-    _show(as_json, path, {"added": name, "classes": taken}, notes + moved.notes(), problems)
+    _show(as_json, path, config_file, {"added": name, "classes": taken}, notes + moved.notes(), problems)
 
 
 def remove(
@@ -132,7 +132,7 @@ def remove(
     write_config(path, after, before)
     folder = state_folder(path) / FOLDER
     unused = [one for one in own_references(name, folder, before) if one[2:-1].partition(":")[2] not in after]
-    _show(as_json, path, {"removed": name}, [drop(one) for one in unused], problems)
+    _show(as_json, path, config_file, {"removed": name}, [drop(one) for one in unused], problems)
 
 
 def _require_name(name: str) -> None:
@@ -184,13 +184,13 @@ def _confirm(found: registry.RegistryEntry, yes: bool) -> None:
         stop(Code.NEGATIVE, "nothing was changed")
 
 
-def _classes(path: Path, before: str, new: Json, yes: bool, as_json: bool) -> Proposals:
+def _classes(path: Path, named: Path | None, before: str, new: Json, yes: bool, as_json: bool) -> Proposals:
     """The proposed classes, if the person takes them. Nobody is asked without a terminal."""
     if not yes and (as_json or not sys.stdin.isatty()):
         return {}
     classes = propose(path, before, new)
     if not as_json:
-        show_classes(classes)
+        show_classes(classes, named)
     is_nothing = not any(one.classes for one in classes.values())
     if yes or is_nothing or typer.confirm("Take these classes of its tools?", default=True, err=True):
         return classes
@@ -257,20 +257,20 @@ def _checked(path: Path, text: str) -> list[str]:
         raise
 
 
-def _show(as_json: bool, path: Path, done: Json, notes: list[str], problems: list[str]) -> None:
+def _show(as_json: bool, path: Path, named: Path | None, done: Json, notes: list[str], problems: list[str]) -> None:
     if as_json:
         print_json({"config": str(path), **done, "notes": notes, "problems": problems})
         return
     verb, name = next(iter(done.items()))
     print_out(f"{verb} {name}: {path}")
-    for line in hints(path, notes, problems):
+    for line in hints(path, named, [*notes, *problems]):
         info(line)
 
 
-def hints(path: Path, notes: list[str], problems: list[str]) -> Iterator[str]:
-    yield from (f"note  {printable(one)}" for one in [*notes, *problems])
-    loaded = config.check(path).config
+def hints(path: Path, named: Path | None, notes: list[str]) -> Iterator[str]:
+    yield from (f"note  {printable(one)}" for one in notes)
+    loaded, look = config.check(path).config, with_config("sluice servers", named)
     if loaded is not None and not loaded.policy.watch:
-        yield "next: send SIGHUP to a running Sluice, because `policy.watch` is false; then sluice servers"
+        yield f"next: send SIGHUP to a running Sluice, because `policy.watch` is false; then {look}"
     else:
-        yield "a running Sluice follows within five seconds: sluice servers"
+        yield f"a running Sluice follows within five seconds: {look}"

@@ -18,7 +18,7 @@ import typer
 
 from sluicegate import config
 from sluicegate.app.instance_lock import InstanceLock
-from sluicegate.cli.options import ConfigFile
+from sluicegate.cli.options import ConfigFile, with_config
 from sluicegate.cli.output import Code, Stopped, info, load_sound, printable, stop
 from sluicegate.cli.output import Unreachable as Unreachable
 from sluicegate.config import Address, Config, ConfigError
@@ -109,6 +109,7 @@ class Admin:
     def __init__(self, config_file: Path | None, key: GivenKey | None = None, as_operator: bool = False) -> None:
         if key and as_operator and not key.source.endswith(KEY_VARIABLE):
             stop(Code.USAGE, "--operator excludes --key and --key-file")
+        self._named = config_file
         self._load(config_file)
         self._key = None if as_operator or key is None else key.value
         self._credential = key.source if key else ""
@@ -181,7 +182,7 @@ class Admin:
         key, socket = self._key, self._instance_lock.admin()
         transport = httpx.HTTPTransport(uds=socket, verify=False)
         if not (socket or self._has_port):
-            raise Unreachable(f"no Sluice runs with {self.path} any more", *START)
+            raise Unreachable(f"no Sluice runs with {self.path} any more", *start_hints(self._named))
         address = Address("localhost", 80) if socket else reachable(self._loaded.listen.admin)
         if key is None and socket:
             self._credential = f"the operator, by the socket in {self.state_dir}"
@@ -201,7 +202,7 @@ class Admin:
             return self._broken
         address = client.base_url.netloc.decode("ascii")
         where = f"{address} ({self._why(address)})" if ":" in address else f"the socket in {self.state_dir}"
-        return Unreachable(f"no Sluice answers at {where}: {type(error).__name__}", *START)
+        return Unreachable(f"no Sluice answers at {where}: {type(error).__name__}", *start_hints(self._named))
 
     def check(self, response: "httpx.Response") -> None:
         """Exits if it is refused: says which credential was, and what is missing."""
@@ -242,14 +243,14 @@ class Admin:
             address = reachable(read_address(where.decode("ascii").strip()))
         except FileNotFoundError as missing:
             reason = f"no Sluice runs with {self.path}: there is no socket for it and no {missing.filename}"
-            raise Unreachable(reason, *START) from None
+            raise Unreachable(reason, *start_hints(self._named)) from None
         except (OSError, ValueError):
             stop(Code.AUTH, f"cannot read the operator token {path} and its address; "
                             f"give a key with --key-file or ${KEY_VARIABLE}")  # fmt: skip
         is_ours = not file or file == os.fsencode(os.path.realpath(self.path))
         if not is_ours and address != reachable(self._loaded.listen.admin):  # several may share a folder
             reason = f"no Sluice runs with {self.path}: that of {path.parent} was started with {os.fsdecode(file)}"
-            raise Unreachable(reason, *START)
+            raise Unreachable(reason, *start_hints(self._named))
         if not address.is_loopback:
             stop(Code.AUTH, f"the operator token is for loopback only; give a key with --key-file or ${KEY_VARIABLE}")
         return token, address
@@ -262,10 +263,11 @@ def tell(broken: ConfigError) -> None:
     info("the Sluice that runs goes on with what the file said before, and is asked")
 
 
-START: Final = ("start it: your desktop client does, or `sluice serve`",) + (
-    ("on Windows a desktop client's Sluice has no socket: what works without one are pins, approvals and keys",)
-    if sys.platform == "win32" else ()
-)  # fmt: skip
+def start_hints(named: Path | None) -> list[str]:
+    hints = [f"start it: your desktop client does, or `{with_config('sluice serve', named)}`"]
+    if sys.platform == "win32":
+        hints += ["on Windows a desktop client's Sluice has no socket: pins, approvals and keys work without one"]
+    return hints
 
 
 def reasons(response: "httpx.Response") -> list[str]:

@@ -34,6 +34,7 @@ _REVIEWS: Final = {
     "changed": "CHANGED since it was looked at: see sluice pins diff", "unpinned": "not pinned",
 }  # fmt: skip
 _DECIDING: Final = "deciding needs admin:approvals write, too: a row with * in place of read gives both"
+_NONE: Final = " that you may decide or requested; --key-file FILE asks as another client"
 _TRIES: Final = 120  # to find the successor of a Sluice that ended
 _PAUSE: Final = 0.5
 WIDTH: Final = 60
@@ -58,8 +59,7 @@ def list_(
     body = _ask_all(admin, "approvals", params)
     head = ["ID", "STATE", "WHO", "TOOL", "PROFILE", "UNTIL", "ARGUMENTS"]
     give(as_json, body, [table([head, *map(_cells, body["approvals"])], state="STATE")] if body["approvals"] else [])
-    none = "" if body["approvals"] else " that you may decide or requested; --key-file FILE asks as another client"
-    info(count(len(body["approvals"]), "approval") + none)
+    info(count(len(body["approvals"]), "approval") + ("" if body["approvals"] else _NONE))
     for why in body.get("incomplete", ()):
         info(f"incomplete: {why}")
 
@@ -268,7 +268,8 @@ def _ask(admin: Admin, what: str, params: dict[str, str] | None = None, body: An
             raise
         status, content = _ask_at_rest(admin, tuple(what.split("/")), params or {}, body, method)
     if status != 200:
-        admin.stop(Code.NEGATIVE, printable(str(content.get("error", "not found"))))
+        why = printable(str(content.get("error", "not found")))
+        admin.stop(Code.NEGATIVE, why + _NONE if why == "no such approval" else why)
     return content
 
 

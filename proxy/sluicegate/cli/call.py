@@ -20,9 +20,9 @@ import typer
 
 from sluicegate import __version__, config
 from sluicegate.app.instance_lock import InstanceLock
-from sluicegate.cli.admin import KEY_VARIABLE, START, TIMEOUT, AdminKey, GivenKey, Unreachable, key_of, reachable, tell
+from sluicegate.cli.admin import KEY_VARIABLE, TIMEOUT, AdminKey, GivenKey, key_of, reachable, start_hints, tell
 from sluicegate.cli.options import AsJson, ConfigFile, with_config
-from sluicegate.cli.output import Code, info, json_object, load_sound, print_json, print_out, stop
+from sluicegate.cli.output import Code, Unreachable, info, json_object, load_sound, print_json, print_out, stop
 from sluicegate.http.sse import EventParser, StreamPosition
 from sluicegate.policy.display import visible
 from sluicegate.protocol import modern_server
@@ -71,13 +71,13 @@ def call(
     with ExitStack() as stack:
         desktop = lock.clients()
         if desktop is None:
-            connection: McpOverHttp | McpOverSocket = stack.enter_context(McpOverHttp(loaded, shown))
+            connection: McpOverHttp | McpOverSocket = stack.enter_context(McpOverHttp(loaded, shown, config_file))
         else:
             if shown is not None and not shown.source.endswith(KEY_VARIABLE):
                 stop(Code.USAGE, "a desktop client's Sluice runs with this config: leave the key out")
             if shown is not None:
                 info(f"${KEY_VARIABLE} is not used: the clients of a desktop client's Sluice are `local`")
-            connection = stack.enter_context(McpOverSocket(desktop))
+            connection = stack.enter_context(McpOverSocket(desktop, config_file))
         try:
             response = _until_decided(connection, tool, given, config_file)
         except Unreachable as error:
@@ -125,6 +125,7 @@ class _Asker:
         if about.get("id") != self._approval:
             self._approval = about.get("id", "")
             who, until = about.get("approvers", "a person"), about.get("expires_at", "")
+            who += "" if who == "whoever asked" else ", not by you,"
             command = with_config(f"sluice approve {self._approval}", self._config_file)
             info(visible(f"waiting for approval {self._approval} by {who} until {until}: {command}"))
 
@@ -172,8 +173,8 @@ class McpOverHttp:
 
     is_http = True
 
-    def __init__(self, loaded: config.Config, key: GivenKey | None) -> None:
-        self._key = key
+    def __init__(self, loaded: config.Config, key: GivenKey | None, named: Path | None) -> None:
+        self._key, self._named = key, named
         here = f"{loaded.listen.scheme}://{reachable(loaded.listen.mcp)}/mcp"
         # A certificate is for the public name.
         self._url = here if loaded.listen.tls is None else loaded.listen.public_url or here
@@ -203,7 +204,7 @@ class McpOverHttp:
                     yield self._message(response)
         except httpx.ConnectError as error:
             why = f"no Sluice answers at {self._url} (listen.mcp): {type(error).__name__}"
-            raise Unreachable(why, *START) from None
+            raise Unreachable(why, *start_hints(self._named)) from None
         except httpx.HTTPError as error:
             why = f"Sluice did not answer ({type(error).__name__}): the call may or may not have been executed"
             raise Unreachable(why) from None
@@ -226,6 +227,7 @@ class McpOverSocket:
     """Where the clients of a desktop client's Sluice come in: one message a line."""
 
     address: str
+    named: Path | None
     is_http = False
 
     def __enter__(self) -> "McpOverSocket":
@@ -233,7 +235,7 @@ class McpOverSocket:
         try:
             self._socket.connect(self.address)
         except OSError as error:
-            raise Unreachable(f"no Sluice answers at its socket: {error.strerror}", *START) from None
+            raise Unreachable(f"no Sluice answers at its socket: {error.strerror}", *start_hints(self.named)) from None
         self._lines = self._socket.makefile("rb")
         return self
 

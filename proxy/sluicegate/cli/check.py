@@ -11,7 +11,7 @@ from sluicegate.app import policy_loading, settings, state
 from sluicegate.catalog_cache import pin_store
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.catalog_cache.snapshot_store import definitions, places
-from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.options import AsJson, ConfigFile, with_config
 from sluicegate.cli.output import Code, coloured, count, give, info, located, print_json, stop
 from sluicegate.cli.programs import not_found
 from sluicegate.policy.finding import PolicyError
@@ -25,9 +25,11 @@ def check(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     """Check the config file and the policy. Prints each finding with its file and line; exits 3 if one is an error."""
     path, checked = examine(config_file)
     findings = [finding.as_json() for finding in checked.findings]
-    give(as_json, {"file": str(path), "ok": not checked.errors, "findings": findings}, _lines(checked.findings))
+    disabled = list(checked.config.disabled) if checked.config else []
+    said = {"file": str(path), "ok": not checked.errors, "disabled": disabled, "findings": findings}
+    give(as_json, said, _lines(checked.findings))
     if checked.errors:
-        starts = f"; Sluice starts without {', '.join(checked.config.disabled)}" if checked.config else ""
+        starts = f"; Sluice starts without {', '.join(disabled)}" if checked.config else ""
         stop(Code.CONFIG, f"{path}: {count(len(checked.errors), 'error')}{starts}")
     info(f"{path}: fine" + (f", {count(len(checked.findings), 'warning')}" if checked.findings else ""))
 
@@ -52,7 +54,7 @@ def examine(named: Path | None) -> tuple[Path, config.Checked]:
     tools, prompts = (_complete_lists(checked.config, f"{kind}/list") for kind in ("tools", "prompts"))
     problems = [*_unknown_tools(checked.config, tools), *_unfit_shapes(checked.config, tools, prompts)]
     unknown = config.locate(path, problems)
-    with_pins = replace(checked, findings=[*checked.findings, *unknown, *_replaced(path, checked.config)])
+    with_pins = replace(checked, findings=[*checked.findings, *unknown, *_replaced(path, checked.config, named)])
     names = {key: frozenset(available) for key, available in tools.items()}
     return path, _with_policy(path, with_pins, checked.config, names)
 
@@ -140,13 +142,14 @@ def _required(definition: Json) -> frozenset[str]:
     return frozenset(filter(lambda one: isinstance(one, str), required)) if isinstance(required, list) else frozenset()
 
 
-def _replaced(path: Path, loaded: config.Config) -> Iterator[config.ConfigFinding]:
+def _replaced(path: Path, loaded: config.Config, named: Path | None) -> Iterator[config.ConfigFinding]:
     """Servers that took the place of another one under their key, if somebody has to look at what they list."""
     stored_pins = state.peek(loaded, (pin_store.PINS, pin_store.WAITING))
     board = anyio.run(_board, loaded, stored_pins)
     for key in loaded.servers:
         if board.is_replaced(key) and (notice := board.notice(key)):
-            hint = f"`sluice pins diff {key}` shows them, `sluice pins accept {key} --all` accepts them"
+            look, take = (with_config(f"sluice pins {one}", named) for one in (f"diff {key}", f"accept {key} --all"))
+            hint = f"`{look}` shows them, `{take}` accepts them"
             yield replace(config.finding_at(path, ("servers", key), "another-server", notice, hint), severity="warning")
 
 

@@ -38,7 +38,7 @@ def classes(
         stop(Code.USAGE, "nothing was changed: --yes writes classes without a question")
     found = _proposals(path, loaded, chosen)
     if not as_json:
-        show_classes(found)
+        show_classes(found, config_file)
     wanted = {key: one.classes for key, one in found.items() if one.classes}
     if wanted and not yes and not typer.confirm("Write these classes?", default=True, err=True):
         stop(Code.NEGATIVE, "nothing was changed")
@@ -52,7 +52,7 @@ def classes(
         print_json({"config": str(path), "classes": written, "notes": notes})
         return
     print_out(f"classes of {', '.join(written)}: {path}" if written else f"no classes were written: {path}")
-    for line in hints(path, notes, []) if written else notes:
+    for line in hints(path, config_file, notes) if written else notes:
         info(line)
 
 

@@ -73,11 +73,12 @@ def servers(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[D
             message = f"it wants a login, and somebody is logged in: see `{examined.command('logins')}`"
             yield Diagnosis(key, "ok", message)
         elif one.is_starting:
-            message, hint = "it is still starting, as the Sluice says that runs", "wait, and run sluice doctor again"
-            yield Diagnosis(key, "warning", message, hint)
+            message = "it is still starting, as the Sluice says that runs"
+            yield Diagnosis(key, "warning", message, f"wait, and run {examined.command('doctor')} again")
         elif not one.is_up and _is_behind(examined.loaded.servers[key], one):
             message = "the Sluice that runs has not found its program, which is there now"
-            yield Diagnosis(key, "warning", message, "Sluice follows within five seconds: run sluice doctor again")
+            hint = f"Sluice follows within five seconds: run {examined.command('doctor')} again"
+            yield Diagnosis(key, "warning", message, hint)
         elif not one.is_up:
             detail = f"; it wrote: {_telling(one.stderr)}" if one.stderr else ""
             yield Diagnosis(key, "failed", (one.error or "it is down") + detail, _hint(examined, key, one))

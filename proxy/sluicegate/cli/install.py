@@ -22,7 +22,7 @@ from sluicegate.cli.config_file import (
     write_config,
 )
 from sluicegate.cli.init import sluice_command
-from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.options import AsJson, ConfigFile, with_config
 from sluicegate.cli.output import Code, coloured, count, info, print_json, print_out, printable, stop, table
 from sluicegate.cli.programs import make_absolute
 from sluicegate.cli.proposed_classes import Proposals, propose, remember_hanging, set_classes, show_classes
@@ -97,7 +97,7 @@ def install(
         stop(Code.NEGATIVE, f"Sluice cannot add servers to {path}: write `servers:` with one server below another")
     problems = [one for one in checked(path, written) if not any(_is_about(one, name) for name in moved.texts)]
     notes = [*map(str, problems), *_about_config(path, config_file, written)]
-    _show(plans, path, added, as_json, moved, notes, classes)
+    _show(plans, path, config_file, added, as_json, moved, notes, classes)
     if dry_run or not (any(plan.change for plan in plans) or added):
         return
     _ask(yes)
@@ -113,7 +113,8 @@ def install(
             _apply(plan, Journal(state_folder(path), plan.client))
     remember_hanging(path, classes)
     if not as_json:
-        info(f"next: restart {', '.join(plan.client for plan in plans if plan.change)}; then sluice servers")
+        look = with_config("sluice servers", config_file)
+        info(f"next: restart {', '.join(plan.client for plan in plans if plan.change)}; then {look}")
 
 
 def _about_config(path: Path, named: Path | None, written: str) -> Iterator[str]:
@@ -215,8 +216,8 @@ def _longer_timeout(key: str, server: dict[str, Any], present: dict[str, Any]) -
 
 
 def _show(
-    plans: list[_Plan], path: Path, added: dict[str, Any], as_json: bool, secrets: MovedSecrets, problems: list[str],
-    classes: Proposals,
+    plans: list[_Plan], path: Path, named: Path | None, added: dict[str, Any], as_json: bool, secrets: MovedSecrets,
+    problems: list[str], classes: Proposals,
 ) -> None:  # fmt: skip
     if as_json:
         about: dict[str, Any] = {"config": str(path), "added": list(added), "secrets": list(secrets.texts)}
@@ -243,7 +244,7 @@ def _show(
     print_out(f"config  {path}: {count(len(added), 'new server')}")
     for line in filter(None, server_lines(added)):  # secrets are gone from it: it names where they are
         _show_line("+", line.removeprefix("  "))
-    show_classes(classes)
+    show_classes(classes, named)
 
 
 def _show_line(sign: str, text: str) -> None:

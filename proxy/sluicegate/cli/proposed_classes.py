@@ -14,6 +14,7 @@ import anyio
 from sluicegate import config
 from sluicegate.app import state
 from sluicegate.catalog_cache.snapshot_store import KEEP, hung_key
+from sluicegate.cli.options import with_config
 from sluicegate.cli.output import info, print_out, printable, progress
 from sluicegate.cli.reached_servers import ReachedServer, quiet_log, reach_these
 from sluicegate.cli.template import new_file, with_servers
@@ -125,11 +126,12 @@ def set_classes(servers: dict[str, Any], proposals: Proposals) -> None:
             servers[key]["tools"] = {**servers[key].get("tools", {}), "classes": found.classes}
 
 
-def show_classes(proposals: Proposals) -> None:
+def show_classes(proposals: Proposals, named: Path | None) -> None:
     for key, found in proposals.items():
         if found.classes is None:
             info(f"note  {key} lists no tools now: {printable(found.why)}; each will count as `write`.")
-            info(f"      See `sluice doctor`. Once it runs, `sluice classes {key}` proposes its classes")
+            look, again = (with_config(f"sluice {words}", named) for words in ("doctor", f"classes {key}"))
+            info(f"      See `{look}`. Once it runs, `{again}` proposes its classes")
             continue
         for class_ in ("read", "destroy"):
             if names := [printable(name) for name, own in found.classes.items() if own == class_]:
