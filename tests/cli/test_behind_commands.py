@@ -159,6 +159,7 @@ def test_an_empty_list_of_approvals_says_whose_it_shows(town: Bed) -> None:
     for words in (["approve", id, "-y"], ["deny", id], ["approvals", "show", id]):
         refused = said(town, *words)
         assert refused.returncode == 1 and refused.stderr.endswith(f"no such approval {yours}")
+    assert said(town, "approvals", "grants", who="lea").stderr == "0 grants\n"
     assert said(town, "approvals", "revoke", "grant_1").stderr.endswith("no such grant\n")
 
 

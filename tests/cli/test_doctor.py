@@ -598,6 +598,7 @@ def test_what_a_running_sluice_has_not_finished_is_no_failure(machine: Machine, 
         assert checks[name]["hint"].endswith(f"run sluice doctor -c {process.config} again")
     assert checks["came"]["message"] == "the Sluice that runs has not found its program, which is there now"
     assert checks["hangs"]["message"] == "it does not answer"
+    assert checks["hangs"]["hint"] == "run its command by hand and wait; a first start may download packages"
 
 
 @contextmanager

@@ -195,6 +195,7 @@ def grants(admin: Admin, as_json: AsJson = False) -> None:
         for one in body["grants"]
     ]
     give(as_json, body, [table([["ID", "WHO", "TOOL", "SCOPE", "UNTIL", "BY"], *rows])] if rows else [])
+    info(count(len(rows), "grant"))
 
 
 @asks_running

@@ -110,7 +110,7 @@ def _hint(examined: Examined, key: str, one: ReachedServer) -> str:
         return "sluice doctor says more under sandboxes; docs/how-to/sandbox.md"
     if "was not found" in one.error:
         return f"write its path into servers.{key}.command: {examined.command('doctor --fix')} does"
-    if "within" in one.error:
+    if one.hangs or "within" in one.error:
         return "run its command by hand and wait; a first start may download packages"
     return "run its command by hand, and read what it says"
 
