@@ -499,6 +499,7 @@ def unmark(marked: str) -> tuple[str, list[tuple[int, int]]]:
         ("policy: {use: team, until: 2099-01-01}", "1:21 wrong-value until is when shadow mode ends"),
         ("policy: {use: team, mode: shadow, until: soon}", "1:42 bad-date"),
         ("policy: open", "1:9 wrong-type expected a mapping"),
+        ("policy: {files: p.csv}", "1:17 wrong-type expected a list, found text (write a list: [policy.csv])"),
     ],
 )  # fmt: skip
 def test_a_config_without_a_policy_does_not_start_and_says_how_to_add_one(policy: str, expected: str) -> None:

@@ -404,6 +404,7 @@ POLICY_HINT: Final = "add the line `policy: {use: personal}`, or {use: open} for
 # What people write where, and what they mean
 _MEANT: Final = {
     "args": "write a list: [-y, PACKAGE]",
+    "files": "write a list: [policy.csv]",
     "env": "write NAME: value for each variable",
     "headers": "write Name: value for each header",
     "servers": "write each server under its key, such as files: {command: npx}",
