@@ -445,11 +445,22 @@ async def test_what_has_ended_makes_room() -> None:
         server.says[":1"] = Result(task(":1", "completed", result={}))
         await about(front, "get", ids[0])
         call = Call(replace(ANN, capabilities={}), "tools/call", {"name": "t"}, target=TARGET)
-        assert front.router.tasks.refuses(call) is None  # it cannot become a task, and needs no room
+        assert await front.router.tasks.refuses(call) is None  # it cannot become a task, and needs no room
         assert isinstance(await about(front, "get", ids[0]), Result)
         await begin(front)
         assert await about(front, "get", ids[0]) == Failure(INVALID_PARAMS, "Task not found")
         assert isinstance(await about(front, "get", ids[1]), Result)
+
+
+async def test_what_made_room_is_in_the_store_no_more() -> None:
+    store = MemoryStore()
+    registry = TaskRegistry({"a": modern()}, store)
+    for number in range(2 * task_registry.MAX_TASKS):
+        assert not await registry.is_full("key:ann")
+        record = await registry.add(Call(ANN, "tools/call", {"name": "t"}), TARGET, task(f":{number}"))
+        assert record is not None
+        record.task = task(record.own, "completed")
+    assert len(await store.scan("")) == registry.count <= task_registry.MAX_TASKS
 
 
 async def test_a_record_lives_as_long_as_its_task_and_outlives_the_process_where_the_task_does() -> None:

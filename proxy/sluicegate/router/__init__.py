@@ -116,7 +116,7 @@ class Router:
         server = self._servers[call.target.server]
         if "task" in call.params:
             return await self.tasks.begin(call, call.target, server)
-        if self._book.count >= MAX_TASKS and (refused := self.tasks.refuses(call)) is not None:
+        if self._book.count >= MAX_TASKS and (refused := await self.tasks.refuses(call)) is not None:
             return refused
         outcome = await server(call)
         if call.trail.oversized is not None:

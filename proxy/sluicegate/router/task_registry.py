@@ -19,7 +19,7 @@ from sluicegate.protocol import tasks
 from sluicegate.protocol.input_requests_server import MAX_REQUESTS, methods
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
 from sluicegate.protocol.model import Call, Client, Handler, McpServer, Target
-from sluicegate.store import Store
+from sluicegate.store import Store, Write
 
 MAX_TASKS: Final = 1_000  # of one owner
 MAX_ALL: Final = 20_000
@@ -104,12 +104,15 @@ class TaskRegistry:
 
     # ------------------------------------------------------------ in
 
-    def is_full(self, owner: str) -> bool:
+    async def is_full(self, owner: str) -> bool:
         """Whether no other task may begin: on the way of every call that could become one."""
         mine = self._mine.get(owner)
         if (mine is None or len(mine) < MAX_TASKS) and self.count < MAX_ALL:
             return False
-        return not self._make_room(owner)
+        gone = self._make_room(owner)
+        if gone and self._store is not None:  # in one transaction: nothing stands under the prefix itself
+            await self._store.swap(_PREFIX, None, [Write(_PREFIX + record.id) for record in gone])
+        return not gone
 
     async def add(self, call: Call, target: Target, task: Json, holder: Handler | None = None) -> TaskRecord | None:
         """A task that has begun; None where that id is another's: neither has it then, for nobody knows whose it is.
@@ -231,16 +234,16 @@ class TaskRegistry:
         if self._by_own.get((record.target.server, record.own)) is record:
             del self._by_own[record.target.server, record.own]
 
-    def _make_room(self, owner: str) -> bool:
-        """Drops what is over, then what has ended: of this owner, or of all where there are too many of all."""
+    def _make_room(self, owner: str) -> list[TaskRecord]:
+        """Drops what is over, else what has ended: of this owner, or of all where there are too many of all."""
         many = list(self._mine.get(owner, {}).values())
         if self.count >= MAX_ALL:
             many = [record for mine in self._mine.values() for record in mine.values()]
-        gone = [record for record in many if self._is_over(record)]
         ended = sorted((record for record in many if record.has_ended), key=lambda record: record.order)
-        for record in gone or ended[: 1 + len(ended) // 10]:
+        gone = [record for record in many if self._is_over(record)] or ended[: 1 + len(ended) // 10]
+        for record in gone:
             self._drop(record)
-        return bool(gone or ended)
+        return gone
 
 
 # ---------------------------------------------------------------- what is kept

@@ -121,21 +121,23 @@ class TaskRouter:
             return await server(replace(call, params=bare))  # nothing was declared: the wish is ignored
         if (unfit := self.offers.misfit(call, target)) is not None:
             return unfit
-        if self.book.is_full(tasks.owner(call.client)):
+        if await self.book.is_full(tasks.owner(call.client)):
             return _too_many(call)
         outcome = await server(replace(call, params={**bare, "task": tasks.asked_ttl(call.params["task"])}))
         if isinstance(outcome, TaskStarted):
             return await self.keep(call, target, outcome)
         return tasks.or_error(outcome)
 
-    def refuses(self, call: Call) -> Outcome | None:
+    async def refuses(self, call: Call) -> Outcome | None:
         """The answer to a call that could become a task, where this client has too many that run."""
-        return _too_many(call) if tasks.takes(call.client) and self.book.is_full(tasks.owner(call.client)) else None
+        is_full = tasks.takes(call.client) and await self.book.is_full(tasks.owner(call.client))
+        return _too_many(call) if is_full else None
 
     async def may_hold(self, call: Call) -> bool:
         """Whether the client takes a task for this call, also one that Sluice makes itself."""
         takes = tasks.takes(call.client) or "task" in call.params
-        return takes and not self.book.is_full(tasks.owner(call.client)) and await self.offers.offered(call) is not None
+        is_full = takes and await self.book.is_full(tasks.owner(call.client))
+        return takes and not is_full and await self.offers.offered(call) is not None
 
     async def keep(self, call: Call, target: Target, started: TaskStarted, holder: Handler | None = None) -> Outcome:
         """The task under an id of ours. Whoever else makes tasks gives itself as the `holder`, and is asked instead of
