@@ -294,6 +294,16 @@ async def test_an_abandoned_call_is_given_up_at_the_server_at_once() -> None:
         await until_refused_and_cancelled(peer)
 
 
+async def test_a_call_whose_client_was_asked_by_us_first_is_given_up_by_the_id_of_that_round() -> None:
+    async with running(**child()) as rig:
+        peer, trail = Peer(rig.server), Trail("second")
+        trail.resume("first", 1)
+        call = Call(MODERN, "tools/call", {"name": "stubborn", "arguments": {}}, trail=trail)
+        assert isinstance(await rig.server(call), InputRequired)
+        rig.server.abandon("first")
+        await until_refused_and_cancelled(peer)
+
+
 async def test_a_call_of_a_client_that_cannot_come_in_any_more_is_given_up_at_the_server() -> None:
     async with running(**child()) as rig:
         peer = Peer(rig.server)

@@ -44,7 +44,7 @@ class InteractiveExchange(PendingRequest):
 
     def __init__(self, id: int, call: Call, ends: float, left: Left) -> None:
         super().__init__(id, call)
-        self.call_id = call.trail.id
+        self.call_id = call.trail.round[0] if call.trail.round else call.trail.id
         self.ends = ends
         self.asks: dict[str, Request] = {}
         self.shown: frozenset[str] = frozenset()
