@@ -423,6 +423,25 @@ async def test_nobody_keeps_all_processes_from_others_by_open_streams() -> None:
         busy.pending.clear()
 
 
+async def test_nobody_keeps_all_processes_from_others_by_tasks() -> None:
+    """A task holds its connection for as long as its client wished, also once it has ended. A call is let end."""
+    async with pooled(settings=ServerSettings("s", command=("x",), processes=4)) as (pool, bench, _):
+        anns = [ConnectionKey("legacy", ("session", "ann", f"a{number}"), f"scope {number}") for number in range(4)]
+        bob = ConnectionKey("legacy", ("session", "bob", "b"), "scope b")
+        for number, key in enumerate(anns):
+            bench.now = float(number)
+            (await pool.get(key)).tasks_until = anyio.current_time() + 24 * 3600
+        bench.opened[0].pending[1] = PendingRequest(1, Call(Client("ann"), "tools/call", {}))
+        bench.opened[3].tasks_until = 0.0
+        await pool.get(bob)
+        assert [pool.is_there(key) for key in anns] == [True, True, True, False], "it has no task"
+        await pool.get(bob._replace(owner=("session", "bob", "second")))
+        assert [pool.is_there(key) for key in anns] == [True, False, True, False]
+        with pytest.raises(Full):
+            await pool.get(bob._replace(owner=("session", "bob", "third")))
+        bench.opened[0].pending.clear()
+
+
 async def test_who_has_more_than_an_equal_share_gives_its_own_idle_process_first() -> None:
     async with pooled(settings=ServerSettings("s", command=("x",), processes=3)) as (pool, bench, _):
         bob, *anns = (

@@ -111,6 +111,11 @@ class PooledConnection:
         """Nothing runs on it. An open stream of its session does not keep it from who has less than an equal share."""
         return self.connection is not None and not (self.connection.is_over or self.connection.is_busy)
 
+    @property
+    def has_no_call(self) -> bool:
+        """Nothing runs on it but tasks, which may hold it for a day: only who has an equal share keeps it for those."""
+        return self.connection is not None and not (self.connection.is_over or self.connection.in_flight)
+
     def end(self, why: str, all_lost: bool) -> None:
         self.is_wanted = False
         if self.connection is not None:
@@ -250,14 +255,16 @@ def _least_entitled(
     key: ConnectionKey, slots: Collection[PooledConnection], most: int, free: Sequence[PooledConnection]
 ) -> PooledConnection | None:
     """Which connection ends for that key, where `most` are there: of the free ones that which was idle longest, first
-    of a principal that has more than an equal share. Where none is free, one of such a principal for one that has less.
-    """
+    of a principal that has more than an equal share. Where none is free, one of such a principal for one that has less:
+    last one on which it has tasks."""
     counts = Counter(slot.key.principal for slot in slots)
     counts[key.principal] += 1
     fair_part = max(1, most // len(counts))
     if not free and counts[key.principal] <= fair_part:
-        free = [slot for slot in slots if counts[slot.key.principal] > fair_part and slot.is_at_rest]
-    return min(free, key=lambda slot: (counts[slot.key.principal] <= fair_part, slot.used), default=None)
+        free = [slot for slot in slots if counts[slot.key.principal] > fair_part and slot.has_no_call]
+    return min(
+        free, key=lambda slot: (counts[slot.key.principal] <= fair_part, not slot.is_at_rest, slot.used), default=None
+    )
 
 
 class ConnectionPool:
