@@ -707,6 +707,27 @@ async def test_a_server_that_keeps_failing_is_left_alone_and_then_tried_once() -
         assert rig.server.describe()["circuit"] == "closed"
 
 
+@pytest.mark.parametrize(("method", "params"), [("tasks/get", {"taskId": "gone:1"}), ("server/discover", {})])
+async def test_a_trial_that_says_nothing_of_the_server_is_not_the_last_one(method: str, params: Json) -> None:
+    is_well = False
+
+    async def script(asked: Asked) -> None:
+        if await modern_start(asked):
+            return
+        if is_well:
+            await asked.result(COMPLETE)
+        else:
+            await asked.reply(status=500)
+
+    async with endpoint(script) as (url, _), running(url=url) as rig:
+        for _ in range(5):
+            assert await rig.reason("t", MODERN) == "outcome_unknown"
+        is_well, rig.clock.ahead, rig.server.life.status = True, 31.0, "starting"
+        await rig.request(method, params, MODERN)
+        assert await rig.tool("t", client=MODERN) == "done"
+        assert rig.server.describe()["circuit"] == "closed"
+
+
 async def test_a_server_that_listens_again_is_called_at_once_however_often_it_refused() -> None:
     """Sluice has looked itself, and says that it is up."""
 

@@ -215,7 +215,7 @@ def test_the_breaker_opens_after_failures_in_a_row_and_tries_one_call() -> None:
     assert not breaker.admits() and breaker.state == "open"
     now = 30.0
     assert breaker.state == "half-open" and breaker.admits() and not breaker.admits()
-    breaker.gave_up()  # the trial was cancelled: the next one is the trial
+    breaker.ended()  # the trial was cancelled: the next one is the trial
     assert breaker.admits()
     breaker.failed()
     assert not breaker.admits()

@@ -208,6 +208,6 @@ class Breaker:
         if self._failures >= self._threshold:
             self._opened = self._clock()
 
-    def gave_up(self) -> None:
-        """The call ended without saying anything about the server (its client cancelled it)."""
+    def ended(self) -> None:
+        """A call has ended, whether or not that said anything about the server: the next one may be the trial."""
         self._is_tried = False

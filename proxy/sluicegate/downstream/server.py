@@ -80,7 +80,6 @@ class ServerCalls:
         try:
             has_waited = not self.limit.enter_at_once(who)
             if has_waited and not await self.limit.enter(who, self._settings.timeout):
-                self._breaker.gave_up()
                 why = _NO_PART if self.limit.is_closed else "has too many calls waiting."
                 return failures.unavailable(call, self._settings.key, why)
             try:
@@ -88,9 +87,8 @@ class ServerCalls:
                 return self._failed(call, failures.too_late()) if is_late else await self.relay(call)
             finally:
                 self.limit.leave(who)
-        except BaseException:
-            self._breaker.gave_up()
-            raise
+        finally:
+            self._breaker.ended()
 
     async def go_on(self, call: Call) -> Outcome:
         """The next round of a call. One that a legacy server did not end is taken up there, and nowhere else."""
@@ -135,7 +133,6 @@ class ServerCalls:
             if call.method == "server/discover":
                 return Result(connection.discovered)
             if (failure := undeclared(call, connection)) is not None:
-                self._breaker.gave_up()
                 return failure
             outcome = await connection.handle(call)
             if connection.anew:
@@ -163,15 +160,13 @@ class ServerCalls:
         return self._failed(call, error)
 
     def _failed(self, call: Call, error: failures.Lost | TimeoutError | failures.AnswerTooLarge) -> Outcome:
-        if isinstance(error, failures.Full | failures.LoginRequired | failures.Withheld):
-            self._breaker.gave_up()
-        elif isinstance(error, failures.Lost):
-            self._life.lost(error)
-        elif isinstance(error, failures.AnswerTooLarge):
+        if isinstance(error, failures.AnswerTooLarge):
             self._breaker.succeeded()
-        else:
+        elif isinstance(error, TimeoutError):
             self._breaker.failed()
             self._life.health.failed(error, f"no answer to {call.method} in time")
+        elif not isinstance(error, failures.Full | failures.LoginRequired | failures.Withheld):
+            self._life.lost(error)
         return failures.failed(call, self._settings.key, error, self._life.health.lines)
 
 
