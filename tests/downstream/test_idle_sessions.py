@@ -10,9 +10,9 @@ import anyio
 import pytest
 from scripted_servers import Child, Rig, child, endpoint, legacy_start, running, until
 
-from sluicegate.downstream.server import ANEW
+from sluicegate.downstream.server import ANEW, began_anew
 from sluicegate.downstream.transport.process import memory
-from sluicegate.protocol.model import Client, Failure, Result
+from sluicegate.protocol.model import Call, Client, Failure, Result, refuse
 
 
 def session(number: int, principal: str = "key:a") -> Client:
@@ -61,6 +61,17 @@ async def test_the_next_answer_of_a_session_says_that_its_server_began_anew(capl
         assert "_meta" not in await echo(rig, session(1)), "it is said once"
         assert "_meta" not in await echo(rig, session(2))
     assert [record.__dict__["whose"] for record in caplog.records if record.message == "server began anew"] == ["key:a"]
+
+
+async def test_a_refusal_that_says_that_its_server_began_anew_is_a_refusal() -> None:
+    async with running(command=child()) as rig:
+        await echo(rig, session(1))
+        connection = rig.server.life.pool.live()[0]
+        connection.anew = "another process"
+        call = Call(session(1), "tools/call", {})
+        outcome = began_anew(call, refuse(call.method, "outcome_unknown", "It is not known."), connection)
+        assert isinstance(outcome, Result) and outcome.reason == "outcome_unknown"
+        assert outcome.value["_meta"][ANEW] == "another process"
 
 
 async def test_a_session_with_a_stream_or_a_call_keeps_its_child() -> None:

@@ -28,6 +28,7 @@ from sluicegate.protocol.model import (
     TaskNotification,
     TaskStarted,
     not_found,
+    refuse,
 )
 from sluicegate.protocol.tasks import owner
 from sluicegate.router import task_registry
@@ -274,9 +275,18 @@ async def test_a_legacy_task_whose_connection_ended_has_failed_for_good() -> Non
         assert isinstance(outcome, Result) and outcome.value["status"] == "failed" and outcome.value["taskId"] == id
         server.says["m:1"] = Result(task("m:1"))
         outcome = await about(front, "result", id, OLD)
-        assert isinstance(outcome, Result) and outcome.value["isError"] is True
+        assert isinstance(outcome, Result) and outcome.value["isError"] is True and outcome.reason == "outcome_unknown"
         assert outcome.value["_meta"]["io.modelcontextprotocol/related-task"] == {"taskId": id}
         assert (await front.page("tasks/list", OLD))["tasks"][0]["status"] == "failed"
+
+
+async def test_the_result_of_a_task_that_sluice_refused_says_so_to_the_log_too() -> None:
+    server = Later(LEGACY, "m")
+    async with Front(server) as front:
+        id = await begin(front, OLD, task={})
+        server.says["m:1"] = refuse("tools/call", "approval_denied", "NOT EXECUTED: it was denied.")
+        outcome = await about(front, "result", id, OLD)
+        assert isinstance(outcome, Result) and outcome.reason == "approval_denied"
 
 
 # ---------------------------------------------------------------- lists, and what is told unasked

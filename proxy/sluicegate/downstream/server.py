@@ -314,4 +314,5 @@ def began_anew(call: Call, outcome: Outcome, connection: ServerConnection) -> Ou
         return outcome
     why, connection.anew = connection.anew, ""
     meta = outcome.value.get("_meta")
-    return Result({**outcome.value, "_meta": {**(meta if isinstance(meta, dict) else {}), ANEW: why}})
+    anew = {**(meta if isinstance(meta, dict) else {}), ANEW: why}
+    return Result({**outcome.value, "_meta": anew}, reason=outcome.reason)

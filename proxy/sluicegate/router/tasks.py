@@ -216,7 +216,7 @@ class TaskRouter:
         if not isinstance(outcome, Result):
             return outcome
         if call.method == "tasks/result":
-            return Result(tasks.related(outcome.value, record.id))
+            return Result(tasks.related(outcome.value, record.id), reason=outcome.reason)
         if "taskId" not in outcome.value:  # SEP-2663: nothing is said of the task
             return Result(tasks.related(outcome.value, None))
         return self._answered(record, tasks.related(outcome.value, None))
@@ -351,7 +351,7 @@ def _lost(call: Call, record: TaskRecord) -> Outcome:
     if call.method == "tasks/result":
         answer = refuse("tools/call", "outcome_unknown", _GONE)
         assert isinstance(answer, Result)
-        return Result(tasks.related(answer.value, record.id))
+        return Result(tasks.related(answer.value, record.id), reason=answer.reason)
     if call.method == "tasks/get":
         return Result(_lost_task(record))
     return Failure(INVALID_PARAMS, "The task has ended")
