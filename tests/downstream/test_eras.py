@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from scripted_servers import (
@@ -377,3 +378,13 @@ async def test_a_task_that_nobody_offered_to_make_is_followed_here_and_its_clien
             given = sharing == "session" and client is takes
             assert isinstance(outcome, TaskStarted if given else Result)
             assert given or outcome == Result(TEXT)
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_server_whose_handshake_is_too_long_is_down_and_nothing_breaks(era: Any) -> None:
+    async def wordy(asked: Asked) -> None:
+        await asked.result({"pad": "x" * 2_000})
+
+    async with endpoint(wordy) as (url, _), running(url=url, era=era, max_result=1_000) as rig:
+        assert rig.server.status == "down" and "is too large" in rig.server.describe()["last_error"]
+        assert await rig.reason("t") == "server_unavailable"

@@ -306,6 +306,21 @@ async def test_a_session_that_is_gone_is_subscribed_in_again_and_what_may_have_b
         await until(lambda: heard == ["x:1"] * 2)
 
 
+async def test_a_subscription_that_is_answered_at_too_great_length_is_tried_again_as_any_that_failed() -> None:
+    """Whoever listens to other servers, too, goes on with those."""
+    script = LegacyServer()
+
+    async def wordy(asked: Asked) -> None:
+        if asked.rpc == "resources/subscribe":
+            return await asked.result({"pad": "x" * 2_000})
+        await script(asked)
+
+    async with endpoint(wordy) as (url, _), running(url=url, era="legacy", max_result=1_000) as rig:
+        with pytest.raises(ConnectionError, match="too large"):
+            await subscribe(rig, Heard(), "x:1")
+        assert rig.server.status == "up" and len(rig.server.life.pool) == 1
+
+
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_server_without_subscriptions_is_not_asked(era: Any) -> None:
     async def script(asked: Asked) -> None:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, get_args
 import anyio
 from anyio.abc import TaskGroup
 
-from sluicegate.downstream.failures import Lost, NotModern, as_lost, code_of
+from sluicegate.downstream.failures import AnswerTooLarge, Lost, NotModern, as_lost, code_of
 from sluicegate.downstream.server_output import StderrTail
 from sluicegate.downstream.session.connection import Heard, ServerConnection, Transport
 from sluicegate.downstream.session.legacy import REVISION, InitializeRefused, LegacyConnection
@@ -301,7 +301,7 @@ class Connector:
 
 
 async def _answer(asked: PendingRequest, seconds: float) -> Response | None:
-    with anyio.move_on_after(seconds), suppress(Lost):
+    with anyio.move_on_after(seconds), suppress(Lost, AnswerTooLarge):
         return await asked.result()
     return None
 

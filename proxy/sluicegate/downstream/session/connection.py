@@ -360,11 +360,14 @@ class ServerConnection:
             if self._is_retired and not self.in_flight:
                 self.drained.set()
 
-    async def ask(self, method: str, params: Json, timeout: float, headers: Headers | None = None) -> Response:
+    async def ask(self, method: str, params: Json, timeout: float | None, headers: Headers | None = None) -> Response:
         """A request of Sluice's own. Raises `TimeoutError`, `Lost`."""
-        return await self.perform(
-            PendingRequest(next(self._ids)), method, params, AnswerDeadline(timeout, timeout), headers or []
-        )
+        exchange = PendingRequest(next(self._ids))
+        patience = None if timeout is None else AnswerDeadline(timeout, timeout)
+        try:
+            return await self.perform(exchange, method, params, patience, headers or [])
+        except AnswerTooLarge:
+            raise Lost(f"its answer to {method} is too large", sent=True) from None
 
     def patience(self, method: str) -> AnswerDeadline:
         settings = self.settings

@@ -282,8 +282,8 @@ class LegacyConnection(ServerConnection):
 
     async def open(self, group: TaskGroup) -> None:
         await self._connect(group)
-        first, params = PendingRequest(next(self._ids)), dialect.initialize(self.client_info, self._declared)
-        answer = await self.perform(first, "initialize", params, None, [])  # who dials sets its time
+        params = dialect.initialize(self.client_info, self._declared)
+        answer = await self.ask("initialize", params, None)  # who dials sets its time
         if answer.result is None:
             raise InitializeRefused(f"the server refused initialize: {code_of(answer.error)}", sent=False)
         revision = dialect.negotiated(answer.result)

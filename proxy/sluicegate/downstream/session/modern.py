@@ -196,7 +196,7 @@ class ModernConnection(ServerConnection):
         which proves that the call was not executed."""
         params: Json = {}
         intake = Intake(self.settings.bounds)
-        with anyio.move_on_after(self.settings.list_timeout), suppress(Lost, TimeoutError, AnswerTooLarge):
+        with anyio.move_on_after(self.settings.list_timeout), suppress(Lost, TimeoutError):
             while True:
                 answer = (await self._own("tools/list", params, self.settings.list_timeout)).result or {}
                 listed = dialect.complete("tools/list", answer)

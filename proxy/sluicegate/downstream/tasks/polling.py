@@ -74,7 +74,7 @@ class TaskWatch:
 
 
 async def _cancel(request: Send, id: str) -> None:
-    with suppress(Lost, TimeoutError, AnswerTooLarge):  # its time to live ends it
+    with suppress(Lost, TimeoutError):  # its time to live ends it
         await request("tasks/cancel", {"taskId": id})
 
 
@@ -168,7 +168,7 @@ class LegacyTask:
     async def _look(self, id: str) -> Json | None:
         try:
             answer = await self._request("tasks/get", {"taskId": id})
-        except (Lost, TimeoutError, AnswerTooLarge):
+        except (Lost, TimeoutError):
             return None
         task = None if answer.result is None else tasks.read(answer.result)
         return task if task is not None and task["taskId"] == id else None
@@ -276,7 +276,7 @@ class ModernTask:
         """The task; the code of the error where the server knows none such; None where nothing can be said."""
         try:
             answer = await self._request("tasks/get", {"taskId": self._task.id})
-        except (Lost, AnswerTooLarge, TimeoutError):
+        except (Lost, TimeoutError):
             return None
         if answer.error is not None:
             return INVALID_PARAMS if answer.error.get("code") == INVALID_PARAMS else None
