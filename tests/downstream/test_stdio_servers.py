@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from asyncio import unix_events
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from scripted_servers import LEGACY, MODERN, child, running, until
 
 from sluicegate.downstream.server_output import MAX_STDERR, StderrTail
+from sluicegate.downstream.transport.process import Process
 from sluicegate.downstream.transport.stdio_transport import Lines, environment
 from sluicegate.protocol.jsonrpc import Notification
 from sluicegate.protocol.model import LOG_LEVEL, Client, Failure, Result
@@ -402,3 +404,15 @@ async def test_a_large_answer_comes_through_a_pipe_that_cannot_say_whether_it_re
         for _ in range(3):
             text = "x" * 64 * 1024
             assert await rig.tool("echo", {"text": text}) == {"text": text}
+
+
+async def test_processes_that_end_at_once_are_looked_after_one_by_one() -> None:
+    """Each look reads of all processes. Many threads would keep the event loop waiting, and others without a thread."""
+    before = {thread.ident for thread in threading.enumerate()}
+    processes = [await Process.start(["true"], dict(os.environ), None, lambda status: None) for _ in range(20)]
+    async with anyio.create_task_group() as group:
+        for process in processes:
+            group.start_soon(process.stop)
+    names = [thread.name for thread in threading.enumerate() if thread.ident not in before]
+    assert not [name for name in names if not name.startswith(("finder", "starter"))]
+    assert sum(name.startswith("finder") for name in names) <= 1

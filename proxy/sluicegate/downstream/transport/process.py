@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import IO, Final
 
 import anyio
-import anyio.to_thread
 
 from sluicegate.downstream.failures import Lost
 from sluicegate.downstream.transport import stray_processes
@@ -29,6 +28,10 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 # A sandbox ends with the thread that started bubblewrap (PR_SET_PDEATHSIG, prctl(2)). This one lives as long as Sluice;
 # those of a common pool end when they were idle for a while.
 _STARTER: Final = ThreadPoolExecutor(1, "starter")
+# To look for what a server left behind reads of all processes below Sluice. Where a client ends hundreds of sessions at
+# once, as many threads at that would keep the event loop waiting for the interpreter's lock.
+_FINDER: Final = ThreadPoolExecutor(1, "finder")
+_ENDER: Final = ThreadPoolExecutor(2, "ender")
 GRACE: Final = 2.0
 """Seconds for each step of the stop ladder."""
 
@@ -156,16 +159,17 @@ class Process:
     async def stop(self) -> None:
         """After stdin was closed: wait, then signals to the whole group, and to what its leader left behind or what
         left the group (2026-07-28 basic/transports/stdio#shutdown). Returns when the child has been reaped."""
-        find = partial(stray_processes.of_server, self._mark)
+        find, run = partial(stray_processes.of_server, self._mark), self._loop.run_in_executor
         with anyio.CancelScope(shield=True):
-            found_before = await anyio.to_thread.run_sync(find, None if self._gone.is_set() else self.pid)
+            found_before = await run(_FINDER, find, None if self._gone.is_set() else self.pid)
             await self._is_gone()
             if self._signal(signal.SIGTERM):
                 await self._is_gone()
                 await self._is_empty()
             self._signal(signal.SIGKILL)
             await self._gone.wait()
-            await anyio.to_thread.run_sync(stray_processes.end, find, found_before)
+            if left := await run(_FINDER, stray_processes.left, find, found_before):
+                await run(_ENDER, stray_processes.end, find, left)
             for transport in self._transports:
                 transport.close()
             if not self._transports:  # cancelled before its pipes were connected

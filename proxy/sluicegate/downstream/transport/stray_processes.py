@@ -35,7 +35,7 @@ GRACE: Final = 2.0
 """Seconds between SIGTERM and SIGKILL, and for SIGKILL."""
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _EVERY: Final = 5.0
-_POLL: Final = 0.02
+_POLL: Final = 0.1
 _MOST_COUNTED: Final = 2_000
 
 
@@ -136,21 +136,26 @@ def adopted() -> set[Stray]:
     return _running(below(_orphans()))
 
 
+def left(find: Callable[[], set[Stray]], known: set[Stray]) -> set[Stray]:
+    """What is known and what is found, as far as it still runs."""
+    return {one for one in known | find() | _running(below(one.pid for one in known)) if _runs(one)}
+
+
 def end(find: Callable[[], set[Stray]], found_before: Iterable[Stray] = ()) -> None:
     """Ends what is known and what is found, until nothing is. Takes up to twice `GRACE`: not for an event loop."""
     if sys.platform != "linux":
         return
-    left = set(found_before)
+    known = set(found_before)
     for number in (signal.SIGTERM, signal.SIGKILL):
         give_up, signalled = time.monotonic() + GRACE, set[Stray]()
         while time.monotonic() < give_up:
-            left = {one for one in left | find() | _running(below(one.pid for one in left)) if _runs(one)}
-            if not left:
+            known = left(find, known)
+            if not known:
                 reap()
                 return
-            for one in left - signalled:
+            for one in known - signalled:
                 _send(one, number)
-            signalled |= left
+            signalled |= known
             time.sleep(_POLL)
 
 
