@@ -473,6 +473,19 @@ async def test_what_made_room_is_in_the_store_no_more() -> None:
     assert len(await store.scan("")) == registry.count <= task_registry.MAX_TASKS
 
 
+async def test_where_there_are_too_many_of_all_those_leave_first_whose_client_has_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(task_registry, "MAX_ALL", 12)
+    registry = TaskRegistry({"a": modern()})
+    for number, client in enumerate([ANN, ANN, *([BOB] * 10)]):
+        record = await registry.add(Call(client, "tools/call", {"name": "t"}), TARGET, task(f":{number}"))
+        assert record is not None
+        record.task = task(record.own, "completed")
+    assert not await registry.is_full("key:eve")
+    assert [len([*registry.of(owner)]) for owner in ("key:ann", "key:bob")] == [2, 8]
+
+
 async def test_a_record_lives_as_long_as_its_task_and_outlives_the_process_where_the_task_does() -> None:
     now, store = 0.0, MemoryStore(lambda: now)
     server = modern()

@@ -235,11 +235,13 @@ class TaskRegistry:
             del self._by_own[record.target.server, record.own]
 
     def _make_room(self, owner: str) -> list[TaskRecord]:
-        """Drops what is over, else what has ended: of this owner, or of all where there are too many of all."""
+        """Drops what is over, else what has ended: of this owner, or where there are too many of all, of whoever has
+        most."""
         many = list(self._mine.get(owner, {}).values())
         if self.count >= MAX_ALL:
             many = [record for mine in self._mine.values() for record in mine.values()]
-        ended = sorted((record for record in many if record.has_ended), key=lambda record: record.order)
+        rank = {owner: -len(mine) for owner, mine in self._mine.items()}
+        ended = sorted((one for one in many if one.has_ended), key=lambda one: (rank[one.owner], one.order))
         gone = [record for record in many if self._is_over(record)] or ended[: 1 + len(ended) // 10]
         for record in gone:
             self._drop(record)
