@@ -51,7 +51,8 @@ QUESTIONS = {
     "resource subscriptions at a server": "downstream/resource_subscriptions.py",
     "task polling": "downstream/tasks/polling.py",
     # a proxy's work
-    "circuit breaker, concurrency limit, retry backoff": "downstream/call_limits.py",
+    "circuit breaker, retry backoff": "downstream/call_limits.py",
+    "concurrency limit": "runtime/concurrency_limit.py",
     "selector of connections": "downstream/server_life.py",
     "connection pool of one server": "downstream/pool.py",
     "stdio child process": "downstream/transport/process.py",

@@ -5,10 +5,11 @@ import asyncio
 import anyio
 import pytest
 
-from sluicegate.downstream import call_limits
-from sluicegate.downstream.call_limits import Breaker, ConcurrencyLimit
+from sluicegate.downstream.call_limits import Breaker
 from sluicegate.downstream.failures import Lost, may_resend
 from sluicegate.downstream.settings import ServerSettings
+from sluicegate.runtime import concurrency_limit
+from sluicegate.runtime.concurrency_limit import ConcurrencyLimit
 
 
 class Gate:
@@ -175,7 +176,7 @@ async def test_at_most_half_of_the_places_are_kept() -> None:
 async def test_a_kept_place_is_given_away_in_time_though_nobody_comes_or_leaves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(call_limits, "_LATELY", 0.05)
+    monkeypatch.setattr(concurrency_limit, "_LATELY", 0.05)
     gate = Gate(2, room=32)
     await gate.come("bob")
     await gate.leave("bob")

@@ -1,17 +1,23 @@
 """All hooks of a call are asked at once, and one hook so many questions at most."""
 
 import asyncio
+from collections.abc import Coroutine
 
 from hook_service import hook_service
 from waiting import until
 
 from sluicegate.audit.redact import Redactor
-from sluicegate.hooks.asker import AT_ONCE, Hook, Hooks
+from sluicegate.hooks.asker import AT_ONCE, MAX_WAITING, Hook, Hooks
 from sluicegate.hooks.settings import HookSettings
+from sluicegate.policy.hooked import HookVerdict
 from sluicegate.protocol.model import Call, Client, Target
 
 ON = frozenset({"call"})
 MORE = 3
+
+
+def _ask(hook: Hook, number: int, principal: str = "key:a") -> Coroutine[None, None, HookVerdict]:
+    return hook.ask("call", b'{"of": "%b"}' % principal.encode(), b"%d" % number, "id", principal)
 
 
 async def test_a_call_is_told_to_all_its_hooks_before_one_has_answered() -> None:
@@ -33,10 +39,37 @@ async def test_a_hook_has_a_bounded_number_of_questions_and_the_rest_wait_for_th
     with hook_service() as service:
         service.released.clear()
         hook = Hook(HookSettings("h", service.url, ON, timeout=20.0))
-        asked = [asyncio.ensure_future(hook.ask("call", b"{}", b"%d" % one, "id")) for one in range(AT_ONCE + MORE)]
+        asked = [asyncio.ensure_future(_ask(hook, one)) for one in range(AT_ONCE + MORE)]
         await until(lambda: len(service.asked) == AT_ONCE)
         assert len(service.connections) == AT_ONCE
         service.released.set()
         assert {one.word for one in await asyncio.gather(*asked)} == {"allow"}
         assert len(service.asked) == AT_ONCE + MORE and len(service.connections) <= AT_ONCE
+        await hook.aclose()
+
+
+async def test_a_client_with_very_many_questions_keeps_those_of_another_one_waiting_for_a_turn_at_most() -> None:
+    with hook_service() as service:
+        service.released.clear()
+        hook = Hook(HookSettings("h", service.url, ON, timeout=20.0))
+        many = [asyncio.ensure_future(_ask(hook, one)) for one in range(3 * AT_ONCE)]
+        await until(lambda: len(service.asked) == AT_ONCE)
+        other = asyncio.ensure_future(_ask(hook, len(many), "key:b"))
+        await asyncio.sleep(0)
+        service.released.set()
+        assert {one.word for one in await asyncio.gather(*many, other)} == {"allow"}
+        assert service.asked.index({"of": "key:b"}) < 2 * AT_ONCE
+        await hook.aclose()
+
+
+async def test_a_client_that_has_too_many_questions_does_not_get_past_a_hook_by_that() -> None:
+    with hook_service() as service:
+        service.released.clear()
+        hook = Hook(HookSettings("h", service.url, ON, timeout=20.0, passes=True))
+        many = [asyncio.ensure_future(_ask(hook, one)) for one in range(AT_ONCE + MAX_WAITING)]
+        await until(lambda: len(service.asked) == AT_ONCE)
+        verdict = await _ask(hook, len(many))
+        assert verdict.word == "failed" and verdict.refuses
+        service.released.set()
+        assert {one.word for one in await asyncio.gather(*many)} == {"allow"}
         await hook.aclose()

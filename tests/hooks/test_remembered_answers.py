@@ -20,7 +20,7 @@ async def test_long_answers_of_a_hook_fill_no_memory() -> None:
         hook = Hook(HookSettings("h", service.url, frozenset({"result"}), timeout=20.0))
 
         async def ask(number: int) -> bool:
-            return (await hook.ask("result", b"{}", b"%d" % number, "id")).is_cached
+            return (await hook.ask("result", b"{}", b"%d" % number, "id", "key:a")).is_cached
 
         for number in range(200):
             assert not await ask(number)

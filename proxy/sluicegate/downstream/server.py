@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from sluicegate.downstream import failures
-from sluicegate.downstream.call_limits import ConcurrencyLimit, room
 from sluicegate.downstream.connector import Connector
 from sluicegate.downstream.pool import describe
 from sluicegate.downstream.server_life import ServerLife
@@ -36,6 +35,7 @@ from sluicegate.protocol.model import (
     Updated,
     holder,
 )
+from sluicegate.runtime.concurrency_limit import ConcurrencyLimit, room
 from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
 

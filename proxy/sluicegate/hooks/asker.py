@@ -7,7 +7,6 @@ remembered as long as its Cache-Control says (RFC 9111 section 5.2.2.1), for the
 
 from __future__ import annotations  # httpx is imported at its first use
 
-import asyncio
 import re
 import time
 from collections import OrderedDict
@@ -36,10 +35,13 @@ from sluicegate.policy.profiles import ApprovalProfile
 from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.jsonrpc import Json, dump
 from sluicegate.protocol.model import Call, Client, Target
+from sluicegate.runtime.concurrency_limit import ConcurrencyLimit
 from sluicegate.runtime.deadline import AnswerDeadline
 
 AT_ONCE: Final = 64
-"""Questions to one hook. More wait for their turn, within their time."""
+"""Questions to one hook. More wait for their turn, and clients have equal shares of both."""
+MAX_WAITING: Final = 32 * AT_ONCE
+NO_TURN: Final = "it has too many questions"
 MAX_CACHED: Final = 16 * 1024 * 1024
 """Bytes of one hook's answers. Each counts with the size of its texts and `_ENTRY`."""
 _ENTRY: Final = 1024
@@ -63,33 +65,34 @@ class Hook:
     def __init__(self, settings: HookSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self.settings = settings
         self._clock = clock
-        self._turns = asyncio.Semaphore(AT_ONCE)  # without a wait it costs no turn of the loop, as a limiter does
+        self._turns = ConcurrencyLimit(AT_ONCE, MAX_WAITING, clock)
         self._client: HttpClient | None = None
         self._url: httpx.URL | None = None
         self._lock = anyio.Lock()
         self._cached: OrderedDict[bytes, tuple[float, HookVerdict, int]] = OrderedDict()  # until when, what, how large
         self._size = 0
 
-    async def ask(self, on: On, body: bytes, key: bytes, id: str) -> HookVerdict:
-        """`key` is the digest of the body, `id` that of the call. Never raises: without an answer the verdict is
-        `failed`."""
+    async def ask(self, on: On, body: bytes, key: bytes, id: str, principal: str) -> HookVerdict:
+        """`key` is the digest of the body, `id` that of the call, and `principal` its client. Never raises: without an
+        answer the verdict is `failed`."""
         settings, began = self.settings, self._clock()
         cached = self._cached.get(key)
         if cached is not None and cached[0] > began:
             return replace(cached[1], seconds=0.0, is_cached=True)
+        # Who was not asked has not failed: clients that call too much would get past it.
+        if not await self._turns.enter(principal, settings.timeout):
+            return replace(self._failed(on, NO_TURN, began), passes=False)
         try:
             with AnswerDeadline(settings.timeout, settings.timeout):
-                await self._turns.acquire()
-                try:
-                    verdict, age = await self._exchange(on, body, id)
-                finally:
-                    self._turns.release()
+                verdict, age = await self._exchange(on, body, id)
         except TimeoutError:
             return self._failed(on, f"no answer within {settings.timeout:g} s", began)
         except NoVerdict as error:
             return self._failed(on, str(error), began)
         except (httpx.HTTPError, OSError) as error:
             return self._failed(on, type(error).__name__, began)
+        finally:
+            self._turns.leave(principal)
         verdict = verdict.took(self._clock() - began)
         if age > 0:
             self._remember(key, verdict, age)
@@ -216,20 +219,20 @@ class Hooks:
         else:
             asked = await anyio.to_thread.run_sync(self._questions, head, target, due, values, is_short)
         if len(due) == 1:
-            verdicts = [await self._hooks[due[0].name].ask(on, *asked[0], call.trail.id)]
+            verdicts = [await self._hooks[due[0].name].ask(on, *asked[0], call.trail.id, call.client.principal)]
         else:
-            verdicts = await self._each(on, due, asked, call.trail.id)
+            verdicts = await self._each(on, due, asked, call)
         for verdict in verdicts:
             self._told(verdict)
         return tuple(verdicts)
 
     async def _each(
-        self, on: On, due: Sequence[HookSettings], asked: Sequence[tuple[bytes, bytes]], id: str
+        self, on: On, due: Sequence[HookSettings], asked: Sequence[tuple[bytes, bytes]], call: Call
     ) -> list[HookVerdict]:
         found: dict[str, HookVerdict] = {}
 
         async def ask(name: str, body: bytes, key: bytes) -> None:
-            found[name] = await self._hooks[name].ask(on, body, key, id)
+            found[name] = await self._hooks[name].ask(on, body, key, call.trail.id, call.client.principal)
 
         async with anyio.create_task_group() as group:
             for one, question in zip(due, asked, strict=True):
