@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from typing import Any
 
 from hook_service import hook_service
 from waiting import until
@@ -10,7 +11,8 @@ from sluicegate.audit.redact import Redactor
 from sluicegate.hooks.asker import AT_ONCE, MAX_WAITING, Hook, Hooks
 from sluicegate.hooks.settings import HookSettings
 from sluicegate.policy.hooked import HookVerdict
-from sluicegate.protocol.model import Call, Client, Target
+from sluicegate.protocol.model import Call, Client, Target, Trail
+from sluicegate.runtime.loop_budget import client_budgets
 
 ON = frozenset({"call"})
 MORE = 3
@@ -46,6 +48,42 @@ async def test_a_hook_has_a_bounded_number_of_questions_and_the_rest_wait_for_th
         assert {one.word for one in await asyncio.gather(*asked)} == {"allow"}
         assert len(service.asked) == AT_ONCE + MORE and len(service.connections) <= AT_ONCE
         await hook.aclose()
+
+
+class WatchedRedactor(Redactor):
+    """Notes whose arguments it masks, and how many threads do at once."""
+
+    def __init__(self) -> None:
+        super().__init__(b"k" * 32)
+        self.order: list[str] = []
+        self.inside = self.most = 0
+
+    def masked(self, value: Any, *about: Any) -> tuple[Any, bool]:
+        self.order.append(value["of"])
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        try:
+            return super().masked(value, *about)
+        finally:
+            self.inside -= 1
+
+
+async def test_large_arguments_are_masked_one_after_the_other_and_whoever_sent_them_pays() -> None:
+    """Forty threads at once kept the event loop from the interpreter, for seconds."""
+    redactor, target = WatchedRedactor(), Target("s", "tool", "t", "s__t")
+    with hook_service() as service:
+        hooks = Hooks([HookSettings("h", service.url, ON, timeout=20.0)], redactor, lambda target: "read", dict)
+
+        def ask(name: str) -> Coroutine[None, None, tuple[HookVerdict, ...]]:
+            client, arguments = Client(name), {"of": name, "text": "password: x1y2z3\n" * 4_000}
+            call = Call(client, "tools/call", {"arguments": arguments}, trail=Trail("id"))
+            return hooks.about_call(call, target, hooks.due("call", client, target))
+
+        asking = [asyncio.ensure_future(ask(name)) for name in ("key:many",) * 12 + ("key:one",)]
+        assert {one.word for (one,) in await asyncio.gather(*asking)} == {"allow"}
+        await hooks.aclose()
+    assert redactor.most == 1 and redactor.order.index("key:one") <= 2
+    assert all(client_budgets()[name]._start > 0 for name in ("key:many", "key:one"))
 
 
 async def test_a_client_with_very_many_questions_keeps_those_of_another_one_waiting_for_a_turn_at_most() -> None:
