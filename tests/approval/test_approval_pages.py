@@ -20,6 +20,7 @@ from sluicegate.approval import presentation
 from sluicegate.approval.record import Approval, Vote
 from sluicegate.policy.profiles import BUILT_IN
 from sluicegate.protocol.model import Client
+from sluicegate.runtime.reader_threads import MAX_READERS
 
 pytestmark = pytest.mark.anyio
 Json = dict[str, Any]
@@ -291,6 +292,18 @@ async def test_whoever_asked_does_not_learn_what_exists_that_they_are_not_shown(
     asked = await town.pending(amount=1)
     assert (await api.get(("approvals", asked.id), {}, LEA))[1]["last_calls"] == rows
     assert (await api.get(("approvals", asked.id), {}, ANN))[1]["last_calls"] == rows[2:]
+
+
+async def test_few_threads_show_large_approvals_however_many_are_asked_for_at_once() -> None:
+    """Each holds the interpreter for 100 ms, and forty at once would hold up every call."""
+    town = Town()
+    approval, api = await town.pending(values=list(range(15_000))), api_of(town)
+    before = threading.active_count()
+    async with anyio.create_task_group() as group:
+        for _ in range(20):
+            group.start_soon(api.get, ("approvals", approval.id), {}, LEA)
+            group.start_soon(api.post, ("approvals", approval.id, "reveal"), b"{}", "", LEA)
+    assert threading.active_count() <= before + MAX_READERS
 
 
 async def test_arguments_are_revealed_although_they_are_decided_while_that_is_recorded() -> None:
