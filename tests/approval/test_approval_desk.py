@@ -24,6 +24,7 @@ from sluicegate.policy.schemas import ArgumentSchema
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import ApprovalRef, Client, InputRequired, Result, Trail, Verdict
 from sluicegate.protocol.shape import Shape
+from sluicegate.runtime.loop_budget import client_budgets
 from sluicegate.store import StoreFailed, Write
 from sluicegate.store.memory import MemoryStore
 from sluicegate.store.sqlite import SqliteStore
@@ -749,7 +750,7 @@ async def test_an_approval_survives_its_process_and_is_used_once_after_it(tmp_pa
 
 
 async def test_what_an_approver_is_shown_is_masked_in_a_thread(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Megabytes of arguments take 300 ms."""
+    """Megabytes of arguments take 300 ms, and whoever sent them pays: one client had a thread work all the time."""
     threads: list[threading.Thread] = []
     take = presentation.take
 
@@ -760,6 +761,7 @@ async def test_what_an_approver_is_shown_is_masked_in_a_thread(town: Town, monke
     monkeypatch.setattr(presentation, "take", noted)
     await town.pending(amount=1)
     assert len(threads) == 1 and threads[0] is not threading.main_thread()
+    assert client_budgets()[ANN.principal]._start > 0
 
 
 async def test_without_a_record_nothing_is_asked_decided_or_run(town: Town) -> None:

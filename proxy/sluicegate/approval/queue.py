@@ -4,6 +4,7 @@ Every change of an approval is recorded before it takes effect, and takes effect
 several processes on one store are one queue. What is in memory is a copy, for lists and for those who wait.
 """
 
+import asyncio
 import json
 import secrets
 import time
@@ -11,9 +12,10 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
-import anyio.to_thread
+import anyio
 
 from sluicegate.approval import eligibility, presentation
 from sluicegate.approval.eligibility import MAX_COMMENT, VoteRefused, VoteRequest, no_yes_of, unfit
@@ -26,6 +28,7 @@ from sluicegate.policy.profiles import ApprovalProfile
 from sluicegate.protocol.canonical_json import canonical, is_longer
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, Client, Target
+from sluicegate.runtime.loop_budget import client_budgets
 from sluicegate.store import TRIES, Store, StoreFailed, Write, overtaken
 
 MAX_OPEN: Final = 10_000
@@ -299,7 +302,7 @@ class ApprovalQueue:
         self._home = secrets.token_hex(6)
         self._validity = ApprovalValidity(deps, clock, self._home)
         self.as_now = self._validity.as_now
-        self._masking = anyio.Lock()  # clients take turns: many threads would keep the event loop waiting
+        self._masking = asyncio.Lock()  # clients take turns: many threads would keep the event loop waiting
 
     async def ask(self, call: Call, binding: CallBinding, shown: Callable[[], Json]) -> Approval | VoteRefused:
         """The approval of this call: the one that it has, or a new one. `shown` masks the arguments, which takes up to
@@ -310,8 +313,8 @@ class ApprovalQueue:
             while (existing := await self._existing(binding)) is None:
                 if refused := self._ledger.full(binding.principal, self.settings.per_client):
                     return refused
-                async with self._masking:
-                    details, row = await anyio.to_thread.run_sync(_both, shown)
+                payer = client_budgets()[binding.principal]
+                details, row = await payer.apart(self._masking, partial(_both, shown))
                 approval = self._new(call, binding)
                 if not await self._ledger.records.change(approval):
                     return UNRECORDED

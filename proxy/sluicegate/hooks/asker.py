@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from sys import getsizeof
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import anyio
 import anyio.to_thread
@@ -38,7 +38,7 @@ from sluicegate.protocol.jsonrpc import Json, dump
 from sluicegate.protocol.model import Call, Client, Target
 from sluicegate.runtime.concurrency_limit import ConcurrencyLimit
 from sluicegate.runtime.deadline import AnswerDeadline
-from sluicegate.runtime.loop_budget import LoopBudget, budget_of, client_budgets
+from sluicegate.runtime.loop_budget import budget_of, client_budgets
 
 AT_ONCE: Final = 64
 """Questions to one hook. More wait for their turn, and clients have equal shares of both."""
@@ -58,7 +58,6 @@ _NONE: Final[tuple[HookSettings, ...]] = ()
 
 _Value = tuple[bytes, Json, bytes | None]
 """A value with its name, and its JSON where somebody has made that already."""
-T = TypeVar("T")
 Told = Callable[[HookVerdict], object]
 
 
@@ -222,7 +221,7 @@ class Hooks:
             asked = self._questions(head, target, due, values, is_short)
         else:
             peer = budget_of(target.server) if result else client_budgets()[call.client.principal]
-            asked = await self._apart(partial(self._questions, head, target, due, values, is_short), peer)
+            asked = await peer.apart(self._masking, partial(self._questions, head, target, due, values, is_short))
         if len(due) == 1:
             verdicts = [await self._hooks[due[0].name].ask(on, *asked[0], call.trail.id, call.client.principal)]
         else:
@@ -230,26 +229,6 @@ class Hooks:
         for verdict in verdicts:
             self._told(verdict)
         return tuple(verdicts)
-
-    async def _apart(self, work: Callable[[], T], peer: LoopBudget) -> T:
-        """In a thread, which holds the interpreter's lock: one at a time, of each peer in turn, and that peer pays."""
-        took = 0.0
-
-        def timed() -> T:
-            nonlocal took
-            since = time.thread_time()
-            try:
-                return work()
-            finally:
-                took = time.thread_time() - since
-
-        async with peer.turn:
-            await peer.rest()
-            try:
-                async with self._masking:
-                    return await anyio.to_thread.run_sync(timed)
-            finally:
-                peer.charge(took)
 
     async def _each(
         self, on: On, due: Sequence[HookSettings], asked: Sequence[tuple[bytes, bytes]], call: Call

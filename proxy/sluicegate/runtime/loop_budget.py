@@ -15,6 +15,8 @@ from threading import Lock
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
+import anyio.to_thread
+
 PART: Final = 0.05
 """Of the loop's time, in the long run, for one peer."""
 _EVERYBODY: Final = 0.1
@@ -215,6 +217,27 @@ class LoopBudget:
                     await asyncio.sleep(0)
                 self.charge_since(since)
             return value
+
+    async def apart(self, alone: asyncio.Lock, work: Callable[[], T]) -> T:
+        """What the work returns, in a thread: it holds the interpreter's lock. With this `alone` one works at a time,
+        for each peer in turn, and its time counts."""
+        took = 0.0
+
+        def timed() -> T:
+            nonlocal took
+            since = time.thread_time()
+            try:
+                return work()
+            finally:
+                took = time.thread_time() - since
+
+        async with self.turn:
+            await self.rest()
+            try:
+                async with alone:
+                    return await anyio.to_thread.run_sync(timed)
+            finally:
+                self.charge(took)
 
     def pause(self) -> float:
         """Returns the seconds to pause, 0 for none."""
