@@ -31,7 +31,7 @@ _STARTER: Final = ThreadPoolExecutor(1, "starter")
 # To look for what a server left behind reads of all processes below Sluice. Where a client ends hundreds of sessions at
 # once, as many threads at that would keep the event loop waiting for the interpreter's lock.
 _FINDER: Final = ThreadPoolExecutor(1, "finder")
-_ENDER: Final = ThreadPoolExecutor(2, "ender")
+_ENDER: Final = ThreadPoolExecutor(32, "ender")
 GRACE: Final = 2.0
 """Seconds for each step of the stop ladder."""
 
