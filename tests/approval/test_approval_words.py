@@ -301,7 +301,7 @@ async def test_what_is_finished_is_read_from_the_store_once_in_pieces_and_the_ne
     first = await town.pending(amount=1)
     denied = first.become("denied", ended=town.clock.now)
     for number in range(3 * limit):
-        one = replace(denied, id=f"apr_{number:012}", created=denied.created - number)
+        one = replace(denied, id=f"apr_{number:012}", ended=denied.created - number)
         await town.store.put(f"approval/done/{one.id}", one.encode())
     steps, decode, decoded = Steps(), repository.decoded, Counter[int]()
 
@@ -345,6 +345,25 @@ async def test_a_client_that_ends_its_own_without_end_keeps_the_newest_in_the_st
     assert about(await town.run(amount=1))["id"] == denied.id, "the same call is answered as before"
     again = town.new_desk()
     assert {one.id for one in await again.book.finished(town.clock.now)} == kept
+
+
+async def test_the_bound_of_each_client_holds_beside_more_of_others_than_are_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(repository, "MAX_FINISHED_OF", 3)
+    monkeypatch.setattr(repository, "MAX_FINISHED", 5)
+    town, clients, each = Town(), 8, 20
+    pending = await town.pending(amount=1)
+    denied = pending.become("denied", ended=town.clock.now)
+    for number in range(clients * each):
+        binding = replace(denied.binding, principal=f"key:{number % clients}")
+        one = replace(denied, id=f"apr_{number:012}", binding=binding, ended=denied.created + number, expires=0.0)
+        await town.store.put(f"approval/done/{one.id}", one.encode())
+        town.desk.book.add(one)
+    await town.desk.refresh()
+    newest = {f"apr_{number:012}" for number in range(clients * (each - 3), clients * each)}
+    assert {key.rpartition("/")[2] for key in await town.store.scan("approval/done/")} == newest
+    assert {one.id for one in await town.desk.book.finished(town.clock.now)} == set(sorted(newest)[-5:])
 
 
 async def test_the_next_call_is_compared_with_the_last_one_that_ran() -> None:

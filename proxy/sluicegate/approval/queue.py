@@ -264,6 +264,7 @@ class ApprovalLedger:
             if stored is not None and id in self._open:
                 self._notice(stored.approval)
             self._drop(id)
+            self.waiting.notice(id)  # also of what has left the store already
         new = []
         for id, raw in found.items():
             if self._raw.get(id) != raw and id not in self._touched:
@@ -495,8 +496,8 @@ class ApprovalQueue:
                 await self.end(approval.id, "expired")
             elif self._validity.is_over(approval):
                 await self.end(approval.id, "cancelled", comment=GONE)
-        await self.book.forget_surplus(now)
         await self.grants.refresh(self._validity.of_grant, self._deps.token_end, is_moved)
+        await self.book.forget_surplus(now)
 
 
 def _both(shown: Callable[[], Json]) -> tuple[Json, Json]:

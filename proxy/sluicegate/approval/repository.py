@@ -7,7 +7,7 @@ people look at is kept beside an approval and leaves with it: a day after it is 
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -67,7 +67,8 @@ RETENTION: Final = 24 * 3600.0
 MAX_FINISHED: Final = 2_000
 """Finished approvals that are listed, the newest: what a list looks through is bounded however many end in a day."""
 MAX_FINISHED_OF: Final = 500
-"""Of these the newest of one client, which may end its own without end. Its older ones leave the store as well."""
+"""What the store keeps of one client, which may end its own without end: the newest."""
+_FORGOTTEN: Final = 200  # of the others, that leave it in one turn
 _AT_ONCE: Final = 50  # that are decoded in one step of the event loop
 
 ALL: Final = "approval/"
@@ -97,8 +98,8 @@ class ApprovalRepository:
         self.store = store
         self.is_mine = is_mine
         self._finished: dict[str, Approval] = {}
-        self._finished_of: Counter[str] = Counter()  # by principal
-        self._surplus: deque[Approval] = deque()
+        self._kept: dict[str, deque[tuple[str, float]]] = {}  # by principal: what ended, and until when it answers
+        self._surplus: deque[tuple[str, float]] = deque()
         self._is_read = False  # what an earlier process finished
         self._reading = anyio.Lock()
 
@@ -176,38 +177,40 @@ class ApprovalRepository:
                     if (approval := self.decoded(raw)) is not None:
                         found[approval.id] = approval
                 found |= self._finished  # which ended in this process
-                self._finished, self._finished_of = {}, Counter()
-                for approval in sorted(found.values(), key=lambda one: one.created):
+                self._finished, self._kept = {}, {}
+                for number, approval in enumerate(sorted(found.values(), key=_end)):
+                    if number % _AT_ONCE == 0:
+                        await asyncio.sleep(0)
                     self.add(approval)
                 self._is_read = True
-        return [one for one in self._newest() if now - (one.ended or one.created) < RETENTION]
+        return [one for one in self._newest() if now - _end(one) < RETENTION]
 
     def add(self, finished: Approval) -> None:
-        principal = finished.binding.principal
-        self._finished_of[principal] += finished.id not in self._finished
         self._finished[finished.id] = finished
-        if self._finished_of[principal] > MAX_FINISHED_OF:
-            oldest = next(one for one in self._finished.values() if one.binding.principal == principal)
-            self._surplus.append(self._finished.pop(oldest.id))
-            self._finished_of[principal] -= 1
+        kept = self._kept.setdefault(finished.binding.principal, deque())
+        # A no is the answer to the same call for as long as there was to decide.
+        kept.append((finished.id, finished.expires if finished.state == "denied" else 0.0))
+        if len(kept) > MAX_FINISHED_OF:
+            self._surplus.append(oldest := kept.popleft())
+            self._finished.pop(oldest[0], None)
         if len(self._finished) >= 2 * MAX_FINISHED:
-            self._finished = {one.id: one for one in reversed(self._newest())}
-            self._finished_of = Counter(one.binding.principal for one in self._finished.values())
+            self._finished = {one.id: one for one in self._newest()}
 
     async def forget_surplus(self, now: float) -> None:
-        """What a client has finished beyond `MAX_FINISHED_OF` leaves the store. A no stays for as long as it answers
-        the same call."""
-        while self._surplus:
-            one = self._surplus.popleft()
+        """What a client has finished beyond `MAX_FINISHED_OF` leaves the store, or is left there until it answers no
+        call any more."""
+        for _ in range(min(_FORGOTTEN, len(self._surplus))):
+            id, until = self._surplus[0]
             for key in (_SHOWN, _ROW):
-                await self.store.delete(key + one.id)
-            if one.state == "denied" and one.expires > now:
-                await self.store.expire(_DONE + one.id, one.expires - now)
+                await self.store.delete(key + id)
+            if until > now:
+                await self.store.expire(_DONE + id, until - now)
             else:
-                await self.store.delete(_DONE + one.id)
+                await self.store.delete(_DONE + id)
+            self._surplus.popleft()
 
     def _newest(self) -> list[Approval]:
-        return sorted(self._finished.values(), key=lambda one: one.created, reverse=True)[:MAX_FINISHED]
+        return sorted(self._finished.values(), key=_end, reverse=True)[:MAX_FINISHED]
 
     async def shown(self, id: str) -> Json:
         """Nothing where it was erased."""
@@ -227,6 +230,10 @@ class ApprovalRepository:
 
     async def last(self, approval: Approval) -> Json:
         return _object(await self.store.get(_LAST + _compared(approval)))
+
+
+def _end(finished: Approval) -> float:
+    return finished.ended or finished.created
 
 
 def decoded(raw: bytes) -> Approval | None:
