@@ -301,7 +301,7 @@ class Http1(asyncio.Protocol):
         for request in self.requests:
             request.lose()
         self._is_lost = True
-        self.wake()
+        self._wake()
         self._parser.end()
         self.idle.end()
 
@@ -420,10 +420,10 @@ class Http1(asyncio.Protocol):
         if self._worker is None:
             self._worker = self.loop.create_task(self._work())
             self._tasks.add(self._worker)
-        elif len(self.requests) > 1:
+        elif len(self.requests) == 1:
+            self._wake()
+        else:
             self.pause_reading()
-        elif self._wanted is None or self._wanted.done() or not request.is_passed_on():  # else it would serve it, too
-            self.wake()
 
     async def _work(self) -> None:
         """Answers requests as long as there is a connection, in one task for all of them."""
@@ -447,7 +447,7 @@ class Http1(asyncio.Protocol):
             if not self._lingers:
                 self.abort()
 
-    def wake(self) -> None:
+    def _wake(self) -> None:
         if self._wanted is not None and not self._wanted.done():
             self._wanted.set_result(None)
 
@@ -459,7 +459,8 @@ class Http1(asyncio.Protocol):
             self._close()
         elif not self.transport.is_closing():
             self.resume_reading()
-            (self.wake if self.requests else self.idle.rest)()
+            if not self.requests:
+                self.idle.rest()
 
     async def hand_over(self, give: Give) -> bool:
         """Has `give` take the connection, beginning with the current request. True if it did, or if the client has

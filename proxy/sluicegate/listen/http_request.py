@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from sluicegate.http.client.connection import Origin
 from sluicegate.http.hosts import Address, HostOriginPolicy
 from sluicegate.protocol.modern_client import Routing
 from sluicegate.runtime.loop_budget import LoopBudget
@@ -39,11 +38,6 @@ class RememberedHead:
     passed_on: "tuple[tuple[bytes, bytes], ...] | None" = None
     """The header lines with which the request is passed on to another process: a function of its own lines and of the
     connection's two addresses."""
-    at_once: "Callable[[HttpRequest], bool] | None" = None
-    """Passes a whole request on without a task, where those of this head were passed on before. It returns whether it
-    did, and checks each time what may change."""
-    ready: "tuple[tuple[str, str], Origin, bytes] | None" = None
-    """To which process it was passed on last, where that is, and the bytes of these lines: checked, too."""
 
 
 Headers = list[tuple[bytes, bytes]]
@@ -133,9 +127,6 @@ class HttpConnection(Protocol):
 
     def abort(self) -> None: ...
 
-    def wake(self) -> None:
-        """Has the oldest request served, which is on its way without a task."""
-
     async def hand_over(self, give: Give) -> bool: ...
 
 
@@ -167,8 +158,6 @@ class HttpRequest:
     """Bytes of the body that are here."""
     _room = UNASKED
     _waiter: asyncio.Future[None] | None = None
-    rest: Callable[[Any], Awaitable[None]] | None = None
-    """What serves its exchange to the end, if that began without a task."""
 
     def __init__(self, connection: HttpConnection, head: RequestHead, chunks: bool = True, keeps: bool = True) -> None:
         self.connection = connection
@@ -176,11 +165,6 @@ class HttpRequest:
         self.head = head
         self._chunks, self.keeps = chunks, keeps
         self._parts: list[bytes] = []
-
-    def is_passed_on(self) -> bool:
-        """Whether it is on its way without a task."""
-        at_once = self.head.remembered.at_once
-        return at_once is not None and at_once(self)
 
     @property
     def server(self) -> Address | None:

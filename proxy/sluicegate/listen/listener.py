@@ -25,11 +25,11 @@ from sluicegate.listen.http_exchange import HttpExchange, error_body
 from sluicegate.listen.http_request import BodyTooLarge, ClientGone, Headers
 from sluicegate.listen.http_request import HttpRequest as HttpRequest
 from sluicegate.listen.http_sse import MESSAGES, SSE, HttpSse
-from sluicegate.listen.large_requests import LARGE, LargeRequests, UntilFree
+from sluicegate.listen.large_requests import LARGE, LargeRequests, UnreadAnswers, UntilFree
 from sluicegate.listen.large_requests import RequestRefused as TooMuch
 from sluicegate.listen.legacy_http import LegacyHttp
 from sluicegate.listen.owners import Owner
-from sluicegate.listen.peer_forwarding import PeerForwarding, Reader
+from sluicegate.listen.peer_forwarding import PeerForwarding, Unread
 from sluicegate.listen.protected_resource_metadata import ProtectedResource
 from sluicegate.listen.sessions import Sessions
 from sluicegate.listen.settings import ListenSettings
@@ -118,10 +118,9 @@ class OwnerForwarding:
     """Has other workers or replicas serve what is theirs."""
 
     def __init__(
-        self, peers: PeerForwarding, context: streamable_http.EndpointContext, policy: HostOriginPolicy,
-        callers: Authenticator,
-    ) -> None:  # fmt: skip
-        self.peers, self._context, self._policy, self._callers = peers, context, policy, callers
+        self, peers: PeerForwarding, context: streamable_http.EndpointContext, policy: HostOriginPolicy
+    ) -> None:
+        self.peers, self._context, self._policy = peers, context, policy
         self._limits = context.settings.limits
 
     def begin(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None] | None:
@@ -145,7 +144,7 @@ class OwnerForwarding:
         peer, limits, head = exchange.peer, self._limits, exchange.head
         if head.remembered.passed is None and head.remembered.toolset is not None and head.method == "POST":
             if b"origin" not in head and streamable_http.check_form(exchange) is None:  # to an endpoint of MCP
-                head.remembered.passed, head.remembered.at_once = self._policy, self._pass_on_at_once
+                head.remembered.passed = self._policy
         if peer.is_whole and peer.size <= LARGE:  # as most are: a context takes as long as all else here
             is_answered = await self._forward(exchange, principal, owner, peer.take_body(limits.max_request))
         else:
@@ -155,20 +154,9 @@ class OwnerForwarding:
             await exchange.error(404, "Session not found")  # it has ended: the client begins anew
 
     def _forward(self, exchange: HttpExchange, principal: Principal, owner: Owner, body: bytes) -> Awaitable[bool]:
-        return self.peers.forward(exchange, owner, body, self._reader(principal))
-
-    def _reader(self, principal: Principal) -> Reader:
-        return Reader(principal.name, self._context.large.unread, self._limits)
-
-    def _pass_on_at_once(self, request: HttpRequest) -> bool:
-        """A connection that is passed on keeps nobody's claim, and one of a peer passes nothing on."""
-        exchange = HttpExchange(request, self._context.settings.pace)
-        principal = self._callers.remembered(exchange)
-        if principal is None or request.size > LARGE or request.size > self._limits.max_request:
-            return False
-        if self._callers.entered(exchange, principal) is None:
-            return False
-        return self.peers.begin(exchange, self._reader(principal))
+        answers, peer = self._context.large.unread, exchange.peer
+        unread = Unread(partial(answers.room, principal.name, peer), partial(_note, answers, principal.name, peer))
+        return self.peers.forward(exchange, owner, body, self._limits, unread)
 
     async def _pass_on_again(
         self, exchange: HttpExchange, principal: Principal, request: Request, owner: Owner
@@ -177,6 +165,11 @@ class OwnerForwarding:
         exchange.is_call = True  # its owner judges it
         if not await self._forward(exchange, principal, owner, encode(request)):
             await streamable_http.serve_modern(self._context, exchange, request, principal)
+
+
+def _note(answers: UnreadAnswers, principal: str, peer: HttpRequest) -> None:
+    if peer.unread:
+        answers.note(principal, peer)
 
 
 class Listener:
@@ -201,12 +194,12 @@ class Listener:
             streamable_http.StreamSlots(settings.limits.streams), large,
         )  # fmt: skip
         self._on_sweep, self._pages = on_sweep, pages
+        self._peers = None if peers is None else OwnerForwarding(peers, self._context, self._policy)
         self._toolsets = toolsets
         self.sessions = Sessions(settings.sessions, self._context, on_session_end, clock)
         self._forwarded = ForwardedHeaders(settings.names)
         self._resource = ProtectedResource(settings, identity, self._forwarded, lambda: toolsets.is_used)
         self._callers = Authenticator(identity, toolsets, self._forwarded, self._resource, on_refused)
-        self._peers = None if peers is None else OwnerForwarding(peers, self._context, self._policy, self._callers)
         self._legacy = LegacyHttp(self._context, self.sessions, self._callers.again)
         self._event_streams = HttpSse(self._context, self._forwarded, on_session_end)
         self._routes = self._lay_out()
@@ -228,7 +221,7 @@ class Listener:
         """The boundary of one request: whatever goes wrong inside is its answer, and nobody else's trouble."""
         exchange = HttpExchange(request, self._settings.pace)
         try:
-            await (self._serve(exchange) if request.rest is None else request.rest(exchange))
+            await self._serve(exchange)
         except ClientGone:
             pass
         except BodyTooLarge:

@@ -36,10 +36,6 @@ class OwnersByClient:
         that process has ended."""
         return self._every[self._number_of(principal)]
 
-    def is_still(self, owner: Owner, principal: str) -> bool:
-        """Whether `of` gives this for the head for which it gave it before."""
-        return self._every[self._number_of(principal)] == owner
-
     def holder(self, exchange: HttpExchange, params: Json) -> Owner | None:
         """The same by its parameters: the process that issued their `requestState`, `taskId` or `cursor`."""
         return None
@@ -61,9 +57,6 @@ class OwnersByMark:
             return None
         id, query = exchange.head.get(b"mcp-session-id"), exchange.head.query
         return self._living(session_id(query) if id is None else id.decode("latin-1")) if id or query else None
-
-    def is_still(self, owner: Owner, principal: str) -> bool:
-        return self._living(owner[0]) == owner
 
     def holder(self, exchange: HttpExchange, params: Json) -> Owner | None:
         if self._is_passed_on(exchange):

@@ -9,19 +9,18 @@ of a call that was lost.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import httpx
 
 from sluicegate.http.client.connection import Reply
-from sluicegate.http.client.pool import HttpClient, LargeHead
+from sluicegate.http.client.pool import HttpClient
 from sluicegate.listen.http_exchange import HttpExchange, error_body
 from sluicegate.listen.http_request import HOP, STATUS_LINE, render
-from sluicegate.listen.large_requests import UnreadAnswers
 from sluicegate.listen.owners import Owner, Owners
 from sluicegate.listen.settings import RequestLimits
 from sluicegate.listen.worker_handoff import WorkerHandoff
@@ -45,16 +44,15 @@ class _Forward:
 
     exchange: HttpExchange
     mark: str
-    cancel: Callable[[], object]
     why: Literal["", "gone", "stopping"] = ""
 
 
-class Reader(NamedTuple):
-    """Who reads the answers: `unread` counts what it has not read."""
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What a client has not read: `room` returns when it may get more, `note` counts what was just written."""
 
-    principal: str
-    unread: UnreadAnswers
-    limits: RequestLimits
+    room: Callable[[], Awaitable[None]]
+    note: Callable[[], None]
 
 
 class PeerForwarding:
@@ -63,7 +61,7 @@ class PeerForwarding:
 
     def __init__(self, owners: Owners, client: HttpClient, handoff: WorkerHandoff | None = None) -> None:
         self.owners, self._client, self.handoff = owners, client, handoff
-        self._running: dict[asyncio.Task[Any] | Reply, _Forward] = {}
+        self._running: dict[asyncio.Task[Any], _Forward] = {}
         self.results = Counter[str]()
 
     def keep(self, marks: Collection[str]) -> None:
@@ -75,10 +73,10 @@ class PeerForwarding:
         self._cancel("stopping", lambda one: one.exchange.head.method == "GET")
 
     def _cancel(self, why: Literal["gone", "stopping"], chosen: Callable[[_Forward], bool]) -> None:
-        for one in list(self._running.values()):
+        for task, one in self._running.items():
             if not one.why and chosen(one):
                 one.why = why
-                one.cancel()
+                task.cancel()
 
     async def hand_over(self, exchange: HttpExchange, owner: Owner) -> None:
         """Gives the request's connection, which no worker has claimed, to the owner. If the owner is not up, the client
@@ -88,18 +86,19 @@ class PeerForwarding:
             await exchange.error(503, _DOWN, _RETRY)
 
     async def forward(
-        self, exchange: HttpExchange, owner: Owner, body: bytes, reader: Reader, reply: Reply | None = None
+        self, exchange: HttpExchange, owner: Owner, body: bytes, limits: RequestLimits, unread: Unread
     ) -> bool:
-        """Whether it was answered; False where the owner has ended, and nothing was sent. What has a `reply` was."""
+        """Whether it was answered; False where the owner has ended, and nothing was sent."""
+        mark, url = owner
         task = asyncio.current_task(exchange.peer.loop)
         assert task is not None
-        one = self._running[task] = _Forward(exchange, owner[0], task.cancel)
+        one = self._running[task] = _Forward(exchange, mark)
         exchange.peer.on_lost = task.cancel
         try:
-            return await self._passed_on(exchange, owner, body, reader, reply)
+            return await self._passed_on(exchange, url, body, unread)
         except httpx.TransportError as error:
             self.results["broken"] += 1
-            log.warning("a request was passed on in vain", extra={"owner": owner[0], "error": str(error)})
+            log.warning("a request was passed on in vain", extra={"owner": mark, "error": str(error)})
         except asyncio.CancelledError:
             if not (exchange.peer.lost or one.why):
                 raise
@@ -108,59 +107,20 @@ class PeerForwarding:
         finally:
             exchange.peer.on_lost = None
             del self._running[task]
-        await _end(exchange, one, body, reader.limits)
+        await _end(exchange, one, body, limits)
         return True
 
-    def begin(self, exchange: HttpExchange, reader: Reader) -> bool:
-        """Passes a POST on to where one of its head went before, without a task. Whether a connection was free."""
-        peer, ready = exchange.peer, exchange.head.remembered.ready
-        if ready is None or not self.owners.is_still(ready[0], reader.principal):
-            return False
-        owner, origin, head = ready
-        reply = self._client.begin(origin, head, peer.body_at_hand(peer.size))
-        if reply is None:
-            return False
-        self._running[reply] = _Forward(exchange, owner[0], reply.close)
-        peer.on_lost = reply.close
-        reply.on_news = partial(self._told, exchange, owner, reader, reply)
-        return True
-
-    def _told(self, exchange: HttpExchange, owner: Owner, reader: Reader, reply: Reply) -> None:
-        """Passes a whole answer back. For all else there is the worker of the connection."""
-        peer, content = exchange.peer, reply.content
-        del self._running[reply]
-        if peer.lost:
-            return
-        if content is not None and reply.status in STATUS_LINE and not peer.congested:
-            if not (reader.unread.held and reader.unread.is_full(reader.principal)):
-                with suppress(ValueError):
-                    _answer(exchange, reply, content, reader)
-                    self.results["answered"] += 1
-                    return
-        peer.rest = partial(self._go_on, owner, reader, reply)
-        peer.connection.wake()
-
-    async def _go_on(self, owner: Owner, reader: Reader, reply: Reply, exchange: HttpExchange) -> None:
-        await self.forward(exchange, owner, exchange.peer.take_body(reader.limits.max_request), reader, reply)
-
-    async def _passed_on(
-        self, exchange: HttpExchange, owner: Owner, body: bytes, reader: Reader, reply: Reply | None
-    ) -> bool:
-        head, url = exchange.head, owner[1]
-        sent, is_first = head.remembered.passed_on, head.remembered.passed_on is None
+    async def _passed_on(self, exchange: HttpExchange, url: str, body: bytes, unread: Unread) -> bool:
+        head = exchange.head
+        sent = head.remembered.passed_on
         if sent is None:
             end_to_end = [header for header in head.headers if header[0] not in _OF_A_HOP]
             sent = head.remembered.passed_on = (*end_to_end, *self.owners.hop(exchange))
         try:
-            if reply is None:
-                target = _target(url, head.path)
-                if head.query:
-                    target = target.copy_with(raw_path=target.raw_path + b"?" + head.query)
-                if not is_first and head.remembered.at_once is not None:
-                    with suppress(LargeHead):
-                        head.remembered.ready = (owner, *self._client.prepared(target, sent))
-                reply = await self._client.exchange(target, sent, body, head.method)
-            reply.check()
+            target = _target(url, head.path)
+            if head.query:
+                target = target.copy_with(raw_path=target.raw_path + b"?" + head.query)
+            reply = await self._client.exchange(target, sent, body, head.method)
         except (ValueError, httpx.InvalidURL, httpx.LocalProtocolError):
             await exchange.error(400, "not a request that can be passed on")
             return True
@@ -173,7 +133,7 @@ class PeerForwarding:
             await exchange.error(503, _DOWN, _RETRY)
             return True
         try:
-            await _relay(exchange, reply, reader)
+            await _relay(exchange, reply, unread)
             self.results["answered"] += 1
         finally:
             reply.close()
@@ -215,32 +175,26 @@ def _lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
     return render([header for header in headers if header[0] not in _OF_A_HOP])
 
 
-async def _relay(exchange: HttpExchange, reply: Reply, reader: Reader) -> None:
+async def _relay(exchange: HttpExchange, reply: Reply, unread: Unread) -> None:
     """Its owner takes what we have read of it for read: what its client has not is counted here. Raises
     `httpx.RemoteProtocolError` for what is no answer of a Sluice."""
     if reply.status not in STATUS_LINE:
         raise httpx.RemoteProtocolError(f"an answer with the status {reply.status}")
-    peer, content, (principal, unread, _) = exchange.peer, reply.content, reader
-    await unread.room(principal, peer)
+    peer, lines, content = exchange.peer, _lines(tuple(reply.raw)), reply.content
+    await unread.room()
+    exchange.started = True
     if content is not None:
-        return _answer(exchange, reply, content, reader)
-    lines, exchange.started = _lines(tuple(reply.raw)), True
+        length = b"" if reply.status == 204 else b"content-length: %d\r\n" % len(content)
+        exchange.finished = True
+        peer.respond_at_once(reply.status, lines + length, content)
+        unread.note()
+        return
     await peer.start(reply.status, lines)
     async for chunk in reply:
-        await unread.room(principal, peer)
+        await unread.room()
         if peer.lost:
             return
         await peer.write(chunk)
-        if peer.unread:
-            unread.note(principal, peer)
+        unread.note()
     exchange.finished = True
     await peer.end()
-
-
-def _answer(exchange: HttpExchange, reply: Reply, content: bytes, reader: Reader) -> None:
-    lines, peer = _lines(tuple(reply.raw)), exchange.peer
-    length = b"" if reply.status == 204 else b"content-length: %d\r\n" % len(content)
-    exchange.started = exchange.finished = True
-    peer.respond_at_once(reply.status, lines + length, content)
-    if peer.unread:
-        reader.unread.note(reader.principal, peer)

@@ -60,8 +60,6 @@ class Reply:
     error: Exception | None = None
     _timer: asyncio.TimerHandle | None = None
     _waiter: asyncio.Future[None] | None = None
-    on_news: Callable[[], None] | None = None
-    """Called in place of the first `news`."""
 
     def __init__(self, wire: HttpClientConnection, bodiless: bool) -> None:
         self.raw: list[tuple[bytes, bytes]] = []
@@ -92,14 +90,10 @@ class Reply:
         """There is news: wake the reader, unless only a part of a small body is here."""
         if self._timer is not None and (self.complete or self.error):
             self._timer.cancel()
-        waiter, on_news = self._waiter, self.on_news
-        if self.whole and not (self.complete or self.error):
+        waiter = self._waiter
+        if waiter is None or waiter.done() or (self.whole and not (self.complete or self.error)):
             return
-        if on_news is not None:
-            self.on_news = None
-            on_news()
-        elif waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        waiter.set_result(None)
 
     def news(self) -> asyncio.Future[None]:
         """What to wait for: first the head (with a small body at once), then more of the body, then its end. `check`

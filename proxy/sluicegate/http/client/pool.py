@@ -129,16 +129,6 @@ class HttpClient:
         reply.check()
         return reply
 
-    def prepared(self, url: httpx.URL, headers: Sequence[tuple[bytes, bytes]]) -> tuple[Origin, bytes]:
-        """A POST without its body, for `begin`. Raises `LargeHead`, and what `exchange` raises before it sends."""
-        origin = _origin(url)
-        return origin, _head("POST", origin, url.raw_path, tuple(headers))
-
-    def begin(self, origin: Origin, head: bytes, body: bytes) -> Reply | None:
-        """Sends it on an idle connection, without a wait, and its reply has yet to come. None where none is idle."""
-        wire = self._take(origin)
-        return None if wire is None else wire.send(_with_body(head, "POST", body), False)
-
     def _take(self, origin: Origin) -> HttpClientConnection | None:
         """An idle connection that is open and may be used again, or None."""
         wires = self._idle.get(origin)
