@@ -592,6 +592,24 @@ async def test_logs_in_two_folders_share_a_state_directory(tmp_path: Path, caplo
         assert report.ok and len(published) == 1
 
 
+def test_a_log_is_known_by_its_folder_whichever_way_leads_there_but_for_a_link_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "real" / "audit").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "current").symlink_to(tmp_path / "real")
+
+    def own(folder: Path) -> Path:
+        return AuditSettings(folder / "audit" / "sluice.jsonl", tmp_path / "state").own_state
+
+    known = own(tmp_path / "real")
+    assert known == own(tmp_path / "current") == own(tmp_path / "other" / ".." / "real")
+    (tmp_path / "real" / "audit").rmdir()
+    (tmp_path / "real" / "audit").symlink_to(tmp_path / "other")
+    assert own(tmp_path / "real") == known
+    (tmp_path / "current").unlink()
+    (tmp_path / "current").symlink_to(tmp_path / "other")
+    assert own(tmp_path / "current") != known, "another log"
+
+
 async def test_tampering_before_a_start_is_not_taken_for_a_torn_end(tmp_path: Path) -> None:
     async with open_audit(tmp_path, checkpoints=Checkpointing(records=4)) as audit:
         for number in range(10):

@@ -84,8 +84,10 @@ class AuditSettings:
     def own_state(self) -> Path:
         """The directory of this log's published checkpoints and positions of sinks. Configs in several folders may
         share `state`, and write logs of one name: none is taken for another, which would seem to have lost records."""
-        folder = os.path.abspath(self.path.parent)  # as it is written: who may write there may put a link in its place
-        return self.state / sha256(os.fsencode(folder)).hexdigest()[:12]
+        folder = self.path.parent
+        # Its own name is as it is written: who may write the log may put a link in the place of its folder.
+        where = folder.parent.resolve() / folder.name
+        return self.state / sha256(os.fsencode(where)).hexdigest()[:12]
 
 
 def is_segment(path: Path) -> bool:
