@@ -137,6 +137,10 @@ def serve(message: dict) -> None:  # noqa: C901
         sys.stderr.write("server/discover? Never heard of it.\n")
     elif method == "initialize" and "exit-at-handshake" in MODES:
         sys.exit(4)
+    elif method == "server/discover" and "wide-at-probe" in MODES:
+        send(id=id, result={"pad": [1] * 1_000})
+    elif method == "server/discover" and "infinite-at-probe" in MODES:
+        raw(f'"id":{id},"result":{{"x":1e999}}')
     elif method == "server/discover" and IS_MODERN:
         discover(id)
     elif method == "subscriptions/listen" and IS_MODERN:

@@ -12,6 +12,7 @@ from scripted_servers import (
     Asked,
     Child,
     Rig,
+    child,
     endpoint,
     event,
     legacy_start,
@@ -387,4 +388,22 @@ async def test_a_server_whose_handshake_is_too_long_is_down_and_nothing_breaks(e
 
     async with endpoint(wordy) as (url, _), running(url=url, era=era, max_result=1_000) as rig:
         assert rig.server.status == "down" and "is too large" in rig.server.describe()["last_error"]
+        assert await rig.reason("t") == "server_unavailable"
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_handshake_with_a_number_that_nobody_can_read_is_not_called_too_large(era: Any) -> None:
+    async def infinite(asked: Asked) -> None:
+        await asked.reply(b'{"jsonrpc":"2.0","id":%d,"result":{"x":1e999}}' % asked.message["id"])
+
+    async with endpoint(infinite) as (url, _), running(url=url, era=era) as rig:
+        assert "a number in it is out of range" in rig.server.describe()["last_error"]
+
+
+@pytest.mark.parametrize(("mode", "why"), [("wide", "is too large"), ("infinite", "a number in it is out of range")])
+async def test_a_child_of_which_the_modern_era_is_said_and_whose_first_answer_is_unreadable_is_down_and_nothing_breaks(
+    mode: str, why: str
+) -> None:
+    async with running(command=child(f"{mode}-at-probe"), era="modern", nodes=500) as rig:
+        assert rig.server.status == "down" and why in rig.server.describe()["last_error"]
         assert await rig.reason("t") == "server_unavailable"

@@ -464,6 +464,21 @@ async def test_a_call_whose_right_is_lost_while_a_server_sets_its_log_level_is_n
         assert lost and not any(asked.rpc == "tools/call" for asked in log)
 
 
+@pytest.mark.parametrize("may_be_asked", [False, True], ids=["a plain call", "one that may be asked back"])
+async def test_a_call_that_waits_for_a_log_level_which_fails_was_not_executed(may_be_asked: bool) -> None:
+    async def script(asked: Asked) -> None:
+        if not await legacy_start(asked, {"tools": {}, "logging": {}}):
+            await asked.result({"pad": "x" * 2_000} if asked.rpc == "logging/setLevel" else TEXT)
+
+    client = replace(LEGACY, session="s-1", capabilities={"roots": {}} if may_be_asked else {})
+    client = replace(client, capability_key="roots" if may_be_asked else "{}")
+    async with endpoint(script) as (url, log), running(url=url, era="legacy", max_result=1_000) as rig:
+        level = {"io.modelcontextprotocol/logLevel": "debug"}
+        outcome = await rig.server(Call(client, "tools/call", {"name": "t"}, level))
+        assert isinstance(outcome, Result) and outcome.reason == "server_unavailable"
+        assert not any(asked.rpc == "tools/call" for asked in log)
+
+
 @pytest.mark.parametrize(
     ("pages", "asked_for"), [(100, 100), (0, MAX_IDLE), (-1, 3)], ids=["at the end", "nowhere", "page 3 fails"]
 )

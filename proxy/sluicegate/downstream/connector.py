@@ -285,7 +285,7 @@ class Connector:
         if answer is not None and "modern" in judge(answer):
             return answer
         if self._is_configured:
-            raise asked.error or NotModern()
+            raise as_lost(asked.error) if asked.error else NotModern()
         try:
             connection = await self._legacy(self._legacy_on(modern.transport, dial, modern), dial)
         except InitializeRefused:  # a modern server refuses it, too: one that was slow to answer

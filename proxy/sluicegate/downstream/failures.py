@@ -106,17 +106,23 @@ class AnswerTooLarge(Exception):
     """The answer is larger than it may be. `spool` has it where the server's answers are kept then, and `id` is the
     request that it answers."""
 
+    what = "is too large"
+
     def __init__(self, spool: Spool | None = None, id: int = 0) -> None:
-        super().__init__()
+        super().__init__(f"its answer {self.what}")
         self.spool, self.id = spool, id
 
 
 class AnswerUnfinished(AnswerTooLarge):
     """Sluice gave up the answer as it came, for what its server leaves unfinished on all its streams."""
 
+    what = "is too large beside all else that the server has not finished"
+
 
 class AnswerOutOfRange(AnswerTooLarge):
     """A number in the answer is larger than clients can read."""
+
+    what = "cannot be read: a number in it is out of range"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,16 +211,13 @@ def why_not(client: Client, server: str, error: Lost, lines: Lines, end: str = "
 
 def failed(call: Call, server: str, error: Lost | TimeoutError | AnswerTooLarge, lines: Lines = list) -> Outcome:
     """What the caller gets in place of an answer. `lines` gives what the server wrote last."""
-    if isinstance(error, AnswerOutOfRange):
-        text = f"The answer of the server {server} cannot be read: a number in it is out of range."
+    if isinstance(error, AnswerTooLarge):
+        text = f"The answer of the server {server} {error.what}."
+        if not isinstance(error, AnswerOutOfRange):
+            return refuse(call.method, "result_too_large", text)
         if call.method == "tools/call":
             return refuse(call.method, "outcome_unknown", f"{text} {_UNKNOWN}")
         return refuse(call.method, "server_unavailable", text)
-    if isinstance(error, AnswerUnfinished):
-        text = f"The answer of the server {server} is too large beside all else that the server has not finished."
-        return refuse(call.method, "result_too_large", text)
-    if isinstance(error, AnswerTooLarge):
-        return refuse(call.method, "result_too_large", f"The answer of the server {server} is too large.")
     if isinstance(error, TimeoutError):
         end = f" {_UNKNOWN}" if call.method == "tools/call" else ""
         return refuse(call.method, "timeout", f"The server {server} did not answer in time.{end}")

@@ -366,8 +366,8 @@ class ServerConnection:
         patience = None if timeout is None else AnswerDeadline(timeout, timeout)
         try:
             return await self.perform(exchange, method, params, patience, headers or [])
-        except AnswerTooLarge:
-            raise Lost(f"its answer to {method} is too large", sent=True) from None
+        except AnswerTooLarge as error:
+            raise Lost(f"its answer to {method} {error.what}", sent=True) from None
 
     def patience(self, method: str) -> AnswerDeadline:
         settings = self.settings

@@ -246,7 +246,7 @@ class LogLevel:
         self.rank = len(LOG_LEVELS)  # none was asked for yet
 
     async def lower(self, rank: int, call: Call | None = None) -> None:
-        """Raises `Withheld` where the right is lost meanwhile to begin that call."""
+        """Raises `Lost`, which is `Withheld` where the right is lost meanwhile to begin that call."""
         if rank < 0 or rank >= self.rank:
             return
         if "logging" not in self._connection.capabilities:
@@ -258,6 +258,9 @@ class LogLevel:
             await self._connection.ask("logging/setLevel", {"level": LOG_LEVELS[rank]}, _LEVEL_TIME)
         except TimeoutError:
             log.warning("server does not answer logging/setLevel", extra={"server": settings.key})
+        except Lost as lost:
+            lost.sent = False  # that was, and the call was not
+            raise
         if call is not None and not settings.may_still(call):
             raise too_late()
 
