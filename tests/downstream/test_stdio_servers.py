@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import signal
+import sys
 import threading
 from asyncio import unix_events
 from dataclasses import replace
@@ -13,6 +15,7 @@ import pytest
 from scripted_servers import LEGACY, MODERN, child, running, until
 
 from sluicegate.downstream.server_output import MAX_STDERR, StderrTail
+from sluicegate.downstream.transport import stray_processes
 from sluicegate.downstream.transport.process import Process
 from sluicegate.downstream.transport.stdio_transport import Lines, environment
 from sluicegate.protocol.jsonrpc import Notification
@@ -416,3 +419,40 @@ async def test_processes_that_end_at_once_are_looked_after_one_by_one() -> None:
     names = [thread.name for thread in threading.enumerate() if thread.ident not in before]
     assert not [name for name in names if not name.startswith(("finder", "starter"))]
     assert sum(name.startswith("finder") for name in names) <= 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system finds what left its process group")
+async def test_what_does_not_want_to_end_is_ended_together_and_no_thread_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = {thread.ident for thread in threading.enumerate()}
+    monkeypatch.setattr("sluicegate.downstream.transport.process.GRACE", 0.0)
+    sent, send = list[tuple[int, int]](), stray_processes._send
+
+    def noted(one: stray_processes.Stray, number: signal.Signals) -> None:
+        sent.append((number, one.pid))
+        send(one, number)
+
+    monkeypatch.setattr(stray_processes, "_send", noted)
+    script = "(trap '' TERM; exec setsid sleep 600) & read line"
+    command = ["sh", "-c", script]
+    processes = [await Process.start(command, dict(os.environ), None, lambda status: None) for _ in range(5)]
+    await until(lambda: all(len(stray_processes.below([process.pid])) == 2 for process in processes))
+    strays = [stray_processes.below([process.pid])[1] for process in processes]
+    await until(lambda: all(os.getsid(stray) == stray for stray in strays))
+    async with anyio.create_task_group() as group:
+        for process in processes:
+            group.start_soon(process.stop)
+    assert [number for number, _ in sent] == [signal.SIGTERM] * 5 + [signal.SIGKILL] * 5
+    assert {pid for _, pid in sent} == set(strays)
+    names = [thread.name for thread in threading.enumerate() if thread.ident not in before]
+    assert not [name for name in names if not name.startswith(("finder", "starter"))]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system hands orphans to Sluice")
+async def test_an_orphan_that_ended_is_reaped_with_a_server_that_leaves_nothing() -> None:
+    orphan = os.posix_spawnp("true", ["true"], os.environ, setsid=True)  # noqa: ASYNC221 - it returns at once
+    await until(lambda: "\nState:\tZ" in Path(f"/proc/{orphan}/status").read_text())
+    await (await Process.start(["true"], dict(os.environ), None, lambda status: None)).stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(orphan, 0)

@@ -31,7 +31,6 @@ _STARTER: Final = ThreadPoolExecutor(1, "starter")
 # To look for what a server left behind reads of all processes below Sluice. Where a client ends hundreds of sessions at
 # once, as many threads at that would keep the event loop waiting for the interpreter's lock.
 _FINDER: Final = ThreadPoolExecutor(1, "finder")
-_ENDER: Final = ThreadPoolExecutor(32, "ender")
 GRACE: Final = 2.0
 """Seconds for each step of the stop ladder."""
 
@@ -159,23 +158,28 @@ class Process:
     async def stop(self) -> None:
         """After stdin was closed: wait, then signals to the whole group, and to what its leader left behind or what
         left the group (2026-07-28 basic/transports/stdio#shutdown). Returns when the child has been reaped."""
-        find, run = partial(stray_processes.of_server, self._mark), self._loop.run_in_executor
+        run = self._loop.run_in_executor
         with anyio.CancelScope(shield=True):
-            found_before = await run(_FINDER, find, None if self._gone.is_set() else self.pid)
+            found_before = await run(_FINDER, self._strays)
             await self._is_gone()
             if self._signal(signal.SIGTERM):
                 await self._is_gone()
                 await self._is_empty()
             self._signal(signal.SIGKILL)
             await self._gone.wait()
-            if left := await run(_FINDER, stray_processes.left, find, found_before):
-                await run(_ENDER, stray_processes.end, find, left)
+            ending = stray_processes.end_in_steps(self._strays, found_before)
+            while not await run(_FINDER, next, ending, True):  # noqa: ASYNC110 - they are not our children
+                await anyio.sleep(stray_processes.POLL)
             for transport in self._transports:
                 transport.close()
             if not self._transports:  # cancelled before its pipes were connected
                 for pipe in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
                     if pipe is not None:
                         pipe.close()
+
+    def _strays(self) -> set[stray_processes.Stray]:
+        """In another thread, which may come to it late: by then the number of the process may be another's."""
+        return stray_processes.of_server(self._mark, None if self._gone.is_set() else self.pid)
 
     async def _is_gone(self) -> None:
         with anyio.move_on_after(GRACE):

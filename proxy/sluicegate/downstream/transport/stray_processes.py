@@ -33,9 +33,9 @@ MARK: Final = "SLUICE_SERVER_PROCESS"
 """
 GRACE: Final = 2.0
 """Seconds between SIGTERM and SIGKILL, and for SIGKILL."""
+POLL: Final = 0.02
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _EVERY: Final = 5.0
-_POLL: Final = 0.02
 _MOST_COUNTED: Final = 2_000
 
 
@@ -136,27 +136,32 @@ def adopted() -> set[Stray]:
     return _running(below(_orphans()))
 
 
-def left(find: Callable[[], set[Stray]], known: set[Stray]) -> set[Stray]:
+def _left(find: Callable[[], set[Stray]], known: set[Stray]) -> set[Stray]:
     """What is known and what is found, as far as it still runs."""
     return {one for one in known | find() | _running(below(one.pid for one in known)) if _runs(one)}
 
 
-def end(find: Callable[[], set[Stray]], found_before: Iterable[Stray] = ()) -> None:
-    """Ends what is known and what is found, until nothing is. Takes up to twice `GRACE`: not for an event loop."""
+def end_in_steps(find: Callable[[], set[Stray]], found_before: Iterable[Stray] = ()) -> Iterator[None]:
+    """Ends what is known and what is found, until nothing is. `POLL` seconds belong between two steps. They read many
+    files: not for an event loop."""
     if sys.platform != "linux":
         return
-    known = set(found_before)
+    known = _left(find, set(found_before))
     for number in (signal.SIGTERM, signal.SIGKILL):
         give_up, signalled = time.monotonic() + GRACE, set[Stray]()
-        while time.monotonic() < give_up:
-            known = left(set, known) or left(find, known)  # to find all takes long where there are hundreds
-            if not known:
-                reap()
-                return
+        while known and time.monotonic() < give_up:
             for one in known - signalled:
                 _send(one, number)
             signalled |= known
-            time.sleep(_POLL)
+            yield
+            known = _left(set, known) or _left(find, known)  # to find all takes long where there are hundreds
+    reap()
+
+
+def end(find: Callable[[], set[Stray]], found_before: Iterable[Stray] = ()) -> None:
+    """The same. Takes up to twice `GRACE`."""
+    for _ in end_in_steps(find, found_before):
+        time.sleep(POLL)
 
 
 def end_forsaken() -> None:
