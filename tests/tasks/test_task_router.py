@@ -3,6 +3,7 @@
 The servers here do what no real one does: they say the same id twice, speak of other tasks, and take back an end.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -33,6 +34,7 @@ from sluicegate.protocol.model import (
 from sluicegate.protocol.tasks import owner
 from sluicegate.router import task_registry
 from sluicegate.router.task_registry import TaskRegistry
+from sluicegate.store import StoreFailed, Write
 from sluicegate.store.memory import MemoryStore
 
 EXTENSION: Json = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
@@ -471,6 +473,43 @@ async def test_what_made_room_is_in_the_store_no_more() -> None:
         assert record is not None
         record.task = task(record.own, "completed")
     assert len(await store.scan("")) == registry.count <= task_registry.MAX_TASKS
+
+
+async def test_few_rows_leave_the_store_at_a_time_and_none_for_what_is_over_or_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The time of a row is that of its task. An engine has a lock for each row of a change, and not without end."""
+    now, lots, fails = 0.0, list[int](), False
+
+    class Counting(MemoryStore):
+        async def swap(self, key: str, expected: bytes | None, writes: Sequence[Write]) -> bool:
+            lots.append(len(writes))
+            if fails:
+                raise StoreFailed("out of shared memory")
+            return await super().swap(key, expected, writes)
+
+    async def fill(prefix: str) -> None:
+        for number in range(registry.count, 10):
+            own = f"{prefix}{now}.{number}"
+            record = await registry.add(Call(ANN, "tools/call", {"name": "t"}), TARGET, task(own))
+            assert record is not None
+            record.task = task(own, "completed")
+
+    monkeypatch.setattr(task_registry, "MAX_TASKS", 10)
+    monkeypatch.setattr(task_registry, "AT_ONCE", 1)
+    registry = TaskRegistry({"a": modern()}, Counting(lambda: now), lambda: now)
+    await fill(":")
+    assert not await registry.is_full("key:ann") and lots == [1, 1]
+    await fill(":")
+    now = 1_000.0
+    assert not await registry.is_full("key:ann") and registry.count == 0
+    await fill("of a connection")
+    assert not await registry.is_full("key:ann") and lots == [1, 1]
+    await fill(":")
+    now, fails = 2_000.0, True
+    assert not await registry.is_full("key:ann") and registry.count == 0
+    await fill(":")
+    assert not await registry.is_full("key:ann") and lots == [1, 1, 1]
 
 
 async def test_where_there_are_too_many_of_all_those_leave_first_whose_client_has_most(

@@ -10,6 +10,7 @@ comes again is nobody's: the server began anew, or gives it to two. Times are se
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -23,6 +24,7 @@ from sluicegate.store import Store, Write
 
 MAX_TASKS: Final = 1_000  # of one owner
 MAX_ALL: Final = 20_000
+AT_ONCE: Final = 500  # rows of one transaction, each of which has a lock of the engine
 MAX_KEY: Final = 200  # characters of a question's key and method
 GRACE: Final = 60.0  # beyond a task's own time to live: its result may just be on its way
 _POLL: Final = 1000  # milliseconds, where the server suggests nothing
@@ -110,8 +112,11 @@ class TaskRegistry:
         if (mine is None or len(mine) < MAX_TASKS) and self.count < MAX_ALL:
             return False
         gone = self._make_room(owner)
-        if gone and self._store is not None:  # in one transaction: nothing stands under the prefix itself
-            await self._store.swap(_PREFIX, None, [Write(_PREFIX + record.id) for record in gone])
+        if self._store is not None:
+            rows = [Write(_PREFIX + one.id) for one in gone if _has_row(one) and not self._is_over(one)]
+            with suppress(OSError):  # their time ends them, too
+                for start in range(0, len(rows), AT_ONCE):  # nothing stands under the prefix itself
+                    await self._store.swap(_PREFIX, None, rows[start : start + AT_ONCE])
         return not gone
 
     async def add(self, call: Call, target: Target, task: Json, holder: Handler | None = None) -> TaskRecord | None:
@@ -135,7 +140,7 @@ class TaskRegistry:
             id, owner, call.client.session, target, task["taskId"], tasks.state(task),
             self._clock() + task["ttlMs"] / 1000 + GRACE, self._order, holder, self._servers[target.server].identity,
         )  # fmt: skip
-        await self._admit(record, holder is None)
+        await self._admit(record)
         return record
 
     async def _lose(self, record: TaskRecord) -> None:
@@ -143,7 +148,7 @@ class TaskRegistry:
         record.is_lost = True
         del self._by_own[record.target.server, record.own]
         record.stir()
-        if self._store is not None and _is_free(record.own):
+        if self._store is not None and _has_row(record):
             await self._store.delete(_PREFIX + record.id)
 
     def handler(self, record: TaskRecord) -> Handler | None:
@@ -153,9 +158,9 @@ class TaskRegistry:
         server = self._servers.get(record.target.server)
         return server if server is not None and server.identity == record.identity else None
 
-    async def _admit(self, record: TaskRecord, is_servers: bool) -> None:
+    async def _admit(self, record: TaskRecord) -> None:
         self._keep(record)
-        if self._store is not None and is_servers and _is_free(record.own):
+        if self._store is not None and _has_row(record):
             await self._store.put(_PREFIX + record.id, _pack(record), record.expires - self._clock())
 
     def _keep(self, record: TaskRecord) -> None:
@@ -198,7 +203,7 @@ class TaskRegistry:
         """Puts `other` under the id of `record`, which has ended."""
         self._drop(record)
         self._drop(other)
-        await self._admit(replace(other, id=record.id), is_servers=True)
+        await self._admit(replace(other, id=record.id))
         record.stir()
         if self._store is not None:
             await self._store.delete(_PREFIX + other.id)
@@ -237,11 +242,11 @@ class TaskRegistry:
     def _make_room(self, owner: str) -> list[TaskRecord]:
         """Drops what is over, else what has ended: of this owner, or where there are too many of all, of whoever has
         most."""
-        many = list(self._mine.get(owner, {}).values())
+        some, rank = {owner: self._mine.get(owner, {})}, dict[str, int]()
         if self.count >= MAX_ALL:
-            many = [record for mine in self._mine.values() for record in mine.values()]
-        rank = {owner: -len(mine) for owner, mine in self._mine.items()}
-        ended = sorted((one for one in many if one.has_ended), key=lambda one: (rank[one.owner], one.order))
+            some, rank = self._mine, {owner: -len(mine) for owner, mine in self._mine.items()}
+        many = [record for mine in some.values() for record in mine.values()]
+        ended = sorted((one for one in many if one.has_ended), key=lambda one: (rank.get(one.owner, 0), one.order))
         gone = [record for record in many if self._is_over(record)] or ended[: 1 + len(ended) // 10]
         for record in gone:
             self._drop(record)
@@ -253,6 +258,10 @@ class TaskRegistry:
 
 def _is_possible(id: str) -> bool:
     return _ID_CHARS <= len(id) <= _MAX_ID and id.isascii()
+
+
+def _has_row(record: TaskRecord) -> bool:
+    return record.holder is None and _is_free(record.own)
 
 
 def _is_free(own: str) -> bool:
