@@ -442,6 +442,17 @@ async def test_nobody_keeps_all_processes_from_others_by_tasks() -> None:
         bench.opened[0].pending.clear()
 
 
+async def test_what_belongs_to_no_one_client_is_not_ended_with_the_tasks_of_all() -> None:
+    async with pooled(settings=ServerSettings("s", command=("x",), processes=2)) as (pool, bench, group):
+        (await pool.get(MODERN_KEY)).tasks_until = anyio.current_time() + 24 * 3600
+        bench.may_open = anyio.Event()
+        group.start_soon(pool.get, SPARE)
+        await until(lambda: pool.is_there(SPARE))
+        with pytest.raises(Full):
+            await pool.get(ASKED)
+        assert pool.find(MODERN_KEY) is not None
+
+
 async def test_who_has_more_than_an_equal_share_gives_its_own_idle_process_first() -> None:
     async with pooled(settings=ServerSettings("s", command=("x",), processes=3)) as (pool, bench, _):
         bob, *anns = (

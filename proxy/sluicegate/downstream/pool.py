@@ -256,12 +256,13 @@ def _least_entitled(
 ) -> PooledConnection | None:
     """Which connection ends for that key, where `most` are there: of the free ones that which was idle longest, first
     of a principal that has more than an equal share. Where none is free, one of such a principal for one that has less:
-    last one on which it has tasks."""
+    last one on which it has tasks. Those of all clients are on what belongs to no one of them."""
     counts = Counter(slot.key.principal for slot in slots)
     counts[key.principal] += 1
     fair_part = max(1, most // len(counts))
     if not free and counts[key.principal] <= fair_part:
-        free = [slot for slot in slots if counts[slot.key.principal] > fair_part and slot.has_no_call]
+        many = [slot for slot in slots if counts[slot.key.principal] > fair_part]
+        free = [slot for slot in many if slot.is_at_rest or (slot.key.principal and slot.has_no_call)]
     return min(
         free, key=lambda slot: (counts[slot.key.principal] <= fair_part, not slot.is_at_rest, slot.used), default=None
     )
