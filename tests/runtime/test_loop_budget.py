@@ -1,11 +1,13 @@
 """A server that talks without end gets its part of the loop's time, and no more; who says little never waits."""
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from threading import Event
 
 import anyio
 import pytest
 from loop_steps import Steps
+from waiting import until
 
 from sluicegate.runtime import loop_budget
 from sluicegate.runtime.loop_budget import (
@@ -353,6 +355,69 @@ async def test_budgets_of_clients_that_nobody_has_need_of_are_forgotten() -> Non
         for number in range(3_000):
             budgets[f"key:{number}"].pause()
         assert len(budgets) <= 1_000 and budgets["busy"] is busy and client_budgets() is budgets
+
+
+async def test_the_budget_of_a_client_that_waits_for_a_thread_is_not_forgotten() -> None:
+    budgets, alone = client_budgets(), asyncio.Lock()
+    waiting = budgets["waiting"]
+    async with alone:
+        work = asyncio.create_task(waiting.apart(alone, str))
+        await asyncio.sleep(0)
+        for number in range(3_000):
+            budgets[f"key:{number}"].pause()
+        assert budgets["waiting"] is waiting
+    assert await work == ""
+
+
+class HeldWork:
+    """Work that goes on until it is released. Notes how often it began, and how much of it was done at once."""
+
+    def __init__(self) -> None:
+        self.released, self.began, self.inside, self.most = Event(), 0, 0, 0
+
+    def __call__(self) -> None:
+        self.began += 1
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        sum(range(100_000))
+        self.released.wait(20)
+        self.inside -= 1
+
+
+async def test_work_whose_caller_is_cancelled_is_still_the_only_one_and_counts() -> None:
+    """A client that closed its connections had forty threads work at once, and paid for none."""
+    share, alone, work = LoopBudget(), asyncio.Lock(), HeldWork()
+    callers = [asyncio.create_task(share.apart(alone, work)) for _ in range(4)]
+    await until(lambda: work.began == 1)
+    for caller in callers[:2]:  # of the second one nothing has begun
+        caller.cancel()
+    assert [type(one) for one in await asyncio.gather(*callers[:2], return_exceptions=True)] == [
+        asyncio.CancelledError
+    ] * 2
+    for _ in range(5):
+        await anyio.to_thread.run_sync(bool)  # another one could begin
+    assert work.began == 1 and alone.locked() and share._start == 0.0
+    work.released.set()
+    await asyncio.gather(*callers[2:])
+    assert work.began == 3 and work.most == 1 and share._start > 0.0 and not alone.locked()
+
+
+@pytest.mark.parametrize("message", [lambda share: share.enter(), lambda share: share.large(iter(()))])
+async def test_a_message_does_not_wait_for_a_thread_that_another_one_of_its_peer_waits_for(
+    message: Callable[[LoopBudget], asyncio.Future[None]],
+) -> None:  # fmt: skip
+    """A server's answers all waited while one that a hook is asked about did, for each of the peers before it."""
+    share, alone, work = LoopBudget(), asyncio.Lock(), HeldWork()
+    async with alone:
+        large = asyncio.create_task(share.apart(alone, work))
+        await asyncio.sleep(0)
+        with anyio.fail_after(20):
+            await message(share)
+    await until(lambda: work.began == 1)
+    with anyio.fail_after(20):
+        await message(share)
+    work.released.set()
+    await large
 
 
 @pytest.mark.parametrize(("each", "turns"), [(0.0001, 40), (0.00001, 1), (0.1, 1)])

@@ -11,6 +11,7 @@ nothing itself.
 import asyncio
 import time
 from collections.abc import Callable, Generator
+from contextlib import AsyncExitStack
 from threading import Lock
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -102,7 +103,7 @@ class ClientBudgets(dict[str, "LoopBudget"]):
     def __missing__(self, principal: str) -> "LoopBudget":
         if len(self) >= _MAX_REMEMBERED:
             for name, budget in tuple(self.items()):
-                if not budget.turn.locked() and budget.is_unused():
+                if not budget.turn.locked() and not budget._apart.locked() and budget.is_unused():
                     del self[name]
         found = self[principal] = LoopBudget()
         return found
@@ -113,8 +114,9 @@ class LoopBudget:
     it is."""
 
     __slots__ = (
-        "_advance", "_at", "_chosen", "_chosen_at", "_clock", "_due", "_everybody", "_free", "_idle_at", "_lent",
-        "_level", "_moment", "_part", "_raised", "_reading", "_short", "_start", "_used", "_waiting", "turn",
+        "_advance", "_apart", "_at", "_chosen", "_chosen_at", "_clock", "_due", "_everybody", "_free", "_idle_at",
+        "_lent", "_level", "_moment", "_part", "_raised", "_reading", "_short", "_start", "_used", "_waiting",
+        "_working", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -126,7 +128,7 @@ class LoopBudget:
     ) -> None:
         """`used` is the processor's time of all threads, for each holds the interpreter's lock. `everybody` is by
         default the budget of all peers of the running loop."""
-        self.turn, self._reading = asyncio.Lock(), asyncio.Lock()
+        self.turn, self._reading, self._apart = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
         self._part, self._clock, self._used = part, clock, used
         self._idle_at = self._chosen_at = 0.0
         self._level = self._due = self._advance = self._start = self._free = self._short = 0.0
@@ -220,7 +222,16 @@ class LoopBudget:
 
     async def apart(self, alone: asyncio.Lock, work: Callable[[], T]) -> T:
         """What the work returns, in a thread: it holds the interpreter's lock. With this `alone` one works at a time,
-        for each peer in turn, and its time counts."""
+        for each peer in turn, and its time counts. Other messages of this peer do not wait for that."""
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(self._apart)
+            await self.rest()
+            await held.enter_async_context(alone)
+            self._working = working = asyncio.create_task(self._work(held.pop_all(), work))
+        return await asyncio.shield(working)
+
+    async def _work(self, held: AsyncExitStack, work: Callable[[], T]) -> T:
+        """A thread goes on when its caller is cancelled. This task waits for it and holds the locks until then."""
         took = 0.0
 
         def timed() -> T:
@@ -231,11 +242,9 @@ class LoopBudget:
             finally:
                 took = time.thread_time() - since
 
-        async with self.turn:
-            await self.rest()
+        async with held:
             try:
-                async with alone:
-                    return await anyio.to_thread.run_sync(timed)
+                return await anyio.to_thread.run_sync(timed)
             finally:
                 self.charge(took)
 
