@@ -55,12 +55,16 @@ class _Handler(BaseHTTPRequestHandler):
         """Tests have enough to print."""
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256  # of those that connect at once, more than 5 waited a second and longer
+
+
 @contextmanager
 def hook_service() -> Iterator[HookService]:
     hook = HookService()
     hook.released.set()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hook": hook}))
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"hook": hook}))
     hook.url = f"http://127.0.0.1:{server.server_port}/"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
