@@ -1,6 +1,7 @@
 """A server that talks without end gets its part of the loop's time, and no more; who says little never waits."""
 
 import asyncio
+import time
 from collections.abc import Callable, Generator
 from threading import Event
 
@@ -418,6 +419,20 @@ async def test_a_message_does_not_wait_for_a_thread_that_another_one_of_its_peer
         await message(share)
     work.released.set()
     await large
+
+
+async def test_time_in_a_thread_counts_as_it_is() -> None:
+    """The loop does not stand still meanwhile: as a step of its own, 20 ms counted as 200."""
+
+    def work() -> float:
+        began = time.thread_time()
+        while time.thread_time() - began < 10 * STEP:
+            pass
+        return time.thread_time() - began
+
+    share = budget(Clock())
+    took = await share.apart(asyncio.Lock(), work)
+    assert took <= share._start < 2 * took
 
 
 @pytest.mark.parametrize(("each", "turns"), [(0.0001, 40), (0.00001, 1), (0.1, 1)])

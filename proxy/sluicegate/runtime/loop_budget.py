@@ -145,7 +145,7 @@ class LoopBudget:
         return self.pause()
 
     def charge(self, seconds: float) -> None:
-        """Counts work, also a thread's: it holds the interpreter's lock as the loop does."""
+        """Counts work in one step."""
         self._pay(_cost(seconds, seconds))
 
     def read(self, size: int) -> bool:
@@ -246,7 +246,7 @@ class LoopBudget:
             try:
                 return await anyio.to_thread.run_sync(timed)
             finally:
-                self.charge(took)
+                self._pay(took)
 
     def pause(self) -> float:
         """Returns the seconds to pause, 0 for none."""
