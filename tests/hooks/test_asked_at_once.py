@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Coroutine
+from threading import Event
 from typing import Any
 
 from hook_service import hook_service
 from waiting import until
 
 from sluicegate.audit.redact import Redactor
-from sluicegate.hooks.asker import AT_ONCE, MAX_WAITING, Hook, Hooks
+from sluicegate.hooks.asker import AT_ONCE, MAX_WAITING, NO_TURN, Hook, Hooks
 from sluicegate.hooks.settings import HookSettings
 from sluicegate.policy.hooked import HookVerdict
 from sluicegate.protocol.model import Call, Client, Target, Trail
@@ -110,4 +111,32 @@ async def test_a_client_that_has_too_many_questions_does_not_get_past_a_hook_by_
         assert verdict.word == "failed" and verdict.refuses
         service.released.set()
         assert {one.word for one in await asyncio.gather(*many)} == {"allow"}
+        await hook.aclose()
+
+
+async def test_questions_without_a_turn_are_treated_as_the_settings_say_while_the_hook_answers_nobody() -> None:
+    """Of a hook that hangs, more than 64 calls in its time were refused, for all `on_failure: allow`."""
+    with hook_service() as service:
+        service.released.clear()
+        hook = Hook(HookSettings("h", service.url, ON, timeout=1.0, passes=True))
+        verdicts = await asyncio.gather(*(_ask(hook, one) for one in range(3 * AT_ONCE)))
+        assert {(one.word, one.refuses) for one in verdicts} == {("failed", False)}
+        assert sum(one.reason == NO_TURN for one in verdicts) >= AT_ONCE
+        await hook.aclose()
+
+
+async def test_questions_without_a_turn_are_refused_where_the_hook_has_answered_somebody_meanwhile() -> None:
+    waits = Event()
+    with hook_service() as service:
+
+        def answer(asked: object) -> dict[str, str]:
+            if asked is not service.asked[0]:
+                waits.wait(30)
+            return {"verdict": "allow"}
+
+        service.answers = answer
+        hook = Hook(HookSettings("h", service.url, ON, timeout=3.0, passes=True))
+        verdicts = await asyncio.gather(*(_ask(hook, one) for one in range(3 * AT_ONCE)))
+        waits.set()
+        assert {one.refuses for one in verdicts if one.reason == NO_TURN} == {True}
         await hook.aclose()
