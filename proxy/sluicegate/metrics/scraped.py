@@ -99,8 +99,8 @@ TABLE: Final[Mapping[str, Asked]] = {
     ),
     # hooks
     "sluice_hook_verdicts": _counter(
-        "What hooks said of calls and results. Many failed: the hook is down, too slow for its timeout, or answers "
-        "what is no verdict.", "hook", "on", "verdict",
+        "What hooks said of calls and results. Many failed: the hook is down, too slow for its timeout, answers what "
+        "is no verdict, or a client has too many calls.", "hook", "on", "verdict",
     ),
     "sluice_hook_seconds": _counter(
         "Seconds that hooks took to answer. Divided by sluice_hook_verdicts: how long a call waits for one answer.",
