@@ -1,6 +1,9 @@
 """What hooks leave of tasks and of rounds, by a real hook and the guards alone."""
 
-from collections.abc import Iterator
+import asyncio
+import time
+from collections.abc import Awaitable, Iterator
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -8,10 +11,13 @@ from hook_service import HookService, hook_service
 
 from sluicegate.audit.redact import Redactor
 from sluicegate.guards.hooks import call_hooks, result_hooks
+from sluicegate.hooks import messages
 from sluicegate.hooks.asker import Hooks
 from sluicegate.hooks.settings import HookSettings
+from sluicegate.policy.hooked import HookVerdict
 from sluicegate.policy.profiles import BUILT_IN
 from sluicegate.policy.rules import Ruling
+from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import (
     LOGIN_PROFILE,
     ApprovalRef,
@@ -104,6 +110,41 @@ async def test_a_redacted_result_stays_a_result(hook: HookService) -> None:
         for step in pointer[1:].split("/"):
             found = found[int(step)] if isinstance(found, list) else found[step]
         assert found == expected, pointer
+
+
+async def test_large_results_are_redacted_one_after_the_other(
+    hook: HookService, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """Each had a thread of its own, and nobody counted its time."""
+    free, had, redacted = Lock(), list[bool](), messages.redacted
+
+    def noted(value: Json, verdict: HookVerdict) -> Json:
+        had.append(free.acquire(blocking=False))
+        time.sleep(0.5)  # another one could begin
+        try:
+            return redacted(value, verdict)
+        finally:
+            if had[-1]:
+                free.release()
+
+    monkeypatch.setattr(messages, "redacted", noted)
+    hook.answers = lambda asked: {"verdict": "redact", "redact": ["/content/0/text"]}
+    settings = HookSettings("dlp", hook.url, frozenset({"result"}), timeout=20, sees_whole=True)
+    hooks = Hooks([settings], Redactor(b"k"), str, dict)
+    result = Result({"content": SECRET, "structuredContent": {"rows": [{"n": "x" * 50}] * 10_000}})
+
+    async def server(call: Call) -> Outcome:
+        return result
+
+    def ask() -> Awaitable[Outcome]:
+        trail = Trail("c")
+        trail.add(Ruling(Verdict.ALLOW, "a.csv:1", "", "read"))
+        return result_hooks(hooks)(Call(ANN, "tools/call", {}, target=TOOL, trail=trail), server)
+
+    made = await asyncio.gather(*(ask() for _ in range(3)))
+    assert all(isinstance(one, Result) and "secret" not in str(one.value) for one in made)
+    assert had == [True] * 3
+    await hooks.aclose()
 
 
 @pytest.mark.parametrize(

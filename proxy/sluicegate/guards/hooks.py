@@ -38,6 +38,7 @@ from sluicegate.protocol.model import (
     Verdict,
     refuse,
 )
+from sluicegate.runtime.loop_budget import budget_of
 
 _WITHHELD: Final = "This was executed, but its answer is withheld: {}."
 _NOTHING: Final = Result({"completion": {"values": [], "hasMore": False}})
@@ -201,7 +202,7 @@ async def _result(
             continue
         try:
             work = partial(messages.redacted, left, verdict)
-            left = work() if len(text) <= _SHORT else await anyio.to_thread.run_sync(work)
+            left = work() if len(text) <= _SHORT else await budget_of(target.server).apart(hooks.masking, work)
             marks[verdict.hook] = list(verdict.pointers)
         except NoVerdict as error:  # what it wanted gone is not known: then nothing of it may pass
             judged_ones[at] = replace(verdict, word="failed", reason=str(error), pointers=(), passes=False)

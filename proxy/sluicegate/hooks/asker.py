@@ -177,7 +177,7 @@ class Hooks:
         self._due: dict[tuple[Any, ...], tuple[HookSettings, ...]] = {}
         self._heads: dict[tuple[Any, ...], bytes] = {}
         self._ons = frozenset().union(*(one.on for one in settings))
-        self._masking = asyncio.Lock()
+        self.masking = asyncio.Lock()  # one large value at a time is masked or redacted
 
     def has(self, on: On) -> bool:
         return on in self._ons
@@ -225,7 +225,7 @@ class Hooks:
             asked = self._questions(head, target, due, values, is_short)
         else:
             peer = budget_of(target.server) if result else client_budgets()[call.client.principal]
-            asked = await peer.apart(self._masking, partial(self._questions, head, target, due, values, is_short))
+            asked = await peer.apart(self.masking, partial(self._questions, head, target, due, values, is_short))
         if len(due) == 1:
             verdicts = [await self._hooks[due[0].name].ask(on, *asked[0], call.trail.id, call.client.principal)]
         else:
