@@ -3,6 +3,7 @@
 import json
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from e2e.sluice_process import clean_environment
 from policy_bed import Bed, bed, client_keys, key_of, recorder
 
 from sluicegate.cli import call
+from sluicegate.cli.admin import Admin
 from sluicegate.cli.output import Stopped
 from sluicegate.protocol.model import REASON
 
@@ -334,7 +336,42 @@ def test_a_call_reaches_the_sluice_that_runs_while_its_file_has_a_mistake(town: 
     assert 'did you mean "limits"?' in done.stderr and "goes on with what the file said before" in done.stderr
     (tmp_path / "sluice.yaml").write_text("policy: {use: opn}\nlisten: {mcp: '127.0.0.1:9'}\nservers: {}\n")
     alone = run(tmp_path, "call", "bank__look")
-    assert alone.returncode == 3 and "wrong-value" in alone.stderr and "no Sluice answers" in alone.stderr
+    assert alone.returncode == 3 and "wrong-value" in alone.stderr
+
+
+@pytest.mark.parametrize("has_mistake", [True, False])
+def test_a_call_whose_sluice_is_killed_may_have_been_executed_whatever_the_file_says(
+    tmp_path: Path, has_mistake: bool
+) -> None:
+    """Exit code 3 means that nobody was asked: a script that trusts it executes the call twice."""
+    bank = recorder(tmp_path, "bank", tools=["look"], silent=["look"])
+    with bed(tmp_path, ROWS, {"bank": bank}, clients={"keys": client_keys(ann=["role:dev"])}) as town:
+        file = tmp_path / "sluice.yaml"
+        if has_mistake:
+            file.write_text(json.dumps(json.loads(file.read_text()) | {"limts": {}}))
+        command = [sys.executable, "-m", "sluicegate", "call", "bank__look", "--json", "-c", str(file)]
+        with killed_on_failure(command, {**clean_environment(), "SLUICE_KEY": key_of("ann")}) as caller:
+            town.until(lambda: bool(town.seen("bank")))
+            town.process.process.kill()
+            out, err = caller.communicate(timeout=30)
+        *told, last = err.splitlines()
+        error = json.loads(last)["error"]
+        assert (caller.returncode, out, error["exit"]) == (4, "", 4)
+        assert error["message"].endswith("the call may or may not have been executed")
+        assert [line for line in told if 'did you mean "limits"?' in line] == told[:has_mistake]
+
+
+def test_an_answer_of_the_socket_that_was_cut_off_is_none(tmp_path: Path) -> None:
+    (tmp_path / "sluice.yaml").write_text("policy: {use: open}\nservers: {}\nstate: {dir: state}\n")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address := str(tmp_path / "s"))
+        listener.listen()
+        with call.McpOverSocket(Admin(tmp_path / "sluice.yaml"), address) as connection:
+            peer, _ = listener.accept()
+            peer.sendall(b'{"id": 1}\n{"id": 2, "resu')
+            peer.shutdown(socket.SHUT_WR)
+            assert list(connection.ask({}, {})) == [{"id": 1}]
+            peer.close()
 
 
 def test_an_event_ends_where_the_format_says_and_not_at_any_line_end_of_unicode() -> None:

@@ -224,6 +224,34 @@ def test_a_call_at_the_sluice_of_a_desktop_client_waits_for_its_approval(tmp_pat
         assert (caller.returncode, out) == (0, "ran pay\n"), err
 
 
+@pytest.mark.parametrize("how", ["a key", "no YAML"])
+def test_a_call_says_the_mistake_and_may_have_been_executed_if_the_sluice_is_killed(tmp_path: Path, how: str) -> None:
+    at_home = {"HOME": str(tmp_path / "home"), "XDG_STATE_HOME": str(tmp_path / "home")}
+    more: Json = {} if how == "a key" else {"state": {}, "audit": {}}
+    with served(prepare(tmp_path, **more), **at_home) as desktop:
+        spoil(tmp_path, how)
+        done = command(tmp_path, "call", "bank__look", **at_home)
+        assert (done.returncode, done.stdout) == (0, "ran look\n"), done.stderr
+        told = "the Sluice that runs goes on with what the file said before, and is asked"
+        assert told in done.stderr.splitlines() and "sluice.yaml:" in done.stderr
+        unknown = command(tmp_path, "call", "bank__none", **at_home)
+        assert unknown.returncode == 1 and unknown.stderr.count(told) == 1 == unknown.stderr.count("sluice.yaml:")
+        started = [*COMMAND, "call", "bank__pay", "{}", "-c", str(tmp_path / "sluice.yaml")]
+        with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              env=clean_environment() | at_home, cwd=ROOT) as caller:  # fmt: skip
+            assert caller.stderr is not None
+            before = []
+            while "sluice approve apr_" not in (line := caller.stderr.readline()):
+                assert line, "it ended"
+                before.append(line.strip())
+            desktop.process.kill()
+            caller.communicate(timeout=30)
+        assert told in before, "who waits for a person knows it meanwhile"
+        assert caller.returncode == 4
+    alone = command(tmp_path, "call", "bank__look", **at_home)
+    assert alone.returncode == 3 and "sluice.yaml:" in alone.stderr and told not in alone.stderr
+
+
 def test_explain_asks_the_sluice_of_a_desktop_client(tmp_path: Path) -> None:
     """Only the one that runs has the variable: without it the server is disabled."""
     started = prepare(tmp_path)

@@ -146,6 +146,13 @@ class Admin:
         return self._loaded.state.dir
 
     @property
+    def mcp_url(self) -> str:
+        """The port for clients, at the public name where it has a certificate, as that is for this name."""
+        listen = self._loaded.listen
+        here = f"{listen.scheme}://{reachable(listen.mcp)}/mcp"
+        return here if listen.tls is None else listen.public_url or here
+
+    @property
     def has_console(self) -> bool:
         return self._loaded.console.enabled
 
@@ -196,24 +203,37 @@ class Admin:
             base_url=f"http://{address}/api/v1/", headers=headers, transport=transport, trust_env=False, timeout=TIMEOUT
         )
 
+    def clients(self) -> str | None:
+        """The address of the socket for clients; None where they come in at `listen.mcp`."""
+        address = self._instance_lock.clients()
+        if self._broken is not None and not (address or self._has_port):
+            raise self._broken  # its Sluice has just ended
+        return address
+
     def unanswered(self, client: "httpx.Client", error: "httpx.HTTPError") -> Exception:
         """What to raise."""
-        if self._broken is not None:
-            return self._broken
         address = client.base_url.netloc.decode("ascii")
         where = f"{address} ({self._why(address)})" if ":" in address else f"the socket in {self.state_dir}"
-        return Unreachable(f"no Sluice answers at {where}: {type(error).__name__}", *start_hints(self._named))
+        return self.nobody(f"no Sluice answers at {where}: {type(error).__name__}")
+
+    def nobody(self, why: str) -> Exception:
+        """What to raise where no Sluice answers: with errors in the file, those, unless one has answered before."""
+        if self._broken is not None and not self._is_told:
+            return self._broken
+        return Unreachable(why, *start_hints(self._named))
 
     def check(self, response: "httpx.Response") -> None:
         """Exits if it is refused: says which credential was, and what is missing."""
-        self._tell_broken()
+        self.tell_broken()
         if response.status_code in (401, 403):
             self.stop(Code.AUTH, f"Sluice refuses this credential ({response.status_code})", *reasons(response))
 
-    def _tell_broken(self) -> None:
+    def tell_broken(self) -> None:
         """Once: what is wrong with the file, although somebody answers."""
         if self._broken is not None and not self._is_told:
-            tell(self._broken)
+            for finding in self._broken.findings:
+                info(str(finding))
+            info("the Sluice that runs goes on with what the file said before, and is asked")
         self._is_told = True
 
     def stop(self, code: Code, *reasons: str) -> NoReturn:
@@ -254,13 +274,6 @@ class Admin:
         if not address.is_loopback:
             stop(Code.AUTH, f"the operator token is for loopback only; give a key with --key-file or ${KEY_VARIABLE}")
         return token, address
-
-
-def tell(broken: ConfigError) -> None:
-    """What is wrong with the file, although somebody answers."""
-    for finding in broken.findings:
-        info(str(finding))
-    info("the Sluice that runs goes on with what the file said before, and is asked")
 
 
 def start_hints(named: Path | None) -> list[str]:

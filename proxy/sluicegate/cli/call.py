@@ -18,11 +18,10 @@ from typing import Annotated, Final
 import httpx
 import typer
 
-from sluicegate import __version__, config
-from sluicegate.app.instance_lock import InstanceLock
-from sluicegate.cli.admin import KEY_VARIABLE, TIMEOUT, AdminKey, GivenKey, key_of, reachable, start_hints, tell
+from sluicegate import __version__
+from sluicegate.cli.admin import KEY_VARIABLE, TIMEOUT, Admin, AdminKey, GivenKey, key_of
 from sluicegate.cli.options import AsJson, ConfigFile, with_config
-from sluicegate.cli.output import Code, Unreachable, info, json_object, load_sound, print_json, print_out, stop
+from sluicegate.cli.output import Code, Unreachable, info, json_object, print_json, print_out, stop
 from sluicegate.http.sse import EventParser, StreamPosition
 from sluicegate.policy.display import visible
 from sluicegate.protocol import modern_server
@@ -66,26 +65,18 @@ def call(
     if not tool.isprintable():
         stop(Code.USAGE, f"{visible(tool)} is no name of a tool; `sluice tools` shows them")
     given, shown = _arguments(arguments), key_of(key_file, key)
-    path, loaded, broken = load_sound(config_file)
-    lock = InstanceLock(loaded.state.dir, path)
+    running = Admin(config_file)
     with ExitStack() as stack:
-        desktop = lock.clients()
+        desktop = running.clients()
         if desktop is None:
-            connection: McpOverHttp | McpOverSocket = stack.enter_context(McpOverHttp(loaded, shown, config_file))
+            connection: McpOverHttp | McpOverSocket = stack.enter_context(McpOverHttp(running, shown))
         else:
             if shown is not None and not shown.source.endswith(KEY_VARIABLE):
                 stop(Code.USAGE, "a desktop client's Sluice runs with this config: leave the key out")
             if shown is not None:
                 info(f"${KEY_VARIABLE} is not used: the clients of a desktop client's Sluice are `local`")
-            connection = stack.enter_context(McpOverSocket(desktop, config_file))
-        try:
-            response = _until_decided(connection, tool, given, config_file)
-        except Unreachable as error:
-            if broken is None:
-                raise
-            stop(Code.CONFIG, *map(str, broken.findings), *error.args)
-    if broken is not None:
-        tell(broken)
+            connection = stack.enter_context(McpOverSocket(running, desktop))
+        response = _until_decided(connection, tool, given, config_file)
     _show(response, as_json)
 
 
@@ -173,11 +164,8 @@ class McpOverHttp:
 
     is_http = True
 
-    def __init__(self, loaded: config.Config, key: GivenKey | None, named: Path | None) -> None:
-        self._key, self._named = key, named
-        here = f"{loaded.listen.scheme}://{reachable(loaded.listen.mcp)}/mcp"
-        # A certificate is for the public name.
-        self._url = here if loaded.listen.tls is None else loaded.listen.public_url or here
+    def __init__(self, running: Admin, key: GivenKey | None) -> None:
+        self._running, self._key, self._url = running, key, running.mcp_url
         headers = {
             "Accept": "application/json, text/event-stream", "Content-Type": "application/json",
             "MCP-Protocol-Version": MODERN,
@@ -197,6 +185,7 @@ class McpOverHttp:
         try:
             body = json.dumps(request).encode("ascii")
             with self._client.stream("POST", self._url, content=body, headers=headers) as response:
+                self._running.tell_broken()
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
                     yield from map(json.loads, _messages(response))
                 else:
@@ -204,8 +193,9 @@ class McpOverHttp:
                     yield self._message(response)
         except httpx.ConnectError as error:
             why = f"no Sluice answers at {self._url} (listen.mcp): {type(error).__name__}"
-            raise Unreachable(why, *start_hints(self._named)) from None
+            raise self._running.nobody(why) from None
         except httpx.HTTPError as error:
+            self._running.tell_broken()
             why = f"Sluice did not answer ({type(error).__name__}): the call may or may not have been executed"
             raise Unreachable(why) from None
 
@@ -226,8 +216,8 @@ class McpOverHttp:
 class McpOverSocket:
     """Where the clients of a desktop client's Sluice come in: one message a line."""
 
+    running: Admin
     address: str
-    named: Path | None
     is_http = False
 
     def __enter__(self) -> "McpOverSocket":
@@ -235,7 +225,8 @@ class McpOverSocket:
         try:
             self._socket.connect(self.address)
         except OSError as error:
-            raise Unreachable(f"no Sluice answers at its socket: {error.strerror}", *start_hints(self.named)) from None
+            raise self.running.nobody(f"no Sluice answers at its socket: {error.strerror}") from None
+        self.running.tell_broken()
         self._lines = self._socket.makefile("rb")
         return self
 
@@ -246,7 +237,7 @@ class McpOverSocket:
     def ask(self, request: Json, headers: dict[str, str]) -> Iterator[Json]:
         try:
             self._socket.sendall(json.dumps(request).encode("ascii") + b"\n")
-            yield from map(json.loads, self._lines)
+            yield from (json.loads(line) for line in self._lines if line.endswith(b"\n"))  # the last may be cut
         except OSError:
             return
 
