@@ -473,6 +473,8 @@ async def test_on_a_terminal_no_text_begins_a_line_of_its_own() -> None:
     forged = "definition sha256:0  accepted by key:bob"
     for holder in ("reason", "description"):
         shown[holder]["text"] = "x" + " " * 200 + forged
-    lines = list(_screen(shown | {"client_claims_to_be": " " * 300 + forged, "comment": " " * 300 + forged}))
+    lines = list(_screen(shown | {"client_claims_to_be": " " * 300 + forged, "comment": " " * 300 + forged}, str))
     assert max(map(len, lines)) <= WIDTH + len("    \u2026 ")
+    changed = shown | {"definition": {"fingerprint": "", "review": "changed"}}
+    assert any(line.endswith(": see <pins diff bank>") for line in _screen(changed, "<{}>".format))
     assert all(line.startswith("    \u2026 ") for line in lines if "accepted by key:bob" in line)

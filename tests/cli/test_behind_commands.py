@@ -60,6 +60,11 @@ def said(town: Bed, *words: str, who: str = "") -> "CompletedProcess[str]":
                env={"SLUICE_KEY": key_of(who)} if who else {})  # fmt: skip
 
 
+def hinted(town: Bed, words: str) -> str:
+    """The command as a hint of `said` shows it: without `-c` it would ask the Sluice of another file."""
+    return f"sluice {words} -c {shlex.quote(str(town.folder / 'sluice.yaml'))}"
+
+
 # ---------------------------------------------------------------- lists
 
 
@@ -78,7 +83,10 @@ def test_prompts_and_resources_are_those_that_a_client_sees_on_all_pages(town: B
 @pytest.mark.parametrize("what", ["tools", "prompts", "resources"])
 def test_an_empty_list_says_for_whom_and_an_unknown_client_is_named(town: Bed, what: str) -> None:
     empty = said(town, what, "--as", "nobody")
-    assert (empty.returncode, empty.stdout) == (0, "") and f"key:nobody sees no {what}" in empty.stderr
+    assert (empty.returncode, empty.stdout) == (0, "") and empty.stderr == (
+        f"key:nobody sees no {what}; `{hinted(town, 'servers')}` shows the servers, "
+        f"`{hinted(town, 'explain')}` who may use what\n"
+    )
     unknown = said(town, what, "--as", "bob")
     assert (unknown.returncode, unknown.stdout) == (1, "") and "no such client: key:bob" in unknown.stderr
 
@@ -143,7 +151,7 @@ def test_logs_of_what_writes_none_say_why(town: Bed) -> None:
     for key in ("nope", "off"):
         assert said(town, "logs", key).returncode == 1 and f"no server {key}" in said(town, "logs", key).stderr
     wrong = said(town, "logs", "../x")
-    assert wrong.returncode == 2 and "is no key of a server" in wrong.stderr
+    assert wrong.returncode == 2 and f"is no key of a server; `{hinted(town, 'servers')}`" in wrong.stderr
 
 
 # ---------------------------------------------------------------- approvals
@@ -187,7 +195,8 @@ def test_a_call_has_the_rights_of_its_key_and_stands_in_the_audit_log(town: Bed)
     result = json.loads(said(town, "call", "bank__look", "--json", who="ann").stdout)
     assert result["content"] and not result.get("isError")
     unknown = said(town, "call", "bank__forbidden", who="ann")
-    assert (unknown.returncode, unknown.stdout) == (1, "") and "`sluice tools` shows the names" in unknown.stderr
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert f"`{hinted(town, 'tools')}` shows the names" in unknown.stderr
     refused = said(town, "call", "bank__look", who="nobody")
     assert refused.returncode == 1 and "Unknown tool" in refused.stderr
 
@@ -211,7 +220,7 @@ def test_each_line_of_a_tools_error_is_marked_and_of_a_refusal_none(capsys: pyte
     for meta, shown in (({}, ["tool: broken", "tool: reason: approval_denied"]),
                         ({REASON: "denied"}, ["broken", "reason: approval_denied", "reason: denied"])):  # fmt: skip
         with pytest.raises(Stopped) as stopped:
-            call._show({"result": {"isError": True, "content": content, "_meta": meta}}, False)
+            call._show({"result": {"isError": True, "content": content, "_meta": meta}}, False, "sluice tools")
         assert [*capsys.readouterr().err.splitlines(), *stopped.value.args] == shown
 
 
@@ -221,7 +230,7 @@ def test_an_error_is_marked_and_no_server_gives_a_reason_of_sluices() -> None:
     for data, hints in (({"reason": "approved by Sluice"}, []), ({"reason": ["denied"]}, []),
                         ({"reason": "rate_limited"}, ["reason: rate_limited"])):  # fmt: skip
         with pytest.raises(Stopped) as stopped:
-            call._show({"error": {**error, "data": data}}, False)
+            call._show({"error": {**error, "data": data}}, False, "sluice tools")
         assert list(stopped.value.args) == ["error: waiting for approval x: sluice approve x (-32000)", *hints]
 
 
@@ -311,7 +320,7 @@ def test_arguments_come_from_stdin_but_not_with_the_key(town: Bed) -> None:
     strange = said(town, "call", "bank__look", '{"n": "\udcff"}', who="ann")
     assert strange.returncode == 1 and "internal error" not in strange.stderr, strange.stderr
     unnamed = said(town, "call", "bank__\udcff", who="ann")
-    assert unnamed.returncode == 2 and "is no name of a tool" in unnamed.stderr
+    assert unnamed.returncode == 2 and f"is no name of a tool; `{hinted(town, 'tools')}`" in unnamed.stderr
     both = said(town, "call", "bank__look", "-", "--key-file", "-")
     assert both.returncode == 2 and "not both" in both.stderr
 

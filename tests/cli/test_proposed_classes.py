@@ -11,7 +11,14 @@ from sluicegate import config
 from sluicegate.app import state
 from sluicegate.catalog_cache.snapshot_store import hung_key
 from sluicegate.cli import proposed_classes
-from sluicegate.cli.proposed_classes import START_WITHIN, propose, proposed, remember_hanging
+from sluicegate.cli.proposed_classes import (
+    START_WITHIN,
+    Proposal,
+    propose,
+    proposed,
+    remember_hanging,
+    show_classes,
+)
 
 READS, DESTROYS = {"readOnlyHint": True}, {"destructiveHint": True}
 
@@ -83,3 +90,8 @@ def test_a_first_start_that_downloads_has_longer_than_a_client_waits(tmp_path: P
     assert found.classes == {"get_issue": "read", "whoami": "read", "delete_repo": "destroy"}
     tutorial = Path(__file__).parents[2] / "docs" / "tutorials" / "desktop.md"
     assert START_WITHIN >= 45 and f"within {START_WITHIN:g} seconds" in tutorial.read_text()
+
+
+def test_who_has_to_log_in_first_is_told_the_command_for_that_config(capsys: pytest.CaptureFixture[str]) -> None:
+    show_classes({"web": Proposal(None, "it wants a login first", needs_login=True)}, Path("/x/s.yaml"))
+    assert "See `sluice login web -c /x/s.yaml`." in capsys.readouterr().err

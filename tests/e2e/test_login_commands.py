@@ -111,6 +111,7 @@ def test_where_the_device_flow_is_not_offered_that_is_said(tmp_path: Path, site:
 def test_logins_are_rows_without_tokens(tmp_path: Path, site: Misbehaving) -> None:
     with served(tmp_path, site):
         assert json.loads(run(tmp_path, "logins", "--json").stdout) == {"logins": []}
+        assert f"`sluice login SERVER -c {tmp_path / 'sluice.yaml'}`" in run(tmp_path, "logins").stderr
         info = log_in(tmp_path, "--as", "ann")
         told = run(tmp_path, "logins", "--json").stdout
         (row,) = json.loads(told)["logins"]

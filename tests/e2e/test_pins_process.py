@@ -99,6 +99,8 @@ async def test_a_tool_that_changes_after_its_first_call_is_gone_until_a_person_a
             assert (told["before"], told["after"]) == (fingerprint(ADD), fingerprint(poisoned))
 
             listed = run("pins", "list")
+            assert f"see `sluice pins diff -c {folder / 'sluice.yaml'}`" in listed.stderr
+            assert f"`sluice pins list -c {folder / 'sluice.yaml'}` shows" in run("pins", "accept", "math").stderr
             assert listed.returncode == 0 and "2 pinned" not in listed.stderr, listed.stderr
             assert listed.stdout.splitlines()[1].split()[:6] == ["math", "legacy", "tool", "add", "changed", "no"]
             shown = run("pins", "diff", "math", "add").stdout
@@ -174,7 +176,7 @@ async def test_another_server_under_the_same_key_is_not_taken_for_the_first_one(
     before = {path.name: path.stat().st_mtime_ns for path in (folder / "state").iterdir()}
     checked = run("check")
     assert f"`sluice pins accept math --all -c {folder / 'sluice.yaml'}` accepts them" in checked.stdout
-    assert checked.returncode == 0 and "another-server warning: another server under this key: what " in checked.stdout
+    assert checked.returncode == 0 and "another-server warning: another server under this key, here" in checked.stdout
     assert {path.name: path.stat().st_mtime_ns for path in (folder / "state").iterdir()} == before
     with sluice(other, folder) as process:
         async with Client(process.url, modern=True) as client:

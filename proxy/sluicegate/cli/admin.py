@@ -129,6 +129,10 @@ class Admin:
                 raise
             self._loaded = config.without_servers({"state": {"dir": str(directory)}}, self.path.parent)
 
+    def command(self, words: str) -> str:
+        """As a hint shows it."""
+        return with_config(f"sluice {words}", self._named)
+
     @property
     def config(self) -> Config:
         """Raises `ConfigError` where the file has errors: the Sluice that runs goes by what it said before."""

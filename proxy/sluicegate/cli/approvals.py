@@ -7,7 +7,7 @@ Sluice on it follows within a second.
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final
 
 import anyio
@@ -31,7 +31,7 @@ _COUNTING: Final = WAITING | {"approved", "denied"}  # states that mean somethin
 _ENDED_UNUSED: Final = frozenset({"expired", "cancelled", "superseded"})
 _REVIEWS: Final = {
     "accepted": "accepted by a person", "first_use": "as at its first use; no person has accepted it",
-    "changed": "CHANGED since it was looked at: see sluice pins diff", "unpinned": "not pinned",
+    "changed": "CHANGED since it was looked at: see {diff}", "unpinned": "not pinned",
 }  # fmt: skip
 _DECIDING: Final = "deciding needs admin:approvals write, too: a row with * in place of read gives both"
 _NONE: Final = " that you may decide or requested; --key-file FILE asks as another client"
@@ -87,15 +87,15 @@ def show(
     row = _ask(admin, f"approvals/{_word(id)}")
     if reveal:
         row |= _ask(admin, f"approvals/{_word(id)}/reveal", body={})
-    give(as_json, row, _screen(row))
+    give(as_json, row, _screen(row, admin.command))
 
 
-def _screen(row: Row) -> Iterator[str]:
+def _screen(row: Row, command: Callable[[str], str]) -> Iterator[str]:
     """One screen. Lines are cut where a terminal would wrap them: no text begins one that reads like Sluice's own."""
-    return (part for line in _about(row) for part in cut(printable(line)))
+    return (part for line in _about(row, command) for part in cut(printable(line)))
 
 
-def _about(row: Row) -> Iterator[str]:
+def _about(row: Row, command: Callable[[str], str]) -> Iterator[str]:
     """Who, what, where, and whose words are whose."""
     left = f"  ({row['seconds_left']} s left, until {row['expires_at']})" if row["state"] in _COUNTING else ""
     yield f"{row['id']}  {row['state']}{left}"
@@ -103,7 +103,8 @@ def _about(row: Row) -> Iterator[str]:
     yield f"  who        {row['principal']}{owner}  (its client claims to be: {row['client_claims_to_be'] or '-'})"
     yield f"  what       {row['method']} {row['server']}/{row['tool']}  class {row['class'] or '-'}"
     definition, asked = row["definition"], row["asked_by_row"]
-    yield f"  definition {definition['fingerprint'][:23] or '-'}  {_REVIEWS.get(definition['review'], 'unknown')}"
+    review = _REVIEWS.get(definition["review"], "unknown").format(diff=command(f"pins diff {row['server']}"))
+    yield f"  definition {definition['fingerprint'][:23] or '-'}  {review}"
     yield f"  asked by   {': '.join(filter(None, (asked['rule'], asked['row'])))}  (policy {asked['policy']})"
     yield f"  profile    {row['profile']}: {row['quorum']} of {', '.join(row['approvers']) or 'whoever asked'}"
     yield from (f"  agreed     {vote['principal']} at {vote['at']}: {vote['comment'] or '-'}" for vote in row["votes"])
@@ -165,7 +166,7 @@ def approve(
     if not (yes or seen or as_json):
         if row["state"] not in WAITING:
             stop(Code.NEGATIVE, f"{row['id']} is {row['state']}: nobody can approve it any more")
-        for line in _screen(row):
+        for line in _screen(row, admin.command):
             info(line)
         if sys.stdin.isatty() and not typer.confirm("Approve it?", err=True):
             stop(Code.NEGATIVE, "not approved")
@@ -215,7 +216,7 @@ def watch(admin: Admin, as_json: AsJson = False) -> None:
     shown = dict[str, tuple[str, int]]()
     for row in _events(admin):
         if "id" not in row:
-            info(f"{count(row['total'], 'approval')} wait, the newest are shown: see sluice approvals list")
+            info(f"{count(row['total'], 'approval')} wait, the newest are shown: see {admin.command('approvals list')}")
             continue
         version = (row["state"], len(row["votes"]))
         if shown.get(row["id"]) != version:  # a new stream begins with what waits

@@ -62,8 +62,9 @@ def call(
     a person has to approve it. Exits 1 if the call is refused or fails."""
     if arguments == "-" == key_file:
         stop(Code.USAGE, "stdin holds the key or the arguments, not both: --key-file takes a file, too")
+    tools = with_config("sluice tools", config_file)
     if not tool.isprintable():
-        stop(Code.USAGE, f"{visible(tool)} is no name of a tool; `sluice tools` shows them")
+        stop(Code.USAGE, f"{visible(tool)} is no name of a tool; `{tools}` shows them")
     given, shown = _arguments(arguments), key_of(key_file, key)
     running = Admin(config_file)
     with ExitStack() as stack:
@@ -77,7 +78,7 @@ def call(
                 info(f"${KEY_VARIABLE} is not used: the clients of a desktop client's Sluice are `local`")
             connection = stack.enter_context(McpOverSocket(running, desktop))
         response = _until_decided(connection, tool, given, config_file)
-    _show(response, as_json)
+    _show(response, as_json, tools)
 
 
 def _arguments(text: str) -> Json:
@@ -254,11 +255,12 @@ def _meta(response: Json) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def _show(response: Json, as_json: bool) -> None:
+def _show(response: Json, as_json: bool, tools: str) -> None:
+    """`tools` is the command that shows the names of tools."""
     if "error" in response:
         error = response["error"]
         # Marked, like what tools write: a server may have written it, and Sluice's own lines have no such mark.
-        stop(Code.NEGATIVE, visible(f"error: {error.get('message')} ({error.get('code')})"), *_hints(error))
+        stop(Code.NEGATIVE, visible(f"error: {error.get('message')} ({error.get('code')})"), *_hints(error, tools))
     result = response["result"]
     is_error = bool(result.get("isError"))
     if as_json:
@@ -274,13 +276,13 @@ def _show(response: Json, as_json: bool) -> None:
         stop(Code.NEGATIVE, *([f"reason: {reason}"] if reason else []))
 
 
-def _hints(error: Json) -> Iterator[str]:
+def _hints(error: Json, tools: str) -> Iterator[str]:
     data = error.get("data")
     reason = data.get("reason") if isinstance(data, dict) else None
     if isinstance(reason, str) and reason in REASONS:  # no server can write one of these
         yield f"reason: {reason}"
     elif str(error.get("message", "")).startswith("Unknown tool"):
-        yield "`sluice tools` shows the names; a tool that this client may not use is unknown to it"
+        yield f"`{tools}` shows the names; a tool that this client may not use is unknown to it"
 
 
 def _lines(result: Json) -> Iterator[str]:

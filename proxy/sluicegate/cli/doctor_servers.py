@@ -107,7 +107,7 @@ def _hint(examined: Examined, key: str, one: ReachedServer) -> str:
     if isinstance(section, config.HttpServer):
         return "check its url, and that it runs"
     if "its sandbox cannot be made" in one.error:
-        return "sluice doctor says more under sandboxes; docs/how-to/sandbox.md"
+        return f"{examined.command('doctor')} says more under sandboxes; docs/how-to/sandbox.md"
     if "was not found" in one.error:
         return f"write its path into servers.{key}.command: {examined.command('doctor --fix')} does"
     if one.hangs or "within" in one.error:

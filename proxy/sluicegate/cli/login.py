@@ -28,7 +28,7 @@ from sluicegate.app.login_callback import CallbackPort
 from sluicegate.app.services import open_audit, open_egress
 from sluicegate.app.settings import client_of
 from sluicegate.cli.admin import Admin, GivenKey, KeyFile, answer, key_of, reasons
-from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.options import AsJson, ConfigFile, with_config
 from sluicegate.cli.output import Code, give, info, json_object, leaves, load, print_out, printable, stop, table
 from sluicegate.config import Config
 from sluicegate.config.login import LoginSection
@@ -132,7 +132,7 @@ def logins(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
         head = ["SERVER", "WHOSE", "STATE", "ISSUER", "TOKEN ENDS", "SCOPES"]
         give(as_json, {"logins": rows}, [table([head, *cells], state="STATE")])
     else:
-        info("nobody is logged in to a server; `sluice login SERVER` logs in")
+        info(f"nobody is logged in to a server; `{with_config('sluice login SERVER', config_file)}` logs in")
 
 
 def _whose(config_file: Path | None, server: str, as_: str | None) -> tuple[Config, str]:

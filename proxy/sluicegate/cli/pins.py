@@ -53,7 +53,8 @@ def list_(
     head = ["SERVER", "ERA", "KIND", "NAME", "STATE", "SERVED", "FINGERPRINT", "HIDDEN", "SINCE", "BY"]
     give(as_json, {"pins": rows}, [table([head, *map(_cells, rows)], state="STATE")] if rows else [])
     waiting = sum(map(_waits, found))
-    info(f"{len(found)} pinned, {waiting} wait{'s' * (waiting == 1)}" + (": see `sluice pins diff`" if waiting else ""))
+    look = f": see `{admin.command('pins diff')}`" if waiting else ""
+    info(f"{len(found)} pinned, {waiting} wait{'s' * (waiting == 1)}{look}")
     for name, number in Counter(row["server"] for row in found if row["replaced_at"] and _waits(row)).items():
         info(f"{name}: {pins.notice(number, is_replaced=True)}")
 
@@ -102,7 +103,7 @@ def accept(
 ) -> None:
     """Accept definitions as the server last sent them. Clients see them from now on."""
     if bool(names) == all_:
-        stop(Code.USAGE, "give names or --all; `sluice pins list` shows what waits")
+        stop(Code.USAGE, f"give names or --all; `{admin.command('pins list')}` shows what waits")
     rows = _rows(admin, server)
     rows = _named(rows, names) if names else [row for row in rows if row["state"] != "accepted"]
     if changed := [row["name"] for row in rows if not row["current"].startswith(seen.removeprefix("sha256:"))]:

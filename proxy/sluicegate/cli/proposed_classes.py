@@ -62,6 +62,7 @@ class Proposal:
     why: str = ""
     others: tuple[str, ...] = ()
     hangs: bool = False
+    needs_login: bool = False
 
 
 Proposals = Mapping[str, Proposal]
@@ -85,12 +86,12 @@ def propose_for(loaded: config.Config, keys: Sequence[str]) -> Proposals:
     about = f"starting servers, at most {START_WITHIN:g} seconds"
     with progress(about, len(keys)) as done, quiet_log():
         reached = anyio.run(reach_these, loaded, dict.fromkeys(keys, START_WITHIN), done)
-    return {key: _proposal(key, reached[key]) for key in keys}
+    return {key: _proposal(reached[key]) for key in keys}
 
 
-def _proposal(key: str, server: ReachedServer) -> Proposal:
+def _proposal(server: ReachedServer) -> Proposal:
     if server.needs_login:
-        return Proposal(None, f"it wants a login first, with `sluice login {key}`")
+        return Proposal(None, "it wants a login first", needs_login=True)
     if server.tools is None:
         return Proposal(None, server.error or "it is down", hangs=server.hangs)
     if not server.tools:
@@ -130,7 +131,8 @@ def show_classes(proposals: Proposals, named: Path | None) -> None:
     for key, found in proposals.items():
         if found.classes is None:
             info(f"note  {key} lists no tools now: {printable(found.why)}; each will count as `write`.")
-            look, again = (with_config(f"sluice {words}", named) for words in ("doctor", f"classes {key}"))
+            first = f"login {key}" if found.needs_login else "doctor"
+            look, again = (with_config(f"sluice {words}", named) for words in (first, f"classes {key}"))
             info(f"      See `{look}`. Once it runs, `{again}` proposes its classes")
             continue
         for class_ in ("read", "destroy"):

@@ -86,7 +86,7 @@ def logs(
     """Show the last lines that a server wrote to stderr. Secrets are masked and hidden characters visible. With --json
     and -f, each answer with new lines is one line of JSON."""
     if not _SERVER_KEY.fullmatch(server):
-        stop(Code.USAGE, f"{printable(server)} is no key of a server; `sluice servers` shows them")
+        stop(Code.USAGE, f"{printable(server)} is no key of a server; `{admin.command('servers')}` shows them")
     body = _output(admin, server, "")
     if follow and as_json:
         print_out(json.dumps(body))
@@ -164,7 +164,7 @@ def _list(admin: Admin, what: str, as_: str | None, as_json: bool) -> None:
     body = answer(admin.exchange(what, _seen_by(as_)))
     _show(body, what, as_json)
     if not body[what]:
-        info(f"{body['as']} sees no {what}; `sluice servers` shows the servers, `sluice explain` who may use what")
+        _say_none(admin, body, what)
 
 
 @asks_running
@@ -185,9 +185,14 @@ def resources(admin: Admin, as_: AsClient = None, as_json: AsJson = False) -> No
         print_out("\nTemplates of URIs:" if body["resources"] else "Templates of URIs:")
         _show(body, "templates", as_json)
     if not body["resources"] and not body["templates"]:
-        info(f"{body['as']} sees no resources; `sluice servers` shows the servers, `sluice explain` who may use what")
+        _say_none(admin, body, "resources")
     if not is_whole:
         info(f"these are the first {len(body['resources']):,}; GET /api/v1/resources goes on from a cursor")
+
+
+def _say_none(admin: Admin, body: Any, what: str) -> None:
+    shows, who = admin.command("servers"), admin.command("explain")
+    info(f"{body['as']} sees no {what}; `{shows}` shows the servers, `{who}` who may use what")
 
 
 def _seen_by(id: str | None) -> dict[str, str]:
