@@ -132,6 +132,13 @@ MISTAKES = {
         "servers:\n  a: {url: 'https://x/', §env: {}}",
         ['unknown-key "env" is for a server that Sluice starts'],
     ),
+    "nearly a key of the other kind of server": (
+        "servers: {a: {url: 'https://x/', §comand: y}}",
+        ['unknown-key did you mean "command"'],
+    ),
+    "nearly a url": ("servers: {a: {§ulr: 'https://x/'}}", ['unknown-key did you mean "url"']),
+    "nearly what others call it": ("servers: {a: {command: x, §enviroment: {}}}", ['unknown-key did you mean "env"']),
+    "what others say of a program": ("servers: {a: {command: x, §type: stdio}}", ["unknown-key (leave it out)"]),
     "neither command nor url": ("servers:\n  §a: {}", ['missing-key "command" (to start it) or a "url"']),
     "a database without keys": ("state: {§url: postgresql://db/sluice}", ["no-keys"]),
     "a password for no database": ("state: {§password: x}", ["wrong-value password is for a database"]),
@@ -517,6 +524,9 @@ def test_a_config_without_a_policy_does_not_start_and_says_how_to_add_one(policy
         ("policy: {use: personal}\nserver: {a: {command: x}}\ntoolsets: {d: {tools: [a/*]}}", "2:1"),
         ("polcy: {use: team}\nservers: {a: {command: x}}", "1:1"),
         ("policy: {use: personal}\nservers: {a: {comand: x}}", "2:15"),
+        ("policy: {use: personal}\nservers: {a: {ulr: 'https://x/'}}", "2:15"),
+        ("policy: {use: personal}\nservers: {a: {serverUrl: 'https://x/'}}", "2:15"),
+        ("policy: {use: personal}\nservers: {a: {imgae: x}}", "2:15"),
         ("policy: {use: team}\nservers: {a: {command: x}}\nclients: {keys: {b: {hsh: x}}}", "3:22"),
     ],
 )

@@ -413,9 +413,11 @@ _MEANT: Final = {
 }
 _OTHER_NAMES: Final = {
     "mcpServers": "servers", "mcp_servers": "servers", "context_servers": "servers", "httpUrl": "url",
-    "serverUrl": "url", "uri": "url", "cmd": "command", "envs": "env", "type": "transport",
+    "serverUrl": "url", "uri": "url", "cmd": "command", "envs": "env", "environment": "env",
+    "type": "transport",
     "disabled": "enabled: false", "includeTools": "tools", "excludeTools": "tools", "port": "mcp", "host": "mcp",
 }  # fmt: skip
+_SERVERS: Final = (StdioServer, ImageServer, HttpServer)
 _BOUNDS: Final = {"greater_than_equal": ("ge", "or more"), "less_than_equal": ("le", "or less")}
 
 
@@ -460,18 +462,29 @@ def _unknown(path: TreePath) -> Problem:
     if section and key in section.later:
         message = f'"{key}" is not supported in this version'
         return Problem(path, "not-in-this-version", message, "remove it", at_key=True)
-    if section in (StdioServer, ImageServer, HttpServer):
+    known = keys = _keys(section) if section else []
+    message = f'"{key}" is no key of this section'
+    if section in _SERVERS:
         other = ImageServer if section is HttpServer else HttpServer
         if key in other.model_fields:
             kind = "starts by command" if section is HttpServer else "reaches by url"
             message = f'"{key}" is for a server that Sluice {kind}'
             return Problem(path, "unknown-key", message, "a server has a command or a url", at_key=True)
-    keys = [field.alias or name for name, field in section.model_fields.items()] if section else []
-    theirs = _OTHER_NAMES.get(key, "")
-    near = [theirs] if theirs.partition(":")[0] in keys else difflib.get_close_matches(key, keys, n=1)
-    hint = f'did you mean "{near[0]}"?' if near else f"its keys are {', '.join(keys)}" if keys else ""
-    message, meant = f'"{key}" is no key of this section', near[0] if near else ""
+        if key == "type" and section is not HttpServer:
+            return Problem(path, "unknown-key", message, "leave it out", at_key=True)
+        known = _keys(*_SERVERS)
+    names = [*known, *(name for name, theirs in _OTHER_NAMES.items() if theirs.partition(":")[0] in known)]
+    near = difflib.get_close_matches(key, names, n=1)
+    meant = _OTHER_NAMES.get(near[0], near[0]) if near else ""
+    hint = f'did you mean "{meant}"?' if meant else f"its keys are {', '.join(keys)}" if keys else ""
+    if section in _SERVERS and meant in ("url", "image"):
+        meant = "command"  # it is what a server without any of them lacks
     return Problem(path, "unknown-key", message, hint, at_key=True, meant=meant)
+
+
+def _keys(*sections: type[Section]) -> list[str]:
+    fields = (one for section in sections for one in section.model_fields.items())
+    return list(dict.fromkeys(field.alias or name for name, field in fields))
 
 
 def _missing(path: TreePath) -> Problem:
