@@ -32,6 +32,7 @@ p, role:dev, bank, *, *, allow
 p, role:dev, notes, prompt:*, *, allow
 p, role:dev, bank, tool:forbidden, *, deny
 p2, *, bank, tool:wire, *, one-of-leads
+p2, *, bank, tool:close, *, two-person
 p, role:lead, sluice, admin:*, *, allow
 p, role:dev, sluice, admin:tools, read, allow
 p, local, sluice, admin:*, *, allow
@@ -44,7 +45,7 @@ EVIL = {"name": "evil", "description": "a\u202eb\x1b[2J"}
 @pytest.fixture(scope="module")
 def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     folder = tmp_path_factory.mktemp("behind")
-    bank = recorder(folder, "bank", tools=["wire", "look", "forbidden", "bad", MIRRORED, EVIL], broken=["bad"],
+    bank = recorder(folder, "bank", tools=["wire", "close", "look", "forbidden", "bad", MIRRORED, EVIL], broken=["bad"],
                     resources=["file:///a", "file:///b"], templates=["file:///{name}"])  # fmt: skip
     bank["env"] = {"BANK_TOKEN": SECRET}
     notes = recorder(folder, "notes", prompts=["daily"])
@@ -146,7 +147,7 @@ def test_followed_logs_show_each_new_line_once(town: Bed) -> None:
 def test_logs_of_what_writes_none_say_why(town: Bed) -> None:
     silent = said(town, "logs", "notes")
     assert (silent.returncode, silent.stdout) == (0, "") and silent.stderr == (
-        "notes is up; it has written nothing to stderr since it was connected\n"
+        "notes is up; it has written nothing to stderr since it was connected, and what it wrote before is not kept\n"
     )
     for key in ("nope", "off"):
         assert said(town, "logs", key).returncode == 1 and f"no server {key}" in said(town, "logs", key).stderr
@@ -168,9 +169,20 @@ def test_an_empty_list_of_approvals_says_whose_it_shows(town: Bed) -> None:
     id = json.loads(said(town, "approvals", "list", "--json", who="lea").stdout)["approvals"][0]["id"]
     for words in (["approve", id, "-y"], ["deny", id], ["approvals", "show", id]):
         refused = said(town, *words)
-        assert refused.returncode == 1 and refused.stderr.endswith(f"no such approval {yours}")
+        assert refused.returncode == 1
+        told = f"an old one may be in the audit log alone: `{hinted(town, 'audit search --type approval')}`\n"
+        assert refused.stderr.endswith(f"no such approval {yours}{told}")
     assert said(town, "approvals", "grants", who="lea").stderr == "0 grants\n"
     assert said(town, "approvals", "revoke", "grant_1").stderr.endswith("no such grant\n")
+
+
+def test_who_has_to_give_a_reason_learns_the_option_for_it(town: Bed) -> None:
+    assert town.call("ann", "bank__close").status_code == 200
+    rows = json.loads(said(town, "approvals", "list", "--json", who="lea").stdout)["approvals"]
+    (id,) = [row["id"] for row in rows if row["tool"] == "close"]
+    refused = said(town, "approve", id, "-y", who="lea")
+    assert refused.returncode == 1 and refused.stderr.endswith("two-person wants a reason: give a comment with -m\n")
+    assert said(town, "deny", id, who="lea").returncode == 0
 
 
 def test_whoever_may_not_read_approvals_learns_what_deciding_needs(town: Bed) -> None:

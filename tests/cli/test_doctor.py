@@ -573,6 +573,19 @@ def test_a_program_that_is_missing_is_named_with_what_brings_it(
     assert fault["hint"] == f"install {comes_with}, which it comes with, or write its path"
 
 
+def test_a_client_of_the_usual_config_is_no_fault_of_another_one(machine: Machine) -> None:
+    (machine.home / ".cursor").mkdir()
+    machine.server()
+    machine.write()
+    assert run(machine.home, "install", "cursor", "--keep", "--yes", env=machine.env).returncode == 0
+    (machine.home / "other.yaml").write_text(machine.file.read_text())
+    for words in (["-c", "other.yaml"], []):
+        (client,) = [one for one in machine.doctor(*words)["checks"] if one["check"] == "clients"]
+        assert client["state"] == "ok" and client["message"].endswith(
+            "installed with another command or config" if words else "installed"
+        )
+
+
 def test_what_a_running_sluice_has_not_finished_is_no_failure(machine: Machine, tmp_path: Path) -> None:
     came = machine.script("came", "#!/bin/sh\nexec sleep 1000\n", "elsewhere")
     sleeping = {"command": "/bin/sleep", "args": ["1000"], "era": "legacy"}

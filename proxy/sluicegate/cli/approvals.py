@@ -271,7 +271,10 @@ def _ask(admin: Admin, what: str, params: dict[str, str] | None = None, body: An
         status, content = _ask_at_rest(admin, tuple(what.split("/")), params or {}, body, method)
     if status != 200:
         why = printable(str(content.get("error", "not found")))
-        admin.stop(Code.NEGATIVE, why + _NONE if why == "no such approval" else why)
+        if why == "no such approval":
+            search = admin.command("audit search --type approval")
+            admin.stop(Code.NEGATIVE, why + _NONE, f"an old one may be in the audit log alone: `{search}`")
+        admin.stop(Code.NEGATIVE, f"{why} with -m" if why.endswith("give a comment") else why)
     return content
 
 

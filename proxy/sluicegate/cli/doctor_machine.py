@@ -289,7 +289,7 @@ def clients(examined: Examined) -> Iterator[Diagnosis]:
 
 def _client(examined: Examined, name: str, state: str) -> Iterable[tuple[str, str]]:
     about = CLIENTS[name]
-    if state.startswith("installed with"):
+    if state.startswith("installed with") and examined.named is None:  # else clients may well have another config
         yield f"{about.file()}: {state}", examined.command(f"install {name}")
     if not state.startswith("installed"):
         return

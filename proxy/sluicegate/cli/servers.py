@@ -117,7 +117,8 @@ def _why_no_lines(body: Any) -> str:
     error = f": {printable(body['last_error'])}" if body["last_error"] else ""
     if body["transport"] not in ("stdio", "-"):
         return f"{body['server']} is reached by its URL, so that its stderr is elsewhere; it is {body['status']}{error}"
-    since = " since it was connected" if body["status"] == "up" else ""  # what a probe made it write is dropped
+    is_up = body["status"] == "up"
+    since = " since it was connected, and what it wrote before is not kept" if is_up else ""
     return f"{body['server']} is {body['status']}{error}; it has written nothing to stderr{since}"
 
 
