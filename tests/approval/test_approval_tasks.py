@@ -1,6 +1,7 @@
 """Approvals of calls that are answered later: a task that waits for a person, between real peers of both eras."""
 
 import json
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,11 +28,13 @@ __all__ = ["peers"]
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 CALLER = [str(MCP1 / "python"), str(Path(__file__).parent / "sdk_task_caller.py"), "{job}"]
+ASKING = Path(__file__).parents[1] / "e2e" / "asking_server.py"
 ROWS = """\
 p, role:everyone, *, *, *, allow
 p2, *, bank, *, *, one-of-leads
 p2, *, pipe, *, *, one-of-leads
 p2, *, new, *, *, one-of-leads
+p2, *, asking, tool:name, *, one-of-leads
 p, role:lead, sluice, admin:approvals, *, allow
 p, key:ann, sluice, admin:approvals, *, allow
 """
@@ -47,6 +50,7 @@ def town(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]
             "bank": recorder(folder, "bank", tools=["wire"]),
             "pipe": {"command": command, "args": [*arguments, str(folder / "pipe.journal")]},
             "new": {"url": new, "era": "modern"},
+            "asking": {"command": sys.executable, "args": [str(ASKING)]},
         }
         with bed(folder, ROWS, servers, clients={"keys": KEYS}, approvals={"hold_for": "300ms"}) as running:
             yield running
@@ -147,6 +151,14 @@ def test_a_plain_repeat_waits_beside_the_task_and_the_call_runs_once(town: Bed) 
     assert pending["_meta"]["dev.sluice/reason"] == "approval_pending"
     decide(town, "approve", "wire", n=4)
     assert until(town, id, "completed")["result"]["content"][0]["text"] == "ran wire" and count(town, n=4) == 1
+
+
+def test_who_cancels_the_task_while_its_server_asks_ends_the_call_there(town: Bed) -> None:
+    id = begin(town, "asking__name")["taskId"]
+    decide(town, "approve", "name")
+    until(town, id, "input_required")
+    assert "error" not in say(town, "ann", "tasks/cancel", taskId=id)
+    town.until(lambda: "cancelled" in str(say(town, "ann", "tools/call", name="asking__told", arguments={})))
 
 
 def test_a_task_of_the_server_goes_on_under_the_same_id_and_asks_its_client(town: Bed) -> None:
@@ -277,4 +289,5 @@ def _deps(started: list[Any], forgotten: list[str]) -> ApprovalTaskDeps:
     return ApprovalTaskDeps(
         again=again, start=started.append, unfit=nothing, may_hold=may_hold, keep=keep, hand_over=nothing,
         forget=forget, about=nothing, announce=lambda *news: None, current=lambda client: client,
+        abandon=lambda *call: None,
     )  # fmt: skip

@@ -55,8 +55,9 @@ class Place:
             return True
 
         return ApprovalTaskDeps(
-            self.again, start, fine, yes, self.keep, broken, broken, self.again, self.announce, lambda client: client
-        )
+            self.again, start, fine, yes, self.keep, broken, broken, self.again, self.announce, lambda client: client,
+            lambda server, call: None,
+        )  # fmt: skip
 
 
 @asynccontextmanager
@@ -155,3 +156,22 @@ async def test_a_call_that_was_sent_without_its_approval_has_begun_too(rounds: i
     assert isinstance(ended, Result) and ended.reason == "outcome_unknown"
     assert "NOT EXECUTED" not in ended.value["content"][0]["text"]
     assert isinstance(told, Result) and told.value["statusMessage"] == "cancelled after it had begun"
+
+
+async def test_a_call_whose_task_could_not_be_kept_has_one_when_it_comes_again_which_runs() -> None:
+    town = Town()
+    place, jobs, faults = Place(town, Result({})), list[Any](), [OSError("the disk is full")]
+    keep = place.keep
+
+    async def failing_once(*about: Any) -> Outcome:
+        if faults:
+            raise faults.pop()
+        return await keep(*about)
+
+    place.keep = failing_once  # type: ignore[method-assign]
+    approving = approve(town.desk, town.means(), ApprovalTasks(town.desk, place.ways(jobs.append)))
+    with pytest.raises(OSError, match="the disk is full"):
+        await approving(town.call(amount=1), town.server)
+    for _ in range(2):
+        assert isinstance(await approving(town.call(amount=1), town.server), TaskStarted)
+    assert len(jobs) == 1

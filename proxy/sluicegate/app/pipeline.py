@@ -110,6 +110,10 @@ def pipeline(
     def identity(key: str) -> str:
         return behind.servers[key].identity
 
+    def abandon(key: str, call_id: str) -> None:
+        if (server := behind.servers.get(key)) is not None:  # a task may outlast it
+            server.abandon(call_id)
+
     def has_search(client: Client) -> bool:
         return judge.search_of(client).mode != "off"
 
@@ -129,7 +133,7 @@ def pipeline(
             partial(judged, own=services.own_pages),
             services.clock,
             identity,
-            abandon=lambda key, call_id: behind.servers[key].abandon(call_id),
+            abandon,
         ),
         "enforce": enforce(
             metric_sources.timed(judge.decide, metrics.decided) if metrics else judge.decide,
@@ -149,7 +153,7 @@ def pipeline(
     measured = Measure(metrics.server_call, metrics.server_calls) if metrics else None
     innermost = _with_target(to_servers, _with_target(measured, router))
     again = chain(guards, innermost, RESUMED)
-    guards["approve"] = approve(queue, asking, behind.tasking.approval_tasks(queue, asked.current, again))
+    guards["approve"] = approve(queue, asking, behind.tasking.approval_tasks(queue, asked.current, again, abandon))
     about_task.set(chain(guards, innermost, TASK_NOTIFICATIONS))
     guards["login"] = login(logging_in)
     until_free = windows["client"].until_free if "client" in windows else lambda principal: 0.0

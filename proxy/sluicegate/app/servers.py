@@ -69,14 +69,15 @@ class Tasking:
         """Whether the rights of now let a call be sent that has waited. Nobody calls before it is set."""
 
     def approval_tasks(
-        self, queue: ApprovalQueue, current: Callable[[Client], Client | None], again: Handler
-    ) -> ApprovalTasks:
+        self, queue: ApprovalQueue, current: Callable[[Client], Client | None], again: Handler,
+        abandon: Callable[[str, str], None],
+    ) -> ApprovalTasks:  # fmt: skip
         """Calls that wait for a person as tasks of our own."""
         router = self.router()
         deps = ApprovalTaskDeps(
             again=again, start=lambda job: self.start()(job), unfit=router.offers.unfit, may_hold=router.may_hold,
             keep=router.keep, hand_over=router.hand_over, forget=router.forget, about=router.about,
-            announce=self.publish, current=current,
+            announce=self.publish, current=current, abandon=abandon,
         )  # fmt: skip
         return ApprovalTasks(queue, deps)
 

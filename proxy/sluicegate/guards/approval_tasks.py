@@ -54,7 +54,8 @@ Job = Callable[[], Coroutine[Any, Any, None]]
 class ApprovalTaskDeps:
     """What is asked of others. `again` are the guards from the decision on, and what is behind them; the approval is
     waited for there. `start` has something run that nobody waits for, and run again where it fails; `hand_over` makes
-    a server's task go on under the id of one of ours."""
+    a server's task go on under the id of one of ours. `abandon` gives up what waits at a server for the rest of a call,
+    by the id of its first round."""
 
     again: Handler
     start: Callable[[Job], object]
@@ -66,6 +67,7 @@ class ApprovalTaskDeps:
     about: Handler
     announce: Publish
     current: Callable[[Client], Client | None]
+    abandon: Callable[[str, str], None]
 
 
 class ApprovalTasks:
@@ -83,15 +85,17 @@ class ApprovalTasks:
         if call.trail.round is not None or not await self._deps.may_hold(call):
             return None
         held = self._waiting.get(approval.id)
-        is_new = held is None
         if held is None:
             held = self._waiting[approval.id] = _Held(self._queue, self._deps, call, approval)
-        started = await self._deps.keep(call, target, TaskStarted(held.task), held.answer)
-        if not isinstance(started, TaskStarted):
-            self._waiting.pop(approval.id, None)
-        elif is_new:
-            held.id = started.task["taskId"]
-            self._deps.start(partial(self._run, approval.id, held))
+        try:
+            started = await self._deps.keep(call, target, TaskStarted(held.task), held.answer)
+            if isinstance(started, TaskStarted) and not held.id:
+                held.id = started.task["taskId"]
+                self._waiting[approval.id] = held
+                self._deps.start(partial(self._run, approval.id, held))
+        finally:
+            if not held.id:
+                self._waiting.pop(approval.id, None)
         return started
 
     async def _run(self, id: str, held: "_Held") -> None:
@@ -169,6 +173,7 @@ class _Held:
         finally:
             if not self._is_over:
                 self._end(Failure(INTERNAL_ERROR, "Internal error: nobody knows whether it was executed"))
+            self._deps.abandon(self._approval.binding.server, self._first)
             # The task is kept for an hour: arguments may be megabytes, and capabilities hundreds of KiB.
             client = replace(self._call.client, capabilities={}, capability_key="{}")
             self._call = replace(self._call, client=client, params={}, meta={})
