@@ -304,7 +304,7 @@ async def test_a_refused_call_is_charged_for_its_own_steps_and_not_for_those_of_
     assert charged == [("a", 3.0, 1.0), ("b", 30.0, 10.0), ("c", 300.0, 100.0)]
 
 
-@pytest.mark.parametrize("ending", ["answered", "cancelled", "failed"])
+@pytest.mark.parametrize("ending", ["answered", "cancelled", "failed", "gone"])
 async def test_a_request_lasts_until_its_audit_record_is_composed_and_pays_for_it(ending: str) -> None:
     """However it ends: the record holds its arguments, and the thread that composes it holds the interpreter's lock."""
     requests = large_requests.LargeRequests(ListenSettings().limits)
@@ -330,15 +330,21 @@ async def test_a_request_lasts_until_its_audit_record_is_composed_and_pays_for_i
             over = True
 
     async with anyio.create_task_group() as group:
-        group.start_soon(send)
+        sending = asyncio.create_task(send()) if ending == "gone" else None
+        if sending is None:
+            group.start_soon(send)
         await reached.wait()
         if ending == "cancelled":
             group.cancel_scope.cancel()
         with anyio.CancelScope(shield=True):
             for _ in range(5):
                 await asyncio.sleep(0)
+                if sending is not None:
+                    sending.cancel()  # as the end of its connection does
             assert not over
             composing.set_result(None)
+            if sending is not None:
+                await asyncio.wait([sending])
     assert over and not requests.may_enter("a") and requests.budget_of("a").pause() > 0.0
 
 

@@ -1,9 +1,12 @@
 """A server that talks without end gets its part of the loop's time, and no more; who says little never waits."""
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Generator
 from threading import Event
+from typing import Any
+from weakref import WeakSet
 
 import anyio
 import pytest
@@ -401,6 +404,33 @@ async def test_work_whose_caller_is_cancelled_is_still_the_only_one_and_counts()
     work.released.set()
     await asyncio.gather(*callers[2:])
     assert work.began == 3 and work.most == 1 and share._start > 0.0 and not alone.locked()
+
+
+async def test_nothing_of_work_stays_and_no_error_of_it_is_told_to_a_caller_that_is_gone() -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    share, alone, work = LoopBudget(), asyncio.Lock(), HeldWork()
+
+    def fails() -> None:
+        work()
+        raise ValueError
+
+    caller = asyncio.create_task(share.apart(alone, fails))
+    await until(lambda: work.began == 1)
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    result = WeakSet[Any]()
+    work.released.set()
+    await until(lambda: not alone.locked())
+
+    def value() -> HeldWork:
+        result.add(made := HeldWork())
+        return made
+
+    assert isinstance(await share.apart(alone, value), HeldWork)
+    await asyncio.sleep(0)
+    gc.collect()
+    assert not told and not result
 
 
 @pytest.mark.parametrize("message", [lambda share: share.enter(), lambda share: share.large(iter(()))])

@@ -243,11 +243,13 @@ class LargeRequests:
             return outcome
         finally:
             if trail.composing is not None:
-                with CancelScope(shield=True):
-                    await asyncio.wait([trail.composing])
-                self.budget_of(call.client.principal).charge(trail.compose_seconds)
-                if trail.answer_seconds and trail.target is not None:  # or who calls a server would pay for its answers
-                    budget_of(trail.target.server).charge(trail.answer_seconds)
+                try:
+                    with CancelScope(shield=True):
+                        await _done(trail.composing)
+                finally:
+                    self.budget_of(call.client.principal).charge_thread(trail.compose_seconds)
+                    if trail.answer_seconds and trail.target is not None:  # or its caller would pay for its answers
+                        budget_of(trail.target.server).charge_thread(trail.answer_seconds)
 
     def refused(self, principal: str, seconds: float, longest: float | None = None) -> None:
         """In one step, unless its longest one is said."""
@@ -266,3 +268,16 @@ class LargeRequests:
 
     def budget_of(self, principal: str) -> LoopBudget:
         return self._turns[principal]
+
+
+async def _done(composing: "asyncio.Future[Any]") -> None:
+    """Returns when it is done. A client that is gone cancels its call, which holds the arguments until then all the
+    same: it is cancelled afterwards."""
+    cancelled: asyncio.CancelledError | None = None
+    while not composing.done():
+        try:
+            await asyncio.wait([composing])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack
 from threading import Lock
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 import anyio.to_thread
@@ -130,6 +130,7 @@ class LoopBudget:
         default the budget of all peers of the running loop."""
         self.turn, self._reading, self._apart = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
         self._part, self._clock, self._used = part, clock, used
+        self._working: asyncio.Task[Any] | None = None
         self._idle_at = self._chosen_at = 0.0
         self._level = self._due = self._advance = self._start = self._free = self._short = 0.0
         self._lent = self._raised = 0.0  # of `_advance`: what `_free` paid, and what was added to `_level`
@@ -147,6 +148,10 @@ class LoopBudget:
     def charge(self, seconds: float) -> None:
         """Counts work in one step."""
         self._pay(_cost(seconds, seconds))
+
+    def charge_thread(self, seconds: float) -> None:
+        """Counts the processor's time of a thread, which keeps nobody from the loop for all of it."""
+        self._pay(min(MOST, seconds))
 
     def read(self, size: int) -> bool:
         """Counts bytes that were read; whether their peer has used up its part."""
@@ -227,8 +232,16 @@ class LoopBudget:
             await held.enter_async_context(self._apart)
             await self.rest()
             await held.enter_async_context(alone)
-            self._working = working = asyncio.create_task(self._work(held.pop_all(), work))
+            working = self._working = asyncio.create_task(self._work(held.pop_all(), work))
+            working.add_done_callback(self._worked)
         return await asyncio.shield(working)
+
+    def _worked(self, working: asyncio.Task[Any]) -> None:
+        """Nothing of it stays, and its error is not told as one that nobody has seen: its caller may be gone."""
+        if not working.cancelled():
+            working.exception()
+        if self._working is working:
+            self._working = None
 
     async def _work(self, held: AsyncExitStack, work: Callable[[], T]) -> T:
         """A thread goes on when its caller is cancelled. This task waits for it and holds the locks until then."""
@@ -246,7 +259,7 @@ class LoopBudget:
             try:
                 return await anyio.to_thread.run_sync(timed)
             finally:
-                self._pay(took)
+                self.charge_thread(took)
 
     def pause(self) -> float:
         """Returns the seconds to pause, 0 for none."""
