@@ -44,6 +44,7 @@ AT_ONCE: Final = 64
 """Questions to one hook. More wait for their turn, and clients have equal shares of both."""
 MAX_WAITING: Final = 32 * AT_ONCE
 NO_TURN: Final = "it has too many questions"
+SILENT: Final = "it answers nobody"
 _NEARLY: Final = 0.9  # of the time to wait for a turn: timers ring a little early
 MAX_CACHED: Final = 16 * 1024 * 1024
 """Bytes of one hook's answers. Each counts with the size of its texts and `_ENTRY`."""
@@ -74,6 +75,7 @@ class Hook:
         self._lock = anyio.Lock()
         self._cached: OrderedDict[bytes, tuple[float, HookVerdict, int]] = OrderedDict()  # until when, what, how large
         self._size = self._answers = 0
+        self._unanswered: dict[str, float] = {}  # when questions of the last two clients had no answer in their time
 
     async def ask(self, on: On, body: bytes, key: bytes, id: str, principal: str) -> HookVerdict:
         """`key` is the digest of the body, `id` that of the call, and `principal` its client. Never raises: without an
@@ -84,13 +86,19 @@ class Hook:
             return replace(cached[1], seconds=0.0, is_cached=True)
         answers = self._answers
         if not await self._turns.enter(principal, settings.timeout):
-            # Clients that call too much get past no hook that answers, or that had no time to.
-            is_silent = self._answers == answers and self._clock() - began > _NEARLY * settings.timeout
-            return replace(self._failed(on, NO_TURN, began), passes=settings.passes and is_silent)
+            # Clients that call too much get past no hook that answers, had no time to, or is slow on what they ask.
+            others = any(one != principal and at >= began for one, at in self._unanswered.items())
+            is_silent = self._answers == answers and self._clock() - began > _NEARLY * settings.timeout and others
+            failed = self._failed(on, SILENT if is_silent else NO_TURN, began)
+            return replace(failed, passes=settings.passes and is_silent)
         try:
             with AnswerDeadline(settings.timeout, settings.timeout):
                 verdict, age = await self._exchange(on, body, id)
         except TimeoutError:
+            self._unanswered.pop(principal, None)
+            self._unanswered[principal] = self._clock()
+            if len(self._unanswered) > 2:
+                del self._unanswered[next(iter(self._unanswered))]
             return self._failed(on, f"no answer within {settings.timeout:g} s", began)
         except NoVerdict as error:
             return self._failed(on, str(error), began)
