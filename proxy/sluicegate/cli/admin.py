@@ -185,7 +185,7 @@ class Admin:
         try:
             return self._client()
         except Unreachable:
-            if self._broken is not None:
+            if self._broken is not None and not self._is_told:
                 raise self._broken from None
             raise
 

@@ -244,6 +244,7 @@ def _events(admin: Admin) -> Iterator[Row]:
                             response.read()
                             admin.check(response)
                             answer(response)
+                        admin.tell_broken()
                         failures = 0
                         for line in response.iter_lines():  # ASCII: no line ends but those of the format
                             if line == "event: full":

@@ -192,7 +192,7 @@ class McpOverHttp:
                 else:
                     response.read()
                     yield self._message(response)
-        except httpx.ConnectError as error:
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             why = f"no Sluice answers at {self._url} (listen.mcp): {type(error).__name__}"
             raise self._running.nobody(why) from None
         except httpx.HTTPError as error:

@@ -32,6 +32,7 @@ _STARTER: Final = ThreadPoolExecutor(1, "starter")
 # once, as many threads at that would keep the event loop waiting for the interpreter's lock.
 _FINDER: Final = ThreadPoolExecutor(1, "finder")
 GRACE: Final = 2.0
+_LONGEST_PAUSE: Final = 0.2  # between two looks at strays
 """Seconds for each step of the stop ladder."""
 
 
@@ -168,8 +169,10 @@ class Process:
             self._signal(signal.SIGKILL)
             await self._gone.wait()
             ending = stray_processes.end_in_steps(self._strays, found_before)
+            pause = stray_processes.POLL
             while not await run(_FINDER, next, ending, True):  # noqa: ASYNC110 - they are not our children
-                await anyio.sleep(stray_processes.POLL)
+                await anyio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)  # hundreds at once would keep the thread busy
             for transport in self._transports:
                 transport.close()
             if not self._transports:  # cancelled before its pipes were connected
