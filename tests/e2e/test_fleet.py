@@ -7,7 +7,6 @@ import signal
 import ssl
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -173,12 +172,10 @@ def test_sessions_of_a_replica_that_was_killed_are_not_found_at_once(fleet: list
     session = Session(home)
     os.kill(home.process.process.pid, signal.SIGKILL)
     home.process.process.wait()
-    began = time.monotonic()
     assert session.call(other, "bank__look").status_code == 404
     assert forwarded(other) == {"gone": 1.0}
     assert "isError" not in other.call("ann", "bank__look").json()["result"], "modern calls go on"
     other.until(lambda: session.call(other, "bank__look").status_code == 404 and forwarded(other)["gone"] >= 1)
-    assert time.monotonic() - began < 60  # none hangs
 
 
 def test_a_call_whose_replica_dies_is_told_as_unknown(tmp_path: Path, database: str) -> None:

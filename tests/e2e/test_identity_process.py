@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -278,13 +278,10 @@ def test_a_token_that_expires_ends_its_session_and_its_stream(place: Place) -> N
     token = place.token(sub="short", exp=int(time.time()) + 6)
     session = place.session(token)
     with httpx.stream("GET", place.bed.process.url, headers={**session, **auth(token)}, timeout=20) as stream:
-        started = time.monotonic()
-        try:
-            for _ in stream.iter_raw():
-                pass
-        except httpx.TransportError:
-            pass
-        assert time.monotonic() - started < 6 + WITHIN
+        with suppress(httpx.RemoteProtocolError):  # it may end in the middle
+            # Fifteen seconds after its beginning a stream gives a sign of life. This one ends before.
+            for line in stream.iter_lines():
+                assert line.strip() != ":"
     assert place.ping(session, token) == 401
     assert place.ping(session, place.token(sub="short")) == 404
 

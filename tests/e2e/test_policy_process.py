@@ -377,9 +377,10 @@ def test_a_good_policy_is_in_force_within_five_seconds_and_clients_are_told(livi
         events = events_of(stream)
         assert next(events)["method"] == "notifications/subscriptions/acknowledged"
         living.write(OPEN + "p, key:ann, *, tool:write, *, deny\n")
-        seconds = living.until(lambda: living.names("ann") == ["fs__read"])
-        assert seconds < 10  # five, and as many for a busy machine
+        # Next on the stream, and so before the sign of life that comes 15 seconds after its beginning: the files are
+        # looked at more often than that.
         assert next(events)["method"] == "notifications/tools/list_changed"
+        assert living.names("ann") == ["fs__read"]
     assert "Unknown tool" in living.call("ann", "fs__write").text
     assert living.names("bob") == ["fs__read", "fs__write"]
 
@@ -390,6 +391,7 @@ def listening() -> Json:
 
 def events_of(stream: httpx.Response) -> Iterator[Json]:
     for line in stream.iter_lines():
+        assert line.strip() != ":", "a sign of life"
         if line.startswith("data:") and line[5:].strip():
             yield json.loads(line[5:])
 

@@ -50,18 +50,16 @@ def sluice_in_front_of(folder: Path, **servers: Json) -> Iterator[Sluice]:
 
 def test_a_server_that_hangs_and_one_that_is_not_there_delay_nobody(peers: None, tmp_path: Path) -> None:
     with fixture_over_http(tmp_path) as url:
-        began = time.monotonic()
         with sluice_in_front_of(
             tmp_path,
             good={"url": url},
-            hangs=HANGS,
+            hangs=HANGS | {"start_timeout": "1h"},  # whoever waits for it fails here
             absent={"url": f"http://127.0.0.1:{free_port()}/mcp", "required": False},
             nothing={"command": "no-such-program-anywhere", "required": False},
             dies={"command": "false", "required": False},
             babbles={"command": "yes", "required": False},
         ) as process:
             assert "good__echo" in tools(process)
-            assert time.monotonic() - began < 30  # bounded, not measured: the hanging one would take for ever
             called = ask(process, "tools/call", name="good__echo", arguments={"a": 1})
             assert called["result"]["structuredContent"]["arguments"] == {"a": 1}
 
@@ -186,9 +184,8 @@ def test_sluice_ends_when_it_is_told_and_takes_its_children_along(peers: None, t
         children = children_of(process.process.pid)
         assert children
         assert process.interrupt() == 0, process.log()
-        give_up = time.monotonic() + 10  # a process that was killed still has to get its turn to end
-        while [pid for pid in children if is_alive(pid)]:
-            assert time.monotonic() < give_up, children
+        # A process that was killed still has to get its turn to end.
+        until_so(lambda: not any(map(is_alive, children)))
 
 
 def children_of(pid: int) -> list[int]:

@@ -3,7 +3,6 @@ confirmed is never a yes."""
 
 import signal
 import socket
-import time
 from collections.abc import AsyncIterator, Iterator
 
 import anyio
@@ -191,23 +190,22 @@ async def test_an_engine_that_hangs_is_waited_for_no_longer_and_found_again(engi
     store = await open_postgres(engine.url)
     await store.put("a", b"1")
     engine.pause()
-    began = time.monotonic()
     try:
-        async with anyio.create_task_group() as group:
-            for _ in range(3 * CONNECTIONS):
-                group.start_soon(fails, store)
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                for _ in range(3 * CONNECTIONS):
+                    group.start_soon(gives_up, store)
         assert store.problem == "no answer within 1 s"
     finally:
         engine.resume()
-    assert time.monotonic() - began < 15
     assert await store.get("a") == b"1"
     await store.put("a", b"2")
     assert store.problem == ""
     await store.close()
 
 
-async def fails(store: PostgresStore) -> None:
-    with pytest.raises(StoreFailed):
+async def gives_up(store: PostgresStore) -> None:
+    with pytest.raises(StoreFailed, match="no answer within 1 s"):
         await store.get("a")
 
 
