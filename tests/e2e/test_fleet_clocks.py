@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from database_bed import Json, api, database, settings
+from database_bed import ROWS, Json, api, database, settings
 from e2e import sluice_process
 from e2e.client_login import ClientLogin, Gateway
 from e2e.test_fleet import metric, replica
@@ -21,7 +21,7 @@ from peers.debian import provide
 from peers.fleet import free_port, task_server
 from peers.login.authorities import oidc_provider
 from peers.login.browser import Browser
-from peers.login.misbehaving import misbehaving
+from peers.login.misbehaving import Misbehaving, misbehaving
 from peers.postgres import Cluster, postgres
 from policy_bed import Bed, client_keys
 
@@ -38,18 +38,37 @@ def engine() -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture
-def off(monkeypatch: pytest.MonkeyPatch) -> Any:
+@pytest.fixture(scope="module")
+def off() -> Iterator[Any]:
     """Starts a replica, whose clock is ahead by so many seconds."""
     program, before = provide("faketime", "faketime"), sluice_process.COMMAND
-    monkeypatch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
 
-    def start(by: int, *about: Any, **config: Any) -> AbstractContextManager[Bed]:
-        monkeypatch.setattr(sluice_process, "COMMAND", [program, "-f", f"{by:+}s", *before])
-        made: AbstractContextManager[Bed] = replica(*about, **config)
-        return made
+        def start(by: int, *about: Any, **config: Any) -> AbstractContextManager[Bed]:
+            patch.setattr(sluice_process, "COMMAND", [program, "-f", f"{by:+}s", *before])
+            made: AbstractContextManager[Bed] = replica(*about, **config)
+            return made
 
-    return start
+        yield start
+
+
+@pytest.fixture(scope="module")
+def pair(engine: Cluster, off: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bed, Bed, Misbehaving]]:
+    """A slow and a fast replica for tests that leave them as they were, and a server that they log in to: each takes
+    five seconds to start."""
+    folder = tmp_path_factory.mktemp("pair")
+    engine.ask("CREATE DATABASE pair")
+    database = f"{engine.url.rpartition('/')[0]}/pair"
+    rows = ROWS + "p, role:everyone, mail, *, *, allow\n"
+    with misbehaving() as site, ExitStack() as stack:
+        mail = {"url": site.mcp, "required": False}
+        servers = {**settings(folder / "slow" / "sluice", database)["servers"], "mail": mail}
+        slow, fast = (
+            stack.enter_context(off(by, folder, name, database, rows, servers=servers))
+            for name, by in (("slow", -HOUR), ("fast", HOUR))
+        )
+        yield slow, fast, site
 
 
 def session(at: Gateway, token: str) -> None:
@@ -94,20 +113,13 @@ def test_a_client_that_logged_in_at_one_is_in_at_all(tmp_path: Path, database: s
         fast.bed.until(lambda: metric(fast.bed, "sluice_sessions") == 1)
 
 
-def test_a_token_of_a_server_is_renewed_when_it_ends(tmp_path: Path, database: str, off: Any) -> None:
-    with misbehaving() as site, ExitStack() as stack:
-        mail = {"url": site.mcp, "required": False}
-        servers = {**settings(tmp_path / "slow" / "sluice", database)["servers"], "mail": mail}
-        rows = "p, role:everyone, mail, *, *, allow\n"
-        slow, fast = (
-            stack.enter_context(off(by, tmp_path, name, database, rows, servers=servers))
-            for name, by in (("slow", -HOUR), ("fast", HOUR))
-        )
-        log_in(slow.folder, "--as", "ann")
-        for at in (slow, fast):
-            at.until(lambda at=at: "mail__whoami" in at.names("ann"))
-            assert '"ann"' in said(at.call("ann", "mail__whoami"))
-        assert not site.of("token", grant_type="refresh_token")
+def test_a_token_of_a_server_is_renewed_when_it_ends(pair: tuple[Bed, Bed, Misbehaving]) -> None:
+    slow, fast, site = pair
+    log_in(slow.folder, "--as", "ann")
+    for at in (slow, fast):
+        at.until(lambda at=at: "mail__whoami" in at.names("ann"))  # type: ignore[misc]
+        assert '"ann"' in said(at.call("ann", "mail__whoami"))
+    assert not site.of("token", grant_type="refresh_token")
 
 
 def test_a_call_that_is_a_task_of_its_server_goes_on_at_the_other(
@@ -133,19 +145,17 @@ def test_a_call_that_is_a_task_of_its_server_goes_on_at_the_other(
         assert "a.txt" in str(done["result"]["content"]), done
 
 
-def test_what_is_blocked_at_one_is_blocked_at_all_for_as_long(tmp_path: Path, database: str, off: Any) -> None:
-    with ExitStack() as stack:
-        slow, fast = (
-            stack.enter_context(off(by, tmp_path, name, database))
-            for name, by in (("slow", -HOUR), ("fast", HOUR))
-        )
-        for at, what in ((slow, "key:ann"), (fast, "bank/wire")):
-            made = api(at, "blocks", method="POST", json={"what": what, "for": 60})
-            assert made.json().get("unconfirmed") == [], made.text
-        for at in (slow, fast):
-            assert {row["what"] for row in api(at, "blocks").json()["blocks"]} == {"key:ann", "bank/wire"}
-            calls = at.call("ann", "bank__look"), at.call("lea", "bank__wire")
-            assert ["Unknown tool" in one.text for one in calls] == [True, True], [one.text for one in calls]
+def test_what_is_blocked_at_one_is_blocked_at_all_for_as_long(pair: tuple[Bed, Bed, Misbehaving]) -> None:
+    slow, fast, _ = pair
+    for at, what in ((slow, "key:ann"), (fast, "bank/wire")):
+        made = api(at, "blocks", method="POST", json={"what": what, "for": 60})
+        assert made.json().get("unconfirmed") == [], made.text
+    for at in (slow, fast):
+        assert {row["what"] for row in api(at, "blocks").json()["blocks"]} == {"key:ann", "bank/wire"}
+        calls = at.call("ann", "bank__look"), at.call("lea", "bank__wire")
+        assert ["Unknown tool" in one.text for one in calls] == [True, True], [one.text for one in calls]
+    for row in api(slow, "blocks").json()["blocks"]:
+        api(slow, f"blocks/{row['id']}", method="DELETE").raise_for_status()
 
 
 def test_what_is_blocked_is_known_for_as_long_where_no_replica_runs(tmp_path: Path, database: str, off: Any) -> None:
