@@ -46,8 +46,9 @@ def programs(folder: Path) -> dict[str, tuple[dict[str, Any], str, str]]:
     lost.chmod(0o755)
     text.chmod(0o755)
     bare = {"PATH": "/usr/bin:/nowhere/bin"}
+    looked = "/nowhere/bin; sluice check says how to get it"
     return {
-        "missing": ({"command": ("no-such",), "env": bare}, "the command no-such was not found on PATH", "/nowhere"),
+        "missing": ({"command": ("no-such",), "env": bare}, "the command no-such was not found on PATH", looked),
         "no file": ({"command": (f"{folder}/gone",)}, "the command gone does not exist", f"{folder}/gone"),
         "not executable": ({"command": (str(plain),)}, "the command plain is not executable", str(plain)),
         "interpreter": (

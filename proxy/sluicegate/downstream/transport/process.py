@@ -47,7 +47,7 @@ def not_started(command: Sequence[str], env: Mapping[str, str], cwd: str | None,
     has_folder = os.path.dirname(program) != ""
     path_of_program = os.path.join(cwd or "", program) if has_folder else shutil.which(program, os.F_OK, path)
     if path_of_program is None:
-        return _lost(f"the command {name} was not found on PATH", path)
+        return _lost(f"the command {name} was not found on PATH", f"{path}; sluice check says how to get it")
     if not os.path.exists(path_of_program):
         return _lost(f"the command {name} does not exist", path_of_program)
     if not os.path.isfile(path_of_program) or not os.access(path_of_program, os.X_OK):
