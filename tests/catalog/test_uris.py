@@ -142,7 +142,8 @@ def test_a_uri_in_its_one_spelling_is_clean(uri: str) -> None:
         "http://2130706433/", "http://010.0.0.1/", "http://10.0.0.1./", "http://[0:0::1]/", "http://[::1%25eth0]/",
         "http://[::ffff:a00:1]/", "http://[::ffff:10.0.0.1]/", "gh+https:/api.x/a", "ws:h", "ftp:/h", "HTTPS:h",
         "https://api.x:٤٤٣/a", "https://[::1]x/a", "https://[::1/a", "http://1.2.3.0x/", "http://0x/", "http://256.1.1.1/",
-        "file:///a//b", "file:////etc", "file:///a//", "git+file:///a//b", "%20file:///a", "file%3A///a",
+        "file:///a//b", "file:////etc", "file:///a//", "git+file:///a//b", "file:/a//b", "file:a//b", "git+file:/a//b",
+        "%20file:///a", "file%3A///a",
         "file%253A///a", "%EF%BB%BFfile:///a", "fi%09le:///a",
     ],
 )  # fmt: skip
@@ -165,6 +166,8 @@ def test_another_spelling_is_not_clean(uri: str) -> None:
         ("db://u:p@h.:/t/?q", "db://h/t"), ("git+file:/a", "git+file:///a"),
         ("https://h", "https://h/"), ("https://h?q", "https://h/?q"), ("https://h#f", "https://h/"),
         ("https://h/?q", "https://h?q"), ("https://u@h:443?q#f", "https://h/"), ("db://h?q", "db://h/?q"),
+        ("https://h//t", "https://h/t"), ("https://h:443/a///b//", "https://h/a/b"), ("db://h//t?q", "db://h/t"),
+        ("memo:a//b", "memo:a/b"), ("s3://b/k//", "s3://b/k"), ("x:////t", "x:///t"), ("//h//t", "//h/t"),
     ],
 )  # fmt: skip
 def test_what_servers_take_a_uri_for_is_judged_too(uri: str, other: str) -> None:

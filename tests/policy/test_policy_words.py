@@ -290,7 +290,9 @@ def test_of_approvals_the_strictest_counts_and_equals_go_by_name() -> None:
         ("file:///%C3%A9/*", ["file:///e%CC%81/s.txt?%FF", "file:///e%CC%81/%FF"]),
         ("notes://h/é/*", ["notes://h/%C3%A9/s?%FF"]), ("file:///a%EF%BF%BDb", ["file:///a\ufffdb"]),
         ("file:///d/s.txt", ["file:///d/s.txt%23x", "file:///d/s.txt%3Fx"]), ("file:///d/%E9t/*", ["file:///d/ét/x"]),
+        ("https://h/d/*", ["https://h//d/x", "https://h///d/%41"]), ("db://h/t", ["db://h//t", "db://h/t//"]),
         ("https://h/?q=my docs*", ["https://h/?q=my+docs"]), ("file:///d/%2A/*", ["file:///d/*/x"]),
+        ("file:///d/s/*", ["file:/d//s/x"]),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("effect", ["deny", "approve"])

@@ -78,6 +78,7 @@ _CONTROL = deferred_pattern(r"%(?:25)*(?:[01][0-9A-Fa-f]|7[Ff])")
 _ESCAPE = deferred_pattern(r"%[0-9A-Fa-f]{2}")
 _NO_UTF8 = deferred_pattern("[\udc80-\udcff]")
 _QUERY_OR_FRAGMENT = deferred_pattern(r"[?#]")
+_SLASHES = deferred_pattern(r"//+")
 _MAX_DECODINGS: Final = 3
 _MAX_MARKS: Final = 30
 _MAX_ODD: Final = 64
@@ -160,34 +161,35 @@ def _is_clean_web(rest: str) -> bool:
 
 
 def _is_clean_authority(scheme: str, rest: str) -> bool:
+    is_file = _kind(scheme) == "file"
     if not rest.startswith("//"):
-        return True
+        return not is_file or "//" not in rest
     authority = _authority(rest)
     host = _ESCAPE.sub("", authority.rpartition("@")[2])  # hex digits of an escape have no case
     if host != host.lower():
         return False
-    if _kind(scheme) != "file":
-        return True
-    return host.partition(":")[0] != "localhost" and "//" not in rest[2:]
+    return not is_file or (host.partition(":")[0] != "localhost" and "//" not in rest[2:])
 
 
 def readings(uri: str) -> list[str]:
     """What else servers take a clean URI for: schemes have no case (RFC 3986 6.2.2.1), many parsers look at the path of
     a `file:` URI alone, or drop a query, a fragment, a user or the last dot of a host. A default port is there or
-    not, an empty path is `/` (6.2.3), and a host of other letters is written in ASCII or not."""
+    not, an empty path is `/` (6.2.3), and a host of other letters is written in ASCII or not. Several slashes are one
+    for file systems and many HTTP servers."""
     scheme, rest = _split(uri)
     scheme = scheme.lower()
-    is_file = _kind(scheme) == "file"
+    is_file, before = _kind(scheme) == "file", f"{scheme}:" if scheme else ""
     if not rest.startswith("//"):
         path = f"/{rest.removeprefix('/')}" if is_file else rest
-        starts = [f"{scheme}://" if is_file else f"{scheme}:" if scheme else ""]
+        starts = [f"{scheme}://" if is_file else before]
     else:
         authority = _authority(rest)
         path = rest[2 + len(authority) :]
         places = [""] if is_file else _places(authority, _PORTS.get(_kind(scheme), ""))
-        starts = [f"{scheme}://{place}" for place in places]
-    bare = re.split(r"[?#]", path, maxsplit=1)[0]
-    paths = [path, bare, bare.removesuffix("/")]
+        starts = [f"{before}//{place}" for place in places]
+    bare = without_query(path)
+    merged = _SLASHES.sub("/", bare)
+    paths = [path, bare, bare.removesuffix("/"), merged + path[len(bare) :], merged, merged.removesuffix("/")]
     if rest.startswith("//") and bare in ("", "/"):
         paths += ["/", path[len(bare) :], f"/{path[len(bare) :]}"]
     found = [start + end for start in starts for end in paths]
