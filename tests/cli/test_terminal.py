@@ -43,6 +43,19 @@ def at_terminal(folder: Path, *words: str, env: dict[str, str] | None = None) ->
     return seen.decode()
 
 
+def test_what_somebody_wrote_into_a_file_steers_no_terminal(folder: Path) -> None:
+    odd = r'"\e]0;odd\a\e[2J"'
+    (folder / "tests.yaml").write_text(f"- {{{odd}: 1}}\n")
+    (folder / "policy.csv").write_text("p, *, *, *, *, allow\n")
+    (folder / "sluice.yaml").write_text(CONFIG.replace("use: open", "files: [policy.csv], tests: tests.yaml"))
+    tests = command_line.run(folder, "check")
+    (folder / "sluice.yaml").write_text(f"{CONFIG}{odd}: 1\n{odd}: 2\n")
+    keys = command_line.run(folder, "check")
+    for done in (tests, keys):
+        assert done.returncode == 3 and "\\u001b]0;odd\\u0007" in done.stdout + done.stderr
+        assert all(line.isprintable() for line in (done.stdout + done.stderr).split("\n"))
+
+
 # ---------------------------------------------------------------- errors as objects
 
 

@@ -496,12 +496,14 @@ def test_servers_that_a_client_got_again_move_again_and_come_back_as_was_said(ho
     file = CLIENTS["cursor"].file()
     file.parent.mkdir(parents=True)
     one, two = ({"command": "/bin/sh", "args": [word]} for word in "ab")
-    file.write_text(json.dumps({"mcpServers": {"one": one, "two": two}}))
+    odd = "two\x1b[2J"  # a link that a stranger made may have put it there
+    file.write_text(json.dumps({"mcpServers": {"one": one, odd: two}}))
     assert sluice(home, "install", "cursor", "--yes").returncode == 0
     entries = json.loads(file.read_text())["mcpServers"]
     file.write_text(json.dumps({"mcpServers": entries | {"one": one, "three": two}}))
     again = sluice(home, "install", "cursor", "--yes")
     assert again.returncode == 0 and "Sluice itself" not in again.stderr
     done = run(home, "uninstall", "cursor", "--yes")
-    assert "these come back: two\n" in done.stdout and "put back: two\n" in done.stdout
-    assert json.loads(file.read_text())["mcpServers"] == {"one": one, "two": two, "three": two}
+    for said in ("these come back", "put back"):
+        assert f"{said}: two\\u001b[2J\n" in done.stdout
+    assert json.loads(file.read_text())["mcpServers"] == {"one": one, odd: two, "three": two}

@@ -283,7 +283,7 @@ def uninstall(
     will_change = any(row["installed"] for row in rows)
     if not as_json:
         for row in rows:
-            print_out(f"{row['client']}  {row['file']}\n  {row.get('done') or row['plan']}")
+            print_out(f"{row['client']}  {row['file']}\n  {printable(row.get('done') or row['plan'])}")
     if dry_run or not will_change:
         if as_json:
             print_json({"clients": rows})
@@ -299,7 +299,7 @@ def uninstall(
         print_json({"clients": rows})
     for row in () if as_json else rows:
         if row["installed"]:
-            print_out(f"{row['client']}: {row.get('done') or 'is left as it is'}")
+            print_out(printable(f"{row['client']}: {row.get('done') or 'is left as it is'}"))
     if done := [row["client"] for row in rows if row.get("done")]:
         info(f"next: restart {', '.join(done)}")
         info(f"{path.parent} and {state_folder(path)} stay: the config, the audit log, secrets that moved here")

@@ -20,7 +20,8 @@ class ConfigFinding:
     def __str__(self) -> str:
         warning = "warning: " if self.severity == "warning" else ""
         hint = f" ({self.hint})" if self.hint else ""
-        return f"{self.file}:{self.line}:{self.column} {self.code} {warning}{self.message}{hint}"
+        text = f"{self.file}:{self.line}:{self.column} {self.code} {warning}{self.message}{hint}"
+        return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)  # a terminal gets it
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

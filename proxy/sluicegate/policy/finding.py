@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from sluicegate.policy.target import printable
 from sluicegate.protocol.jsonrpc import Json
 
 Level = Literal["error", "warning"]
@@ -23,7 +24,7 @@ class PolicyFinding:
     def __str__(self) -> str:
         warning = "warning: " if self.level == "warning" else ""
         hint = f" ({self.hint})" if self.hint else ""
-        return f"{self.file}:{self.line}:{self.column} {self.code} {warning}{self.message}{hint}"
+        return printable(f"{self.file}:{self.line}:{self.column} {self.code} {warning}{self.message}{hint}")
 
     def as_json(self) -> Json:
         return asdict(self)
