@@ -320,6 +320,18 @@ def test_a_template_with_one_variable_many_times_is_malformed() -> None:
     assert expansions("memo:{" + ",".join("x" * 64) + "}", {"x": "a"}) == {"memo:" + ",".join("a" * 64)}
 
 
+@pytest.mark.parametrize(
+    ("template", "uri"),
+    [
+        ("x://h{/a,b}", "x://h/1/2"), ("x://h/f{.a,b}", "x://h/f.1.2"), ("x://h{;a,b}", "x://h;a=1;b=2"),
+        ("x://h{?a,b,c}", "x://h?a=1&b=2"), ("x://h?z=0{&a,b}", "x://h?z=0&a=1&b=2"), ("x://h{#a,b}", "x://h#1,2"),
+        ("x://h/{a,b}", "x://h/1,2"), ("x://h{?a*}", "x://h?a=1"), ("x://h{?c}", "x://h"), ("x://h{+a,b}", "x://h1,2"),
+    ],
+)  # fmt: skip
+def test_expansions_have_the_form_of_their_operator(template: str, uri: str) -> None:
+    assert expansions(template, {"a": "1", "b": "2"}) == {uri} and matches(template, uri)
+
+
 def test_no_expansion_is_longer_than_a_uri_may_be() -> None:
     whole = "a" * (MAX_URI - len("memo:"))
     assert expansions("memo:{x}", {"x": whole}) == {"memo:" + whole} and is_clean("memo:" + whole)
@@ -327,6 +339,7 @@ def test_no_expansion_is_longer_than_a_uri_may_be() -> None:
     for value in (whole + "a", "é" * 2_000, "a" * 100_000):  # encoded it counts, too
         assert expansions("memo:{x}", {"x": value}) == set()
     assert expansions("memo:{x}", {"x": "a", "y": "a" * 100_000}) == set()
+    assert expansions("memo:{?x}", {"x": whole[:-2]}) == set() != expansions("memo:{?x}", {"x": whole[:-3]})
     assert expansions("memo:{" + ",".join("x" * 64) + "}", {"x": whole}) == set()
 
 

@@ -438,7 +438,7 @@ async def test_a_denial_is_logged_with_its_rule_whatever_the_client_was_told(cap
 
 async def test_a_completion_names_no_resource_that_the_client_may_not_read() -> None:
     def decide_reads(call: Call, target: Target) -> Decision:
-        hidden = "secret" in target.own or target.own.startswith("file:///etc")
+        hidden = "secret" in target.own or target.own.startswith(("file:///etc", "db://h?x=mine", "db://h/mine/"))
         is_denied = call.method == "resources/read" and hidden
         return Decision(Verdict.DENY if is_denied else Verdict.ALLOW, "r", "because")
 
@@ -460,6 +460,8 @@ async def test_a_completion_names_no_resource_that_the_client_may_not_read() -> 
     assert (await completed("file:///{dir}/{x}", ["passwd"], dir="pub"))["total"] == 1
     assert await completed("file:///{x}/{name}", ["etc", "pub"]) == {"values": ["pub"], "hasMore": False}
     assert await completed("file://{+x}{?q}", ["/etc/x", "/pub/x"]) == {"values": ["/pub/x"], "hasMore": False}
+    assert await completed("db://h{?x}", ["mine", "all"]) == {"values": ["all"], "hasMore": False}
+    assert await completed("db://h{/dir,x}", ["a"], dir="mine") == {"values": [], "hasMore": False}
     dotted = ["../etc/x", "./x", "x/../../etc", "..", "%2e%2e/x", "a..b/.c"]
     assert await completed("file:///pub/{+x}", dotted) == {"values": ["a..b/.c"], "hasMore": False}
     assert len((await completed("memo:{x}", [str(n) for n in range(300)]))["values"]) == 100

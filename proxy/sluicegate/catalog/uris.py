@@ -288,6 +288,9 @@ _GAPS: Final = {
     "&": _Gap("&", _QUERY),
 }
 
+_NAMED: Final = (";", "?", "&")
+_BETWEEN: Final = {".": ".", "/": "/", ";": ";", "?": "&", "&": "&"}  # values of one expression; a comma else
+
 _Parts = tuple[str | _Gap, ...]
 _Range = tuple[int, int]
 
@@ -396,11 +399,11 @@ def _expand(pieces: list[str], values: Mapping[str, str]) -> str | None:
     written, size = [], 0
     for index, piece in enumerate(pieces):
         if index % 2:
-            given = [values[name] for name in _names(piece) if name in values]
-            if size + sum(map(len, given)) > MAX_URI:
-                return None
             first = _GAPS[piece[0]].first if piece[0] in _GAPS else ""
-            piece = first + text if (text := ",".join(given)) else ""
+            given = [(f"{name}=" if first in _NAMED else "", values[name]) for name in _names(piece) if name in values]
+            if size + sum(len(name) + len(value) for name, value in given) > MAX_URI:
+                return None
+            piece = first + _BETWEEN.get(first, ",").join(map("".join, given)) if given else ""
         size += len(piece)
         if size > MAX_URI:
             return None
