@@ -118,7 +118,7 @@ CLIENTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
             "old": {"url": "https://old.acme.com/sse"},
             "off": {"command": "x", "enabled": False, "tools": {"deny": ["drop"]}},
         },
-        [],
+        ["sentry: a ${file:...} in it is a file of this machine: its server gets what is in there"],
     ),
     "Zed": (
         """{"theme": "One", "context_servers": {

@@ -38,7 +38,8 @@ def ours(text: str, note: Note) -> str:
 def _reference(body: str, note: Note) -> str:
     if body in _HOMES:
         return "${env:HOME}"
-    if body.startswith("file:"):
+    if body.startswith("file:"):  # Windsurf reads it; elsewhere it was plain text, which a stranger may have written
+        note("a ${file:...} in it is a file of this machine: its server gets what is in there")
         return f"${{{body}}}"
     if body.startswith("input:") or _is_of_an_editor(body):
         name = re.sub(r"[^A-Z0-9]+", "_", body.removeprefix("input:").upper()).strip("_")
