@@ -335,7 +335,7 @@ class Http1(asyncio.Protocol):
 
     def _close(self) -> None:
         self.outbox.flush()
-        self.transport.close()
+        _close_while_read(self.loop, self.transport, self._wire.stall)
 
     def eof_received(self) -> None:
         """The peer says no more, and the loop closes the connection: what was answered leaves before."""
@@ -487,6 +487,19 @@ class Http1(asyncio.Protocol):
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
+
+
+def _close_while_read(
+    loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, stall: float, before: int = 0
+) -> None:  # fmt: skip
+    """Closes it after what is written has left. Aborts it where the peer reads nothing for so long: only a full write
+    buffer has a deadline of its own."""
+    transport.close()
+    left = transport.get_write_buffer_size()
+    if left and left == before:
+        transport.abort()
+    elif left:
+        loop.call_later(stall, _close_while_read, loop, transport, stall, left)
 
 
 def _make_room(connections: set[Http1]) -> bool:
