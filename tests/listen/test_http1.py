@@ -186,16 +186,19 @@ async def test_a_large_answer_that_nobody_reads_is_dropped() -> None:
         await until(lambda: not here.server.connections)
 
 
-@pytest.mark.parametrize("line", ["Connection: close", "Connection: keep-alive"])
-async def test_what_is_left_of_an_answer_does_not_keep_a_connection_that_ends(line: str) -> None:
+@pytest.mark.parametrize("why", ["close", "idle", "half closed"])
+async def test_what_is_left_of_an_answer_does_not_keep_a_connection_that_ends(why: str) -> None:
     """It was less than a full write buffer: no timer ran, and the connection and its bytes stayed for ever."""
     headers, body = modern("tools/call", name="big")
     lines = (f"{name}: {value}" for name, value in headers.items())
-    async with site(wire=ConnectionLimits(idle=0.2, stall=0.2, write_buffer=64 * 1024 * 1024)) as here:
+    idle = 0.2 if why == "idle" else 75.0
+    async with site(wire=ConnectionLimits(idle=idle, stall=0.2, write_buffer=64 * 1024 * 1024)) as here:
         raw = await here.raw(b"")
         raw.pause()
-        raw.writer.write(post(body, *lines, line))
+        raw.writer.write(post(body, *lines, f"Connection: {'close' if why == 'close' else 'keep-alive'}"))
         await here.handler.ended.wait()
+        if why == "half closed":
+            raw.writer.write_eof()
         await until(lambda: not here.server.connections)
 
 

@@ -338,8 +338,8 @@ class Http1(asyncio.Protocol):
         _close_while_read(self.loop, self.transport, self._wire.stall)
 
     def eof_received(self) -> None:
-        """The peer says no more, and the loop closes the connection: what was answered leaves before."""
-        self.outbox.flush()
+        """The peer says no more: what was answered leaves before the connection ends."""
+        self._close()
 
     def data_received(self, data: bytes) -> None:
         # Step 1 of docs/explanation/performance.md
