@@ -1,13 +1,14 @@
 """One connection: deadlines that a drip of bytes does not move, bounds on what is held for a peer."""
 
 import asyncio
+import gc
 import json
 
 import anyio
 import pytest
 from listen_harness import A, B, Raw, call, modern, open_session, patch, post, site, until
 
-from sluicegate.listen.http_request import HttpRequest, render
+from sluicegate.listen.http_request import HttpRequest, RequestHead, render
 from sluicegate.listen.server import AddressServer
 from sluicegate.listen.settings import ConnectionLimits, ListenSettings
 
@@ -41,6 +42,17 @@ async def test_lines_are_counted_in_trailers_too(where: str) -> None:
         raw.writer.write(begin + b"a:\r\n" * 520)
         with anyio.fail_after(5):
             assert (await raw.answer())[0] == 431
+        raw.close()
+
+
+async def test_a_head_of_many_lines_goes_with_its_request() -> None:
+    """Idle connections of strangers held 100 KB each for a request of 5 KB."""
+    async with site() as here:
+        raw = await here.raw(b"")
+        raw.writer.write(post(b"{", *(f"h{number}: x" for number in range(400)), secret="wrong"))
+        assert (await raw.answer())[0] == 401
+        await until(lambda: not any(isinstance(one, RequestHead) and len(one) > 300 for one in gc.get_objects()))
+        assert here.server.connections == 1
         raw.close()
 
 

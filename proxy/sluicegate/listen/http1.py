@@ -23,6 +23,8 @@ from sluicegate.runtime.write_coalescer import write_coalescer_of
 
 _MAX_PIPELINED: Final = 8
 _MAX_LINES: Final = 512
+_FEW_LINES: Final = 64
+"""Of a head that is remembered: in memory each takes 200 bytes, for as long as its connection may be idle."""
 _FEW_CHUNKS: Final = 128
 _CHUNK: Final = 512
 """Bytes that the chunks of a body must hold on average, after the first few. Each chunk costs time: bodies in chunks of
@@ -100,7 +102,7 @@ class RequestParser:
         text, end, body = data.partition(b"\r\n\r\n")
         head = request.head
         is_plain = request.keeps and len(head) == len(head.headers) and head.keys().isdisjoint(_SPECIAL)
-        is_sized = head.get(b"content-length") == b"%d" % len(body)
+        is_sized = head.get(b"content-length") == b"%d" % len(body) and len(head) <= _FEW_LINES
         self._repeatable = _RepeatedRequest(text + end, len(data), head) if is_plain and is_sized else None
 
     def forget(self) -> None:
@@ -115,7 +117,6 @@ class RequestParser:
         self.incoming = None
         self.unheaded = self._blanks = self._chunks = self._body = self._trailers = 0
         self._url = b""
-        self._headers = []
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -203,6 +204,7 @@ class RequestParser:
 
     def on_message_complete(self) -> None:
         self.is_receiving = False
+        self._headers = []
         self._connection.end_deadline()
         incoming, self.incoming = self.incoming, None
         if incoming is not None:
@@ -428,8 +430,7 @@ class Http1(asyncio.Protocol):
     async def _work(self) -> None:
         """Answers requests as long as there is a connection, in one task for all of them."""
         # Step 2 of docs/explanation/performance.md
-        task = asyncio.current_task()
-        assert task is not None
+        task = cast("asyncio.Task[None]", asyncio.current_task())
         try:
             while not self._is_lost:
                 if not self.requests:
@@ -440,6 +441,7 @@ class Http1(asyncio.Protocol):
                 await self._serve(request)
                 if not request.is_answered or task.cancelling():
                     break  # lost or left alone; or cancelled too late for this request, and never for the next
+                del request  # its head may be large, and the next one late
         except asyncio.CancelledError:
             pass  # the end of the drain time: no crash that has to be logged
         finally:
