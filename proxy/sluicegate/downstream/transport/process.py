@@ -170,7 +170,7 @@ class Process:
             await self._gone.wait()
             ending = stray_processes.end_in_steps(self._strays, found_before)
             pause = stray_processes.POLL
-            while not await run(_FINDER, next, ending, True):  # noqa: ASYNC110 - they are not our children
+            while not await run(_FINDER, next, ending, True):
                 await anyio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)  # hundreds at once would keep the thread busy
             for transport in self._transports:
