@@ -1017,17 +1017,6 @@ async def test_a_web_uri_from_before_a_restart_is_looked_for_once() -> None:
         assert server.count("resources/list") == 1
 
 
-async def test_a_uri_from_before_a_restart_does_not_lead_to_another_servers_template() -> None:
-    greedy = Scripted("greedy", templates=["{+any}"])
-    web, plain = Scripted("web", resources=["https://x.test/1"]), Scripted("plain", resources=["memo:1"])
-    async with Front(greedy, web, plain, plain=frozenset({"plain"})) as front:
-        assert (await target(front, "resources/read", uri="https://x.test/1")).server == "web"  # type: ignore
-        assert (await target(front, "resources/read", uri="memo:1")).server == "plain"  # type: ignore
-        for number in range(5):
-            assert (await target(front, "resources/read", uri=f"https://x.test/a{number}")).server == "greedy"  # type: ignore
-        assert web.count("resources/list") == plain.count("resources/list") == 1
-
-
 async def test_a_plain_uri_may_match_a_template_or_belong_to_a_server_that_stays_plain() -> None:
     a, b = Scripted("a", templates=["memo://{id}"]), Scripted("b", resources=["file:///b"])
     async with Front(a, b, plain=frozenset({"b"})) as front:

@@ -61,8 +61,8 @@ class ServerCatalog:
     the part of it that is served."""
 
     __slots__ = ("announced", "capabilities", "changed", "era", "is_awaited", "is_lent", "late", "learned", "missed",
-                 "recall", "recalled", "retry_at", "scope", "searched_at", "searching", "server", "snapshot",
-                 "stale", "used", "walk", "walked_at", "whole")  # fmt: skip
+                 "recall", "recalled", "retry_at", "scope", "searched_at", "server", "snapshot", "stale", "used",
+                 "walk", "walked_at", "whole")  # fmt: skip
 
     def __init__(self, server: McpServer, scope: str) -> None:
         self.server = server
@@ -78,7 +78,6 @@ class ServerCatalog:
         self.stale = set(KINDS)
         self.changed: set[str] = set()
         self.learned: dict[str, None] = {}
-        self.searching = asyncio.Lock()
         self.late = self.missed = self.used = self.is_awaited = self.is_lent = False
         self.retry_at = self.walked_at = self.searched_at = float("-inf")
 

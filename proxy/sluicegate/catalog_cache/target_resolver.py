@@ -18,7 +18,6 @@ from sluicegate.catalog.snapshot import Snapshot
 from sluicegate.catalog.uris import TemplateMatcher, is_clean, own_uri
 from sluicegate.catalog_cache.cache import LIST_OF, CatalogCache
 from sluicegate.catalog_cache.list_walk import walk
-from sluicegate.catalog_cache.server_catalog import ServerCatalog
 from sluicegate.protocol.methods import JUDGED_BY_NAME, TARGET_KINDS
 from sluicegate.protocol.model import Call, Kind, Outcome, Target
 
@@ -180,13 +179,10 @@ class Resolver:
             (key, snapshot) for key, snapshot in await self._lists.all(call.client)
             if self._may_list(call, key, _plain(key, uri))
         ]  # fmt: skip
-        if (server := self._lister(call, snapshots, uri)) is None:
-            server = await _with_template(snapshots, uri)
-            # A template may take everything, also what another server listed before a restart.
-            others = [one for one in snapshots if one[0] != server]
-            if uri.lower().startswith(WEB) or (server and any(key in self._plain for key, _ in others)):
-                await self._search(call, others)
-                server = self._lister(call, others, uri) or server
+        server = self._lister(call, snapshots, uri) or await _with_template(snapshots, uri)
+        if server is None and uri.lower().startswith(WEB):
+            await self._search(call, snapshots)
+            server = self._lister(call, snapshots, uri)
         if server is None:
             server = next((key for key, _ in snapshots if key in self._plain), None)
         return None if server is None else _plain(server, uri)
@@ -196,20 +192,21 @@ class Resolver:
 
     async def _search(self, call: Call, snapshots: ServerSnapshots) -> None:
         """The client may have its list from before a restart or from another replica: look where it could be from."""
+        now = anyio.current_time()
+        catalogs = [
+            catalog
+            for key, snapshot in snapshots
+            if snapshot and snapshot.declares("resources") and self._lists.servers[key].status == "up"
+            if (catalog := self._lists.catalogs.get(key, call.client)).searched_at + SEARCH_AGAIN < now
+        ]
         async with anyio.create_task_group() as group:
-            for key, snapshot in snapshots:
-                if snapshot and snapshot.declares("resources") and self._lists.servers[key].status == "up":
-                    group.start_soon(self._learn_all, call, key)
+            for catalog in catalogs:
+                catalog.searched_at = now
+                group.start_soon(self._learn_all, call, catalog.server.key)
 
     async def _learn_all(self, call: Call, server_key: str) -> None:
         catalog = self._lists.catalogs.get(server_key, call.client)
-        async with catalog.searching:  # who asks meanwhile waits for what is found
-            if catalog.searched_at + SEARCH_AGAIN < (now := anyio.current_time()):
-                catalog.searched_at = now
-                await self._learn_listed(call, catalog)
-
-    async def _learn_listed(self, call: Call, catalog: ServerCatalog) -> None:
-        server_key, settings = catalog.server.key, self._lists.settings
+        settings = self._lists.settings
         walked = await walk(catalog.server, call.client, "resources/list", settings.list_timeout, settings.bounds)
         for number, item in enumerate(walked.items if walked else (), 1):
             if number % _LEARNED_AT_ONCE == 0:
