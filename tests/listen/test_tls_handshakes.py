@@ -4,7 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from select import select
@@ -19,6 +19,7 @@ from sluicegate.listen.server import AddressServer
 from sluicegate.listen.settings import ConnectionLimits
 from sluicegate.listen.tls import Tls
 
+LARGE = 8 * 1024
 ASKS = b"GET /%d HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -63,7 +64,8 @@ async def port(folder: Path, wire: ConnectionLimits) -> AsyncIterator[Port]:
     (folder / "key").write_bytes(key)
 
     async def serve(request: HttpRequest) -> None:
-        await request.respond(200, b"content-length: 2\r\n", request.head.path[1:].encode())
+        body = request.head.path[1:].encode() * (LARGE if request.head.path == "/99" else 1)
+        await request.respond(200, b"content-length: %d\r\n" % len(body), body)
 
     server = AddressServer(serve, "127.0.0.1", 0, wire, 0.2, tls=Tls(folder / "cert", folder / "key", None))
     with anyio.fail_after(10):
@@ -142,6 +144,31 @@ async def test_a_request_that_comes_with_the_end_of_the_handshake_is_answered_en
             except ssl.SSLWantReadError:
                 incoming.write(await raw.reader.read(65536))
         assert text.count(b"HTTP/1.1 200 OK") == 2 and text.index(b"\r\n\r\n10HTTP") < text.index(b"\r\n\r\n11")
+
+
+@pytest.mark.parametrize("answers", (1, 10, 28, 34))
+async def test_a_peer_that_has_ended_and_reads_nothing_keeps_no_connection(tmp_path: Path, answers: int) -> None:
+    """A second `close` of asyncio's TLS forgets the connection, and what is asked of it then fails."""
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    async with port(tmp_path, ConnectionLimits(stall=0.2)) as here:
+        with socket.socket() as raw:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            raw.connect(("127.0.0.1", here.number))
+
+            def ask() -> None:
+                tls = here.context.wrap_socket(raw.dup(), server_hostname="127.0.0.1")
+                try:
+                    tls.sendall(ASKS % 99 * answers)
+                    tls.settimeout(1.0)
+                    with suppress(OSError):
+                        tls.unwrap()  # says the end, and waits for the other's in vain
+                finally:
+                    tls.detach()
+
+            await anyio.to_thread.run_sync(ask)
+            await until(lambda: not here.server.connections)
+    assert not failures
 
 
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\x16\x03\x01", b""])

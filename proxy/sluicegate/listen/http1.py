@@ -274,7 +274,7 @@ class Http1(asyncio.Protocol):
 
     def accepted(self, transport: asyncio.BaseTransport) -> bool:
         """Counts the connection, and sets its deadline. False where there is no room: it has ended."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's has no such base class
+        self.transport = self._plain = cast(asyncio.Transport, transport)  # uvloop's has no such base class
         if len(self._connections) >= self._wire.connections and not _make_room(self._connections):
             self.transport.abort()
             return False
@@ -308,8 +308,7 @@ class Http1(asyncio.Protocol):
         self.idle.end()
 
     def shutdown(self) -> None:
-        """Ends the connection at once, or after the last answer that is due. A balancer may have sent a request just
-        now: then it ends after a moment, or with that answer."""
+        """After the last answer that is due, or a moment: a balancer may have sent a request just now."""
         if self.requests:
             self.requests[-1].keeps = False
         elif self.is_retiring:
@@ -335,9 +334,10 @@ class Http1(asyncio.Protocol):
         self.outbox.flush()
         self.transport.abort()
 
-    def _close(self) -> None:
+    def _close(self, before: int = -1) -> None:
         self.outbox.flush()
-        _close_while_read(self.loop, self.transport, self._wire.stall)
+        if (left := _closed_while_read(self.transport, self._plain, before)) is not None:
+            self._deadline = self.loop.call_later(self._wire.stall, self._close, left)
 
     def eof_received(self) -> None:
         """The peer says no more: what was answered leaves before the connection ends."""
@@ -400,7 +400,7 @@ class Http1(asyncio.Protocol):
         self.outbox.flush()
         self.transport.write(STATUS_LINE[status] + head + body)
         if not self.transport.can_write_eof():
-            self.transport.close()
+            self._close()
             return
         self.transport.write_eof()
         if self._deadline is not None:
@@ -491,17 +491,19 @@ class Http1(asyncio.Protocol):
             self._stalled = None
 
 
-def _close_while_read(
-    loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, stall: float, before: int = 0
-) -> None:  # fmt: skip
-    """Closes it after what is written has left. Aborts it where the peer reads nothing for so long: only a full write
-    buffer has a deadline of its own."""
-    transport.close()
-    left = transport.get_write_buffer_size()
-    if left and left == before:
+def _closed_while_read(transport: asyncio.Transport, plain: asyncio.Transport, before: int) -> int | None:
+    """Closes it after what is written has left, and gives the bytes left, for the next look; None where there is none.
+    Aborts it where the peer has read nothing since `before` was left: only a full write buffer has a deadline of its
+    own. `plain` is what carries it, if it is TLS, which does not count what is there and may wait for its peer."""
+    if not transport.is_closing():  # asyncio's TLS forgets its connection when it is closed twice
+        transport.close()
+    is_tls = plain is not transport
+    left = transport.get_write_buffer_size() + (plain.get_write_buffer_size() if is_tls else 0)
+    if left == before:
         transport.abort()
-    elif left:
-        loop.call_later(stall, _close_while_read, loop, transport, stall, left)
+        plain.abort()
+        return None
+    return left if left or is_tls else None
 
 
 def _make_room(connections: set[Http1]) -> bool:

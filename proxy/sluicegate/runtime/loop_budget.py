@@ -97,6 +97,35 @@ def client_budgets() -> "ClientBudgets":
     return _clients.setdefault(asyncio.get_running_loop(), ClientBudgets())
 
 
+_working: Final = set[asyncio.Task[Any]]()
+
+
+async def _work(budget: "LoopBudget", held: AsyncExitStack, work: Callable[[], T]) -> T:
+    """A thread goes on when its caller is cancelled. This task waits for it and holds the locks until then."""
+    took = 0.0
+
+    def timed() -> T:
+        nonlocal took
+        since = time.thread_time()
+        try:
+            return work()
+        finally:
+            took = time.thread_time() - since
+
+    async with held:
+        try:
+            return await anyio.to_thread.run_sync(timed)
+        finally:
+            budget.charge_thread(took)
+
+
+def _worked(working: asyncio.Task[Any]) -> None:
+    """Its error is not told as one that nobody has seen: its caller may be gone."""
+    _working.discard(working)
+    if not working.cancelled():
+        working.exception()
+
+
 class ClientBudgets(dict[str, "LoopBudget"]):
     """By principal: of all that is done for it. Those that nobody has need of are forgotten."""
 
@@ -116,7 +145,7 @@ class LoopBudget:
     __slots__ = (
         "_advance", "_apart", "_at", "_chosen", "_chosen_at", "_clock", "_due", "_everybody", "_free", "_idle_at",
         "_lent", "_level", "_moment", "_part", "_raised", "_reading", "_short", "_start", "_used", "_waiting",
-        "_working", "turn",
+        "turn",
     )  # fmt: skip
 
     def __init__(
@@ -130,7 +159,6 @@ class LoopBudget:
         default the budget of all peers of the running loop."""
         self.turn, self._reading, self._apart = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
         self._part, self._clock, self._used = part, clock, used
-        self._working: asyncio.Task[Any] | None = None
         self._idle_at = self._chosen_at = 0.0
         self._level = self._due = self._advance = self._start = self._free = self._short = 0.0
         self._lent = self._raised = 0.0  # of `_advance`: what `_free` paid, and what was added to `_level`
@@ -232,34 +260,10 @@ class LoopBudget:
             await held.enter_async_context(self._apart)
             await self.rest()
             await held.enter_async_context(alone)
-            working = self._working = asyncio.create_task(self._work(held.pop_all(), work))
-            working.add_done_callback(self._worked)
+            working = asyncio.create_task(_work(self, held.pop_all(), work))
+            _working.add(working)
+            working.add_done_callback(_worked)
         return await asyncio.shield(working)
-
-    def _worked(self, working: asyncio.Task[Any]) -> None:
-        """Nothing of it stays, and its error is not told as one that nobody has seen: its caller may be gone."""
-        if not working.cancelled():
-            working.exception()
-        if self._working is working:
-            self._working = None
-
-    async def _work(self, held: AsyncExitStack, work: Callable[[], T]) -> T:
-        """A thread goes on when its caller is cancelled. This task waits for it and holds the locks until then."""
-        took = 0.0
-
-        def timed() -> T:
-            nonlocal took
-            since = time.thread_time()
-            try:
-                return work()
-            finally:
-                took = time.thread_time() - since
-
-        async with held:
-            try:
-                return await anyio.to_thread.run_sync(timed)
-            finally:
-                self.charge_thread(took)
 
     def pause(self) -> float:
         """Returns the seconds to pause, 0 for none."""
