@@ -17,7 +17,6 @@ from typing import Any, Final
 from sluicegate.protocol import input_requests_server
 from sluicegate.protocol.canonical_json import hashed
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, without
-from sluicegate.protocol.methods import ABOUT_A_TASK
 from sluicegate.protocol.model import (
     ROUND_SECONDS,
     ApprovalRef,
@@ -83,7 +82,7 @@ def seal(
             if isinstance(fitting, Failure):
                 return fitting
             call = fitting
-        elif "inputResponses" in call.params and call.method not in ABOUT_A_TASK:  # whose questions have their keys
+        elif "inputResponses" in call.params:
             call = replace(call, params=without(call.params, _RETRY_KEYS))
         outcome = judged(call, await inner(call))
         if call.trail.round is not None and _is_refused(call, outcome):
