@@ -151,16 +151,6 @@ def test_answers_to_what_nobody_asked_are_nobodys(process: Sluice, server: str) 
     assert_still_well(client, server)
 
 
-@BOTH
-def test_answers_without_a_state_are_to_nothing_that_was_asked(process: Sluice, server: str) -> None:
-    """A server that keeps nothing would take them for the answers to its question, which nobody has seen."""
-    client = Client(process)
-    for answers in ({"who": ADA}, {"who": {"roots": []}}):
-        new = client.call(f"{server}__form", inputResponses=answers)["result"]
-        assert new["resultType"] == "input_required"
-        assert seen(process, server)[-1] == "call form"
-
-
 # ---------------------------------------------------------------- states that are somebody else's
 
 

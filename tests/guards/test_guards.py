@@ -370,10 +370,10 @@ async def test_what_is_answered_to_a_call_that_waits_is_judged_where_it_waits(se
     assert server.seen[1].params["inputResponses"] == {"q": {}}
 
 
-async def test_answers_without_a_state_reach_no_server(sealer: Sealer) -> None:
+async def test_a_retry_without_a_state_passes_as_it_is(sealer: Sealer) -> None:
     server = Server()
-    await seal(sealer.seal, sealer.unseal, same)(call(inputResponses={"q": {"action": "accept"}}), server)
-    assert server.seen[0].params == {"name": "push"}
+    await seal(sealer.seal, sealer.unseal, same)(call(inputResponses=None), server)
+    assert server.seen[0].params == {"name": "push", "inputResponses": None}
 
 
 async def test_rounds_are_counted_and_capped(sealer: Sealer) -> None:

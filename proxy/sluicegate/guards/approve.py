@@ -99,7 +99,7 @@ def approve(
 
 
 def _without_answers(call: Call) -> Call:
-    """Answers that no server asked for, but to our own question. Nobody agreed to them."""
+    """Answers that no server asked for: to our own question, or to none. Nobody agreed to them."""
     asked = call.trail.approval_ref
     if asked is not None and (not asked.key or asked.is_login):
         return call

@@ -6,7 +6,7 @@ and the server gets its own back, byte for byte, with the answers that it asked 
 Whatever does not fit is an error, never a fresh start (2026-07-28 basic/patterns/mrtr#security-considerations).
 A sealed state also proves that the call has begun. However it ends where its server is not reached again, nothing
 proves that it was not executed. Where a rule keeps the rest from its server, the server is told that there is none.
-Answers without a state are to nothing that was asked, and a server that keeps nothing would take them: it gets none.
+A retry without a state cannot be ours and passes as it is: a modern server asks again.
 """
 
 import time
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sluicegate.protocol import input_requests_server
 from sluicegate.protocol.canonical_json import hashed
-from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, without
+from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json
 from sluicegate.protocol.model import (
     ROUND_SECONDS,
     ApprovalRef,
@@ -82,8 +82,6 @@ def seal(
             if isinstance(fitting, Failure):
                 return fitting
             call = fitting
-        elif "inputResponses" in call.params:
-            call = replace(call, params=without(call.params, _RETRY_KEYS))
         outcome = judged(call, await inner(call))
         if call.trail.round is not None and _is_refused(call, outcome):
             abandon(target.server, call.trail.round[0])
