@@ -75,6 +75,7 @@ def test_a_client_finds_the_way_by_itself(peers: None, tmp_path: Path, prefix: s
         assert tokens["token_type"] == "Bearer" and 0 < tokens["expires_in"] <= 600
         assert "fs__read" in there.list(tokens["access_token"]).text
         assert set(tokens) == {"access_token", "token_type", "expires_in", "refresh_token"}
+        there.bed.until(lambda: "client_logged_in" in "".join(events(there.bed)))  # which is written behind the answer
         record = [one for one in events(there.bed) if "client_logged_in" in one]
         assert record and "#ann" in record[0]
         for secret in (tokens["access_token"], tokens["refresh_token"], answer["code"]):
