@@ -32,8 +32,8 @@ _STARTER: Final = ThreadPoolExecutor(1, "starter")
 # once, as many threads at that would keep the event loop waiting for the interpreter's lock.
 _FINDER: Final = ThreadPoolExecutor(1, "finder")
 GRACE: Final = 2.0
-_LONGEST_PAUSE: Final = 0.2  # between two looks at strays
 """Seconds for each step of the stop ladder."""
+_LONGEST_PAUSE: Final = 0.2  # between two looks at strays
 
 
 def not_started(command: Sequence[str], env: Mapping[str, str], cwd: str | None, error: Exception) -> Lost:
