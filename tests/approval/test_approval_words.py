@@ -1,5 +1,6 @@
 """What is shown, told and recorded of an approval, word for word: approvers decide by it, and programs read it."""
 
+import asyncio
 import json
 from collections import Counter
 from dataclasses import replace
@@ -345,6 +346,18 @@ async def test_a_client_that_ends_its_own_without_end_keeps_the_newest_in_the_st
     assert about(await town.run(amount=1))["id"] == denied.id, "the same call is answered as before"
     again = town.new_desk()
     assert {one.id for one in await again.book.finished(town.clock.now)} == kept
+
+
+async def test_a_call_that_waits_hears_of_an_approval_that_ended_elsewhere_and_has_left_the_store() -> None:
+    town = Town()
+    approval = await town.pending(amount=1)
+    waiting = asyncio.create_task(town.desk.wait(approval, 600.0))
+    await anyio.lowlevel.checkpoint()
+    await town.new_desk().end(approval.id, "cancelled")
+    await town.store.delete(f"approval/done/{approval.id}")
+    await town.desk.refresh()
+    with anyio.fail_after(20):
+        assert (await waiting).id == approval.id
 
 
 async def test_the_bound_of_each_client_holds_beside_more_of_others_than_are_listed(

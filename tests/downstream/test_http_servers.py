@@ -696,17 +696,22 @@ async def test_a_modern_server_that_returns_is_listened_to_before_it_is_said_to_
         assert rig.published_at_moves == [0, 0, 1] and len(open_streams) == 2
 
 
-async def test_a_server_that_keeps_failing_is_left_alone_and_then_tried_once() -> None:
+class Ailing:
+    """Fails each request after the start, until it is well."""
+
     is_well = False
 
-    async def script(asked: Asked) -> None:
+    async def __call__(self, asked: Asked) -> None:
         if await modern_start(asked):
             return
-        if is_well:
+        if self.is_well:
             await asked.result(COMPLETE)
         else:
             await asked.reply(status=500)
 
+
+async def test_a_server_that_keeps_failing_is_left_alone_and_then_tried_once() -> None:
+    script = Ailing()
     async with endpoint(script) as (url, log), running(url=url) as rig:
         for _ in range(5):
             assert await rig.reason("t", MODERN) == "outcome_unknown"
@@ -717,27 +722,18 @@ async def test_a_server_that_keeps_failing_is_left_alone_and_then_tried_once() -
         assert rig.server.describe()["circuit"] == "half-open"
         assert await rig.reason("t", MODERN) == "outcome_unknown"
         assert rig.server.describe()["circuit"] == "open"
-        is_well, rig.clock.ahead = True, 62.0
+        script.is_well, rig.clock.ahead = True, 62.0
         assert await rig.tool("t", client=MODERN) == "done"
         assert rig.server.describe()["circuit"] == "closed"
 
 
 @pytest.mark.parametrize(("method", "params"), [("tasks/get", {"taskId": "gone:1"}), ("server/discover", {})])
 async def test_a_trial_that_says_nothing_of_the_server_is_not_the_last_one(method: str, params: Json) -> None:
-    is_well = False
-
-    async def script(asked: Asked) -> None:
-        if await modern_start(asked):
-            return
-        if is_well:
-            await asked.result(COMPLETE)
-        else:
-            await asked.reply(status=500)
-
+    script = Ailing()
     async with endpoint(script) as (url, _), running(url=url) as rig:
         for _ in range(5):
             assert await rig.reason("t", MODERN) == "outcome_unknown"
-        is_well, rig.clock.ahead, rig.server.life.status = True, 31.0, "starting"
+        script.is_well, rig.clock.ahead, rig.server.life.status = True, 31.0, "starting"
         await rig.request(method, params, MODERN)
         assert await rig.tool("t", client=MODERN) == "done"
         assert rig.server.describe()["circuit"] == "closed"

@@ -419,6 +419,7 @@ async def test_nothing_of_work_stays_and_no_error_of_it_is_told_to_a_caller_that
     await until(lambda: work.began == 1)
     caller.cancel()
     await asyncio.gather(caller, return_exceptions=True)
+    del caller  # whose traceback holds the work
     result = WeakSet[Any]()
     work.released.set()
     await until(lambda: not alone.locked())

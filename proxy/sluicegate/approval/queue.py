@@ -73,8 +73,8 @@ class WaitingCalls:
             with anyio.move_on_after(until):
                 while not (waiter.is_replaced or self.is_closing):
                     waiter.changed = anyio.Event()
-                    approval = await self._get(approval.id) or approval  # it may have been decided a moment ago
-                    if not approval.is_waiting:
+                    found = await self._get(approval.id)  # decided a moment ago, or gone from the store
+                    if found is None or not found.is_waiting:
                         break
                     await waiter.changed.wait()
         finally:
