@@ -241,17 +241,17 @@ def _without_escapes(data: bytes | bytearray) -> bytes | bytearray:
     if b"\\" in data:  # one byte is found ten times as fast as two
         for escape in (b"\\\\", b'\\"'):  # the order matters: an escaped backslash escapes nothing
             if escape in data:
-                data = data.replace(escape, b"")
+                data = data.replace(escape, b" ")
     return data
 
 
 def _without_strings(data: bytes | bytearray, max_nodes: int, is_within: int = 0) -> bytes:
-    """What stands outside of strings; where it `is_within`, `data` begins in one. Raises `Malformed` where there are so
-    many that their list would be long."""
+    """What stands outside of strings, a blank for each; where it `is_within`, `data` begins in one. Raises `Malformed`
+    where there are so many that their list would be long."""
     parts = data.split(b'"', 2 * max_nodes + 3)
     if len(parts) > 2 * max_nodes + 3:
         raise TooMany(max_nodes)
-    return b"".join(parts[is_within::2])
+    return b" " * is_within + b" ".join(parts[is_within::2])
 
 
 def _pairs(values: Iterable[Any]) -> int:
