@@ -2,8 +2,11 @@
 
 import asyncio
 import threading
+import time
+from dataclasses import replace
 from typing import Any
 
+import anyio
 import pytest
 from loop_steps import Steps
 
@@ -81,6 +84,29 @@ async def test_a_promise_is_prepared_before_the_result_is_checked() -> None:
 
     await guard(Call(Client("key:a"), "tools/call", {"name": "count"}, target=TYPED), server)
     assert steps == ["prepared", "checked"]
+
+
+@pytest.mark.parametrize("method", ["tools/call", "tasks/result", "tasks/get"])
+async def test_large_results_are_checked_and_schemas_compiled_one_at_a_time(method: str) -> None:
+    """Forty threads at once would hold the interpreter's lock, and nobody would pay for them."""
+    working, most = [0], []
+    large = text("x" * 2 * LARGE, structuredContent={"n": 1}).value
+
+    def work(*about: Any) -> None:
+        working[0] += 1
+        most.append(working[0])
+        time.sleep(0.005)  # the others would begin meanwhile
+        working[0] -= 1
+
+    guard = inspect({"git": "warn", "hub": "warn"}, work, may_read, lambda server, tool, schema: work)
+
+    async def server(call: Call) -> Outcome:
+        return Result({"taskId": "t", "status": "completed", "result": large} if method == "tasks/get" else large)
+
+    async with anyio.create_task_group() as group:
+        for target in (TYPED, replace(TYPED, server="hub")) * 3:
+            group.start_soon(guard, Call(Client("key:a"), method, {"name": "count"}, target=target), server)
+    assert most == [1] * 12
 
 
 def text(*parts: str, **more: Any) -> Result:

@@ -10,8 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-import anyio.to_thread
-
 from sluicegate.guards import settled
 from sluicegate.guards.approve import CHANGED, Renew
 from sluicegate.guards.enforce import Decide
@@ -182,7 +180,8 @@ def _state(task: Json) -> Json:
 
 
 async def _whole(call: Call, target: Target, due: Sequence[HookSettings], hooks: Hooks, value: Json) -> Json | Outcome:
-    return await _result(call, target, due, hooks, value, await anyio.to_thread.run_sync(dump, value))
+    text = await budget_of(target.server).apart(hooks.masking, partial(dump, value))
+    return await _result(call, target, due, hooks, value, text)
 
 
 async def _error(call: Call, target: Target, due: Sequence[HookSettings], hooks: Hooks, error: Json) -> Json | Outcome:

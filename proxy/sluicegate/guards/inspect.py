@@ -13,8 +13,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
 
-import anyio.to_thread
-
 from sluicegate.guards import links
 from sluicegate.guards.links import Decide, Links
 from sluicegate.policy.hidden_text import (
@@ -79,7 +77,7 @@ def inspect(
     modes: Mapping[str, Mode], check: Check, decide: Decide, prepare: Prepare = lambda server, tool, schema: None
 ) -> Guard:
     """`modes` says how strict to be with each server; `decide` what a client may read."""
-    inspected = inspect_params(modes)
+    inspected, checking = inspect_params(modes), asyncio.Lock()
 
     async def guard(call: Call, inner: Handler) -> Outcome:
         # Step 12 of docs/explanation/performance.md
@@ -90,11 +88,11 @@ def inspect(
         outcome = await inner(_with_inspected_emit(call, target, mode, decide))
         if isinstance(outcome, Result):
             if target.item is not None and "outputSchema" in target.item:
-                await _prepared(target, target.item["outputSchema"], prepare)
+                await _prepared(target, target.item["outputSchema"], prepare, checking)
             text, strict = _encoded(outcome), mode == "block"
             is_long = text is not None and len(text) > VALUES and is_large(text)
             if text is None or is_long or call.method == "tasks/get":
-                judged = await _inspect_in_turns(call, target, outcome, text, strict, check, inspected)
+                judged = await _inspect_in_turns(call, target, outcome, text, strict, check, inspected, checking)
             else:
                 found: set[str] = set()
                 value = outcome.value if is_plain_json(text) else await _clean_in_turns(outcome.value, found, None)
@@ -116,32 +114,31 @@ def inspect(
     return guard
 
 
-async def _prepared(target: Target, schema: Any, prepare: Prepare) -> None:
+async def _prepared(target: Target, schema: Any, prepare: Prepare, checking: asyncio.Lock) -> None:
     if (preparing := prepare(target.server, target.own, schema)) is not None:
-        await anyio.to_thread.run_sync(preparing)
+        await budget_of(target.server).apart(checking, preparing)
 
 
 async def _inspect_in_turns(
     call: Call, target: Target, outcome: Result, text: bytes | None, strict: bool, check: Check,
-    inspected: InspectParams,
+    inspected: InspectParams, checking: asyncio.Lock,
 ) -> Outcome:  # fmt: skip
     """A result that may be large: a megabyte takes each of us a millisecond, and small calls have a turn between."""
     budget = budget_of(target.server) if text is None or (len(text) > VALUES and is_large(text)) else None
     if budget is None:
-        return await _inspect_task(call, target, outcome.value, strict, check, inspected, None)
+        return await _inspect_task(call, target, outcome.value, strict, check, inspected, None, checking)
     if text is None or len(text) > _LONG:
         await asyncio.sleep(0)
     since = budget.now()
     is_plain = text is not None and is_plain_json(text)
     budget.charge_since(since)
     if call.method == "tasks/get":
-        judged = await _inspect_task(call, target, outcome.value, strict, check, inspected, budget)
+        judged = await _inspect_task(call, target, outcome.value, strict, check, inspected, budget, checking)
     else:
         found: set[str] = set()
         value = outcome.value if is_plain else await _clean_in_turns(outcome.value, found, budget)
-        since = budget.now()
-        judged = await _inspect_large(_as_answered(call), target, outcome, value, found, strict, check)
-        await budget.charge_and_yield(since)
+        inspecting = partial(_inspect_result, _as_answered(call), target, outcome, value, found, strict, check)
+        judged = await _inspect_large(budget, checking, inspecting, target)
     return judged
 
 
@@ -217,7 +214,7 @@ def _as_answered(call: Call) -> Call:
 
 async def _inspect_task(
     call: Call, target: Target, task: Json, strict: bool, check: Check, inspected: InspectParams,
-    budget: LoopBudget | None,
+    budget: LoopBudget | None, checking: asyncio.Lock,
 ) -> Outcome:  # fmt: skip
     """The extension tells the result together with the task (SEP-2663), and the questions."""
     found: set[str] = set()
@@ -232,8 +229,8 @@ async def _inspect_task(
         answered = replace(call, method="tools/call")
         found = set()
         cleaned = await _clean_in_turns(result, found, budget)
-        inspect_one = _inspect_large if budget is not None else _inspect_small
-        judged = await inspect_one(answered, target, Result(result), cleaned, found, strict, check)
+        inspecting = partial(_inspect_result, answered, target, Result(result), cleaned, found, strict, check)
+        judged = inspecting() if budget is None else await _inspect_large(budget, checking, inspecting, target)
         assert isinstance(judged, Result)  # what is withheld from a call of a tool is a result, too
         shown, reason = {**shown, "result": judged.value}, judged.reason
     if isinstance(requests := task.get("inputRequests"), dict):
@@ -265,16 +262,16 @@ def _inspect_result(
     return outcome
 
 
-async def _inspect_small(*about: Any) -> Outcome:
-    return _inspect_result(*about)
-
-
-async def _inspect_large(*about: Any) -> Outcome:
-    """The same in a thread, where a schema is checked."""
-    call, target, *_ = about
-    if call.method != "tools/call" or target.item is None or "outputSchema" not in target.item:
-        return _inspect_result(*about)
-    return await anyio.to_thread.run_sync(_inspect_result, *about)
+async def _inspect_large(
+    budget: LoopBudget, checking: asyncio.Lock, inspecting: Callable[[], Outcome], target: Target
+) -> Outcome:
+    """In a thread where the server has a schema for results: to check a megabyte against it takes long."""
+    if target.item is not None and "outputSchema" in target.item:
+        return await budget.apart(checking, inspecting)
+    since = budget.now()
+    judged = inspecting()
+    await budget.charge_and_yield(since)
+    return judged
 
 
 async def _inspect_asks(call: Call, outcome: InputRequired, strict: bool, look: Links | None = None) -> Outcome:

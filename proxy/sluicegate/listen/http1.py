@@ -22,7 +22,7 @@ from sluicegate.listen.settings import ConnectionLimits
 from sluicegate.runtime.write_coalescer import write_coalescer_of
 
 _MAX_PIPELINED: Final = 8
-_MAX_LINES: Final = 512
+_MAX_LINES: Final = 128
 _FEW_LINES: Final = 64
 """Of a head that is remembered: in memory each takes 200 bytes, for as long as its connection may be idle."""
 _FEW_CHUNKS: Final = 128
