@@ -451,6 +451,17 @@ async def test_twenty_clients_of_one_principal_are_asked_each_its_own_name() -> 
         assert rig.server.describe()["in_flight"] == 0
 
 
+async def test_nobody_keeps_all_processes_from_others_by_calls_that_wait_for_it() -> None:
+    """A client may leave a question open for ten minutes. Who has more than an equal share loses one such call."""
+    async with running(**child(), processes=2) as rig:
+        ann, bob = Peer(rig.server), Peer(rig.server, client(principal="key:b"))
+        states = [(await ann.asked("name")).state for _ in range(2)]
+        bobs = await bob.asked("name")
+        left = [await ann.call("name", inputResponses=answers(YES), requestState=state) for state in states]
+        assert sorted(isinstance(one, Result) and not one.value.get("isError") for one in left) == [False, True]
+        assert await bob.said("name", inputResponses=answers(YES), requestState=bobs.state) == YES
+
+
 async def test_quick_calls_of_clients_that_can_be_asked_share_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_life, "_MOMENT", 60.0)  # a call is quick by it, and not on a busy machine
     async with running(**child()) as rig:

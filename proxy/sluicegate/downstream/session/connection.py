@@ -269,6 +269,11 @@ class ServerConnection:
         return sum(exchange.is_call for exchange in self.pending.values())
 
     @property
+    def has_running_call(self) -> bool:
+        """Whether the server works at a call. One that waits for answers of its client is none."""
+        return any(exchange.is_call and not exchange.is_parked for exchange in self.pending.values())
+
+    @property
     def is_busy(self) -> bool:
         """Whether a client waits for something that would be lost with the connection."""
         return self.in_flight > 0 or self.tasks_until > self._loop.time()

@@ -48,7 +48,6 @@ class InteractiveExchange(PendingRequest):
         self.ends = ends
         self.asks: dict[str, Request] = {}
         self.shown: frozenset[str] = frozenset()
-        self.is_parked = False
         self.stop_task: Callable[[], object] | None = None  # where the server makes a task of the call
         self.task_id: str | None = call.params.get("taskId")
         self._reader: anyio.CancelScope | None = None
