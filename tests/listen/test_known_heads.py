@@ -15,6 +15,7 @@ from sluicegate.http.hosts import MCP_PORT, HostOriginPolicy, ServedNames
 from sluicegate.listen.auth import IdentitySettings
 from sluicegate.listen.auth.issuers import KeySets, TokenIssuer
 from sluicegate.listen.auth.tokens import TokenSettings
+from sluicegate.listen.http1 import RequestParser
 from sluicegate.listen.settings import ConnectionLimits, ListenSettings
 
 
@@ -43,6 +44,60 @@ async def test_equal_heads_have_each_its_own_body_and_answer() -> None:
             answer = await asked(raw, echo(f"text {at}", at))
             assert answer["id"] == at and f"text {at}" in json.dumps(answer["result"])
         assert [seen.params["arguments"]["text"] for seen in here.handler.calls] == [f"text {at}" for at in range(5)]
+
+
+async def test_a_known_head_may_have_another_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments differ in length. The known head is not parsed again, and each request has its own length."""
+    parsed: list[object] = []
+    complete = RequestParser.on_headers_complete
+
+    def counted(parser: RequestParser) -> None:
+        parsed.append(parser)
+        complete(parser)
+
+    monkeypatch.setattr(RequestParser, "on_headers_complete", counted)
+    async with site(patch(ListenSettings(), "limits", max_request=10_000)) as here:
+        raw = await here.raw(b"")
+        for size in (1, 100, 1, 8_000, 3):
+            answer = await asked(raw, echo("x" * size, size))
+            assert answer["id"] == size and "x" * size in json.dumps(answer["result"])
+        assert len(parsed) == 2, "those of the first two requests of the connection"
+        raw.writer.write(echo("x" * 12_000))
+        assert (await raw.answer())[0] == 413
+
+
+@pytest.mark.parametrize("length", ["0%d", "+%d", "%d, %d", "%d ", "-%d", "0x%x", "%d\r\nContent-Length: %d"])
+async def test_another_length_of_a_known_head_is_a_plain_number(length: str) -> None:
+    async with site() as here:
+        raw = await here.raw(b"")
+        for size in (1, 100):
+            await asked(raw, echo("x" * size))
+        head, _, body = echo("xy").partition(b"\r\n\r\n")
+        plain = b"Content-Length: %d" % len(body)
+        assert head.count(plain) == 1
+        written = b"Content-Length: " + (length % ((len(body),) * length.count("%"))).encode()
+        raw.writer.write(head.replace(plain, written) + b"\r\n\r\n" + body)
+        assert (await raw.answer())[0] == (200 if length == "%d " else 400)
+        assert len(here.handler.calls) == (3 if length == "%d " else 2)
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+async def test_another_length_of_a_known_head_ends_the_body(more: int) -> None:
+    """A part of the body is no request that was let in with it, and what is missing is waited for."""
+    async with site() as here:
+        raw = await here.raw(b"")
+        for size in (1, 100):
+            await asked(raw, echo("x" * size))
+        head, _, body = echo("xy").partition(b"\r\n\r\n")
+        lines = head.replace(b"Content-Length: %d" % len(body), b"Content-Length: %d" % (len(body) + more))
+        raw.writer.write(lines + b"\r\n\r\n" + body)
+        if more > 0:
+            await raw.writer.drain()
+            await anyio.sleep(0.02)
+            assert len(here.handler.calls) == 2
+            raw.writer.write(b" ")
+        assert (await raw.answer())[0] == (200 if more > 0 else 400)
+        assert len(here.handler.calls) == (3 if more > 0 else 2)
 
 
 async def test_a_body_that_looks_like_the_end_of_a_head_is_a_body() -> None:

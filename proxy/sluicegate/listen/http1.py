@@ -45,10 +45,11 @@ class _Refused(Exception):
 
 
 class _RepeatedRequest(NamedTuple):
-    """A request that came whole in one piece: how it began, and what was made of that."""
+    """The head of a request that came whole in one piece: what stood before and behind the digits of its
+    Content-Length, and what was made of it."""
 
-    text: bytes
-    size: int  # of head and body
+    before: bytes
+    after: bytes
     head: RequestHead
 
 
@@ -72,11 +73,14 @@ class RequestParser:
     def feed(self, data: bytes) -> None:
         repeatable, connection = self._repeatable, self._connection
         if repeatable is not None and not (self.is_receiving or connection.requests):
-            if len(data) == repeatable.size and data.startswith(repeatable.text):
-                request = HttpRequest(connection, repeatable.head)
-                request.fill(data[len(repeatable.text) :])
-                connection.accept(request)
-                return
+            before, after, head = repeatable
+            if data.startswith(before):
+                length, _, body = data[len(before) :].partition(after)
+                if length == b"%d" % len(body):
+                    request = HttpRequest(connection, head.of_length(length))
+                    request.fill(body)
+                    connection.accept(request)
+                    return
         is_first = not (self.is_receiving or connection.requests)
         self._read = len(data)
         self._progressed = False
@@ -96,14 +100,16 @@ class RequestParser:
             self._remember(connection.requests[0], data)
 
     def _remember(self, request: HttpRequest, data: bytes) -> None:
-        """Remembers the head of this request: a client's requests of equal length differ in their bodies alone, and
-        their heads need not be parsed again. Only where the length stands once and in one form, so that the end of a
-        body is beyond doubt."""
+        """Remembers the head of this request: a client's requests differ in their bodies and the lengths of those
+        alone, and their heads need not be parsed again. Only where the length stands once and in one form, so that the
+        end of a body is beyond doubt."""
         text, end, body = data.partition(b"\r\n\r\n")
-        head = request.head
+        head, length = request.head, b"%d" % len(body)
         is_plain = request.keeps and len(head) == len(head.headers) and head.keys().isdisjoint(_SPECIAL)
-        is_sized = head.get(b"content-length") == b"%d" % len(body) and len(head) <= _FEW_LINES
-        self._repeatable = _RepeatedRequest(text + end, len(data), head) if is_plain and is_sized else None
+        self._repeatable = None
+        if is_plain and head.get(b"content-length") == length and len(head) <= _FEW_LINES:
+            at = text.find(length, text.lower().index(b"\r\ncontent-length:"))
+            self._repeatable = _RepeatedRequest(text[:at], text[at + len(length) :] + end, head)
 
     def forget(self) -> None:
         """Parses the next head, though it may be that of the request before."""

@@ -60,8 +60,8 @@ _REVISION: Final = b"mcp-protocol-version"
 
 class RequestHead(dict[bytes, bytes]):
     """What a request says before its body. Values by lower-case name, of a repeated name the last, and `headers` as
-    they came; `duplicate` is one that came twice and must not. Requests of a connection whose lines are the same share
-    one, and with it what is `remembered` of these lines."""
+    they came; `duplicate` is one that came twice and must not. Requests of a connection whose lines differ in the
+    length alone share what is `remembered` of these lines."""
 
     __slots__ = ("duplicate", "headers", "method", "path", "query", "remembered")
 
@@ -71,6 +71,15 @@ class RequestHead(dict[bytes, bytes]):
         self.remembered = RememberedHead()
         # Almost never does a header come twice, and then their number says so: no walk over them.
         self.duplicate = self._merge() if len(self) < len(headers) else None
+
+    def of_length(self, length: bytes) -> "RequestHead":
+        """The head of another request, with that Content-Length, and equal to this one otherwise."""
+        if self[b"content-length"] == length:
+            return self
+        headers = [(name, length if name == b"content-length" else value) for name, value in self.headers]
+        head = RequestHead(self.method, self.path, self.query, headers)
+        head.remembered = self.remembered  # nothing of it follows from the length
+        return head
 
     def _merge(self) -> bytes | None:
         """A single header that came twice: the revision only where it is the only one, since its own check has another
