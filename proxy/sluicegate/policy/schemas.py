@@ -9,7 +9,7 @@ value, times the places. A schema or a value beyond that is not used, and the re
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote
@@ -228,6 +228,13 @@ MAX_LETTERS: Final = 4_000
 """Of all patterns, each as often as it is repeated, some 350 ns to compile. No other thread runs meanwhile."""
 _CLASS_LETTERS: Final = 10
 """What a class of letters counts for, such as `\\w`."""
+_EVALUATION: Final = 40
+"""So many letters of a pattern can be followed for one letter of a text in the time of an evaluation."""
+_FOLLOWED: Final = 5
+"""What each pattern counts for in any case. No more counts of one that begins at `^` and has one way through."""
+_FOREIGN: Final = 8
+"""What a letter counts for in a text that is not ASCII: the engine is so much slower at the ends of words there."""
+_ONE_WAY: Final = re.compile(r"\^(?:[^*+?|{}]|\{\d+\})*")
 MAX_REPEATED: Final = 100
 """Times that a pattern may ask for something by a number: each is a state in which every letter is looked at."""
 _MAX_DIGITS: Final = 9
@@ -251,7 +258,8 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _CompiledSchema:
-    """The schema object that was compiled, and what became of it. `weight` bounds the evaluations at one place."""
+    """The schema object that was compiled, and what became of it. `weight` bounds the evaluations at one place, and
+    `patterns` is what a letter costs, in parts of an evaluation."""
 
     source: Any
     schema: Schema | None
@@ -294,7 +302,7 @@ def _check(compiled: _CompiledSchema, value: Any) -> Judged | None:
     if compiled.schema is None:
         return Judged("output_schema_unused", compiled.refused)
     places, letters = _size(value, MAX_WORK // compiled.weight)
-    work = places * compiled.weight + letters * compiled.patterns // 8
+    work = places * compiled.weight + letters * compiled.patterns // _EVALUATION
     if work <= MAX_WORK and compiled.is_unique:
         work += COMPARISON * compared_pairs(value)
     if work > MAX_WORK:
@@ -317,10 +325,10 @@ def _compile(source: Any) -> _CompiledSchema:
 
 
 def _weigh(schema: Any) -> tuple[int, int]:
-    """How many evaluations one place may cost, and of how many regular expressions: every object and every item of a
-    list in the schema counts, references followed wherever they stand. One that leads back to itself counts as much
-    as `check_bounds` lets one place cost."""
-    weight = patterns = letters = endless = divisions = 0
+    """How many evaluations one place may cost, and what its regular expressions cost for a letter: every object and
+    every item of a list in the schema counts, references followed wherever they stand. One that leads back to itself
+    counts as much as `check_bounds` lets one place cost."""
+    weight = patterns = letters = followed_letters = endless = divisions = 0
     todo: list[tuple[Any, frozenset[str]]] = [(schema, frozenset())] if isinstance(schema, dict) else []
     while todo:
         node, followed = todo.pop()
@@ -334,12 +342,13 @@ def _weigh(schema: Any) -> tuple[int, int]:
             found = _patterns(node)
             patterns += len(found)
             letters += sum(map(_letters, found))
+            followed_letters += sum(_letters(pattern) for pattern in found if not _ONE_WAY.fullmatch(pattern))
         if isinstance(ref, str):
             endless = MAX_EVALUATIONS if ref in followed else endless
             todo += [(_referred(schema, ref), followed | {ref})] if ref not in followed else []
         if weight > MAX_WEIGHT or patterns > MAX_PATTERNS or letters > MAX_LETTERS:
             raise SchemaRefused("too-costly", "some results would take too long to check")
-    return 1 + weight + endless + MULTIPLE_OF * divisions, patterns
+    return 1 + weight + endless + MULTIPLE_OF * divisions, _FOLLOWED * patterns + followed_letters
 
 
 def _referred(schema: Any, ref: str) -> Any:
@@ -385,11 +394,11 @@ def _size(value: Any, most: int) -> tuple[int, int]:
         if int in kinds and not are_short(parts if len(kinds) == 1 else [one for one in parts if type(one) is int]):
             return most + 1, letters
         if str in kinds:
-            letters += sum(len(one) for one in parts if type(one) is str)
+            letters += _weighed(one for one in parts if type(one) is str)
         for node in parts if dict in kinds or list in kinds else ():
             if type(node) is dict:
                 places += 2 * len(node)
-                letters += sum(map(len, node))
+                letters += _weighed(node)
                 if node:
                     todo.append(list(node.values()))
             elif type(node) is list:
@@ -397,3 +406,7 @@ def _size(value: Any, most: int) -> tuple[int, int]:
                 if node:
                     todo.append(node)
     return places, letters
+
+
+def _weighed(texts: Iterable[str]) -> int:
+    return sum(len(text) if text.isascii() else _FOREIGN * len(text) for text in texts)
