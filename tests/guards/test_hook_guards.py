@@ -175,6 +175,24 @@ async def test_a_round_is_asked_about_unless_its_call_has_begun(
     assert (trail.decisions[-1].verdict is Verdict.ASK) is wants_person
 
 
+@pytest.mark.parametrize(("own", "glob"), [("SEND_mail", "send_*"), ("send_mail", "Send_*"), ("send_mail", "[!A-Z]end_*")])
+async def test_a_hook_is_asked_about_its_tools_in_whatever_letters(hook: HookService, own: str, glob: str) -> None:
+    """A name that is relayed unlisted may be another spelling of one that the server knows."""
+    settings = HookSettings("dlp", hook.url, frozenset({"call"}), tools=(glob,), timeout=20)
+    hooks = Hooks([settings], Redactor(b"k"), str, lambda: BUILT_IN)
+    hook.answers = lambda asked: {"verdict": "deny"}
+    trail = Trail("c")
+    trail.add(Ruling(Verdict.ALLOW, "a.csv:1", "", "read"))
+
+    async def server(call: Call) -> Outcome:
+        return Result({})
+
+    target = Target("fs", "tool", own, own, is_unlisted=True)
+    made = await call_hooks(hooks)(Call(ANN, "tools/call", {}, target=target, trail=trail), server)
+    await hooks.aclose()
+    assert isinstance(made, Result) and made.reason == "denied"
+
+
 async def test_a_long_name_of_a_client_is_cut_before_it_is_kept(hook: HookService) -> None:
     hooks = Hooks([HookSettings("dlp", hook.url, frozenset({"call"}), timeout=20)], Redactor(b"k"), str, dict)
     client = Client("key:ann", info={"name": "n" * 1_000_000})

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sluicegate.policy.globs import matcher
+from sluicegate.policy.globs import matcher, matches_folded
 from sluicegate.policy.hooked import On
 from sluicegate.protocol.model import Client, Target
 
@@ -31,8 +31,11 @@ class HookSettings:
         """`held` are the roles that the policy gives the client, beside those that it came with."""
         if on not in self.on or not _matches(self.servers, target.server):
             return False
-        if self.tools and (target.kind != "tool" or not _matches(self.tools, target.own)):
-            return False
+        if self.tools:
+            # In whatever letters: a name that is relayed unlisted may be another spelling of the tool's.
+            is_named = _matches(self.tools, target.own) or any(matches_folded(target.own, glob) for glob in self.tools)
+            if target.kind != "tool" or not is_named:
+                return False
         return not self.clients or any(_matches(self.clients, one) for one in (client.principal, *client.roles, *held))
 
     def __repr__(self) -> str:
