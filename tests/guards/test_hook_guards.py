@@ -175,7 +175,7 @@ async def test_a_round_is_asked_about_unless_its_call_has_begun(
     assert (trail.decisions[-1].verdict is Verdict.ASK) is wants_person
 
 
-@pytest.mark.parametrize(("own", "glob"), [("SEND_mail", "send_*"), ("send_mail", "Send_*"), ("send_mail", "[!A-Z]end_*")])
+@pytest.mark.parametrize(("own", "glob"), [("SEND_it", "send_*"), ("send_it", "Send_*"), ("send_it", "[!A-Z]end_*")])
 async def test_a_hook_is_asked_about_its_tools_in_whatever_letters(hook: HookService, own: str, glob: str) -> None:
     """A name that is relayed unlisted may be another spelling of one that the server knows."""
     settings = HookSettings("dlp", hook.url, frozenset({"call"}), tools=(glob,), timeout=20)
