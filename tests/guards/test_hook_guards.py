@@ -193,6 +193,26 @@ async def test_a_hook_is_asked_about_its_tools_in_whatever_letters(hook: HookSer
     assert isinstance(made, Result) and made.reason == "denied"
 
 
+@pytest.mark.parametrize("is_later_round", [False, True])
+async def test_what_a_hook_was_not_shown_of_a_call_reaches_no_server(hook: HookService, is_later_round: bool) -> None:
+    settings = HookSettings("dlp", hook.url, frozenset({"call"}), tools=("read",), timeout=20)
+    hooks, seen = Hooks([settings], Redactor(b"k"), str, lambda: BUILT_IN), list[Json]()
+
+    async def server(call: Call) -> Outcome:
+        seen.append(call.meta)
+        return Result({})
+
+    for target in (TOOL, Target("fs", "tool", "other", "fs__other")):
+        trail = Trail("c")
+        trail.add(Ruling(Verdict.ALLOW, "a.csv:1", "", "read"))
+        if is_later_round:
+            trail.resume("first", 1)
+        meta = {"progressToken": 1, "com.example/note": "secret"}
+        await call_hooks(hooks)(Call(ANN, "tools/call", {}, meta, target=target, trail=trail), server)
+    await hooks.aclose()
+    assert seen == [{"progressToken": 1}, meta]
+
+
 async def test_a_long_name_of_a_client_is_cut_before_it_is_kept(hook: HookService) -> None:
     hooks = Hooks([HookSettings("dlp", hook.url, frozenset({"call"}), timeout=20)], Redactor(b"k"), str, dict)
     client = Client("key:ann", info={"name": "n" * 1_000_000})

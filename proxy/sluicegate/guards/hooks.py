@@ -36,6 +36,7 @@ from sluicegate.protocol.model import (
     Verdict,
     refuse,
 )
+from sluicegate.protocol.reserved_keys import defined
 from sluicegate.runtime.loop_budget import budget_of
 
 _WITHHELD: Final = "This was executed, but its answer is withheld: {}."
@@ -54,11 +55,12 @@ def call_hooks(hooks: Hooks) -> Guard:
             return settled(_NOTHING) if _concerned(hooks, call.client, target) else inner(call)
         if call.method not in TARGET_KINDS:
             return inner(call)
-        asked = _asked_before(call, hooks)
-        due = () if trail.has_begun else hooks.due("call", call.client, target)
-        if not due and not asked:
+        asked, due = _asked_before(call, hooks), hooks.due("call", call.client, target)
+        if due:  # no hook is shown what else the client says there
+            call = replace(call, meta=defined(call.meta))
+        if not asked and (trail.has_begun or not due):
             return inner(call)
-        return _ask(call, target, due, asked, inner, hooks)
+        return _ask(call, target, () if trail.has_begun else due, asked, inner, hooks)
 
     return guard
 
