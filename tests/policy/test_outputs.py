@@ -159,12 +159,11 @@ def test_what_one_place_costs_much_is_checked_at_few_places() -> None:
     assert check(halves, {"a": [1e300] * 1_000}) == "output_schema_unused"
 
 
-@pytest.mark.parametrize(("pattern", "letter"), [("a[ab]{90}c", "a"), ("a" + "[ab]" * 90 + "c", "a"), (r"\W\b@", "é")])
-def test_long_texts_are_not_checked_against_a_pattern_of_many_states(pattern: str, letter: str) -> None:
+@pytest.mark.parametrize("pattern", ["a[ab]{90}c", "a" + "[ab]" * 90 + "c"])
+def test_long_texts_are_not_checked_against_a_pattern_of_many_states(pattern: str) -> None:
     """Seven million letters took 2.4 s, in which nobody else had the interpreter."""
     schema = {"properties": {"a": {"not": {"pattern": pattern}}, "b": {"pattern": "^[0-9a-f]{64}$"}}}
-    assert check(schema, {"a": letter * 1_000_000}) == "output_schema_unused"
-    assert check(schema, {letter * 1_000_000: 1}) == "output_schema_unused"
+    assert check(schema, {"a": "a" * 1_000_000}) == check(schema, {"a" * 1_000_000: 1}) == "output_schema_unused"
     assert check(schema, {"a": "c" * 20_000}) is None
     del schema["properties"]["a"]
     assert check(schema, {"a": "a" * 4_000_000, "b": "0" * 64}) is None

@@ -101,7 +101,7 @@ def unused_keywords(schema: Any) -> list[str]:
         value = left.pop()
         if isinstance(value, dict):
             found |= dict.fromkeys(word for word in value if word not in KEYWORDS and not word.startswith("x-"))
-            left += [child for child, _, _ in _children(value)]
+            left += [child for child, _, _ in children(value)]
     return sorted(found)
 
 
@@ -128,7 +128,7 @@ def _read(schema: Any) -> tuple[list[_Node], dict[str, int]]:
             raise SchemaRefused("too-many", f"more than {MAX_SUBSCHEMAS} subschemas")
         if isinstance(value, dict):
             _read_words(value, pointer, node, number, places)
-            todo += [(child, pointer + path, node, whose) for child, path, whose in _children(value)]
+            todo += [(child, pointer + path, node, whose) for child, path, whose in children(value)]
     return nodes, places
 
 
@@ -148,7 +148,7 @@ def _read_words(value: Json, pointer: str, node: _Node, number: int, places: dic
             raise SchemaRefused("outside-ref", "$ref to somewhere else is never fetched")
 
 
-def _children(value: Json) -> Iterator[_Child]:
+def children(value: Json) -> Iterator[_Child]:
     for word in _HERE_ONE:
         if word in value:
             yield value[word], f"/{word}", _HERE
