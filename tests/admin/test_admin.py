@@ -1,20 +1,25 @@
 """The admin port tells what it should to whom it should, whatever Host, Origin and path say."""
 
 import json
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 from admin_deps import admin_deps
 from loop_steps import Steps
+from waiting import until
 
 from sluicegate.admin import REFUSALS_A_MINUTE, AdminApplication
 from sluicegate.admin.response import in_parts
 from sluicegate.http.hosts import ServedNames
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client
+from sluicegate.runtime.reader_threads import in_reader_thread
 
 TOKEN = "operator-secret"
 KEY = "client-key"
@@ -67,6 +72,31 @@ async def test_who_lacks_a_right_again_and_again_is_summed_up() -> None:
         for _ in range(REFUSALS_A_MINUTE + 5):
             assert (await ask.get("/api/v1/servers", headers=key)).status_code == 403
         assert len(one_by_one) == REFUSALS_A_MINUTE and summed == ["admin_denied"] * 5
+
+
+async def test_who_asks_for_much_that_is_read_in_threads_leaves_one_of_them_to_others() -> None:
+    """Two searches of one client at a time kept both: nobody could look at an approval until all of its were over."""
+    order, released = list[str](), threading.Event()
+
+    async def listed(client: str) -> list[Json]:
+        def read() -> None:
+            order.append(client)
+            released.wait(20)
+
+        await in_reader_thread(read)
+        return []
+
+    async with asker(listed=listed, rights={("key:ci", "tools")}) as ask, anyio.create_task_group() as group:
+        try:
+            for at in ("/api/v1/tools?as=key:ci", *["/api/v1/prompts?as=key:ci"] * 5):
+                group.start_soon(partial(ask.get, at, headers={"Authorization": f"Bearer {KEY}"}))
+            await until(lambda: order)
+            group.start_soon(partial(ask.get, "/api/v1/tools", headers=OPERATOR))
+            await until(lambda: len(order) == 2)
+            assert order == ["key:ci", "local"]
+        finally:
+            released.set()
+    assert len(order) == 7
 
 
 async def test_a_path_that_is_none_is_recorded_by_its_beginning() -> None:

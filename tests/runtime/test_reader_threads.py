@@ -4,7 +4,7 @@ import threading
 
 import anyio
 
-from sluicegate.runtime.reader_threads import MAX_READERS, in_reader_thread
+from sluicegate.runtime.reader_threads import MAX_READERS, asker, in_reader_thread
 
 
 async def test_so_many_read_at_once_and_no_more() -> None:
@@ -22,6 +22,7 @@ async def test_so_many_read_at_once_and_no_more() -> None:
 
     with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
-            for _ in range(4 * MAX_READERS):
+            for number in range(4 * MAX_READERS):
+                asker.set(f"key:{number}")
                 group.start_soon(in_reader_thread, read)
     assert max(counts) == MAX_READERS and len(counts) == 4 * MAX_READERS

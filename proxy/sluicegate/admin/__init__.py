@@ -30,6 +30,7 @@ from sluicegate.policy.csv_rows import written
 from sluicegate.policy.rates import Windows
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Malformed
 from sluicegate.protocol.model import Client
+from sluicegate.runtime.reader_threads import asker
 from sluicegate.store import StoreFailed
 from sluicegate.store.keys import is_same
 
@@ -196,6 +197,7 @@ class AdminApplication:
             body, who = read, await self._judge(route, scope)
         if isinstance(who, AdminResponse):
             return who
+        asker.set(who.principal)
         query = scope.get("query_string", b"")
         if len(query) > MAX_QUERY:
             return error_response(400, "the query is too long")

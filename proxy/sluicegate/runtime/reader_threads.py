@@ -5,7 +5,9 @@ up every call.
 """
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Final, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 import anyio.lowlevel
@@ -13,15 +15,31 @@ import anyio.lowlevel
 MAX_READERS: Final = 2
 """Of one event loop."""
 
+asker: Final = ContextVar("asker", default="")
+"""Who asks for it. One thread at a time reads for each: two searches of one client would hold up all others."""
+
 T = TypeVar("T")
-_limiter: Final = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("readers")
+
+
+class _Readers:
+    def __init__(self) -> None:
+        self.limiter = anyio.CapacityLimiter(MAX_READERS)
+        self._turns = WeakValueDictionary[str, anyio.Lock]()
+
+    def turn(self, who: str) -> anyio.Lock:
+        """Kept for as long as somebody has it or waits for it."""
+        return self._turns.setdefault(who, anyio.Lock())
+
+
+_readers: Final = anyio.lowlevel.RunVar[_Readers]("readers")
 
 
 async def in_reader_thread(read: Callable[[], T]) -> T:
     """What `read` returns, when it is its turn."""
     try:
-        limiter = _limiter.get()
+        readers = _readers.get()
     except LookupError:
-        limiter = anyio.CapacityLimiter(MAX_READERS)
-        _limiter.set(limiter)
-    return await anyio.to_thread.run_sync(read, limiter=limiter)
+        readers = _Readers()
+        _readers.set(readers)
+    async with readers.turn(asker.get()):
+        return await anyio.to_thread.run_sync(read, limiter=readers.limiter)
