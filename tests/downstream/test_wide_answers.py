@@ -110,7 +110,7 @@ class Pieces:
         assert len(set(self._done.values())) == len(PARTS), self._done
 
 
-@pytest.mark.parametrize("kind", ["body", "stream"])
+@pytest.mark.parametrize("kind", ["body", "refusal", "stream"])
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_large_answer_over_http_is_read_in_pieces(
     era: str, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -118,7 +118,8 @@ async def test_a_large_answer_over_http_is_read_in_pieces(
     async def script(asked: Asked) -> None:
         if not await (modern_start if era == "modern" else legacy_start)(asked):
             answer = {"jsonrpc": "2.0", "id": asked.message["id"], "result": LARGE}
-            await (asked.reply(answer) if kind == "body" else asked.stream(event(answer)))
+            status = 400 if kind == "refusal" else 200
+            await (asked.stream(event(answer)) if kind == "stream" else asked.reply(answer, status))
 
     pieces = Pieces(monkeypatch)
     async with endpoint(script) as (url, _), running(url=url, era=era) as rig:

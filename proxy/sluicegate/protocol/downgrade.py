@@ -180,10 +180,12 @@ def block(item: Any, revision: Revision) -> Any:
     kind = item.get("type")
     if revision.structured:
         return without(item, _LACKING[revision.name, "resources/list"]) if kind == "resource_link" else item
+    texts = {key: value for key, value in item.items() if isinstance(value, str)}  # a list takes long to write
     if kind == "resource_link":
-        return {"type": "text", "text": f"{item.get('title') or item.get('name') or 'resource'}: {item.get('uri')}"}
+        name, uri = texts.get("title") or texts.get("name") or "resource", texts.get("uri", "")
+        return {"type": "text", "text": f"{name}: {uri}"}
     if kind == "audio" and not revision.audio:
-        return {"type": "text", "text": f"[audio {item.get('mimeType', '')} left out: this client cannot take it]"}
+        return {"type": "text", "text": f"[audio {texts.get('mimeType', '')} left out: this client cannot take it]"}
     if "resource" in item:
         item = {**item, "resource": without(item["resource"], _META)}
     if isinstance(notes := item.get("annotations"), dict) and "lastModified" in notes:

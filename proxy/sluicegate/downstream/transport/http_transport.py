@@ -222,7 +222,7 @@ class StreamableHttpTransport(http_base.HttpTransport):
         elif http_base.is_json(response):
             self.refusal = status
             if data := await http_base.error_body(response):
-                self._receive(data, exchange)
+                await self._take_message(data, exchange)
         if not response.complete:
             response.close()
         if not exchange.is_over:
