@@ -130,6 +130,9 @@ def _scope_of(slot: PooledConnection) -> tuple[Era, str | None]:
     return slot.key.era, slot.key.scope
 
 
+Scopes = Counter[tuple[Era, str | None]]
+
+
 def _is_heard(need: ConnectionKey, heard: Container[tuple[Era, str | None]]) -> bool:
     return (need.era, need.scope) in heard or (need.era, None) in heard
 
@@ -155,6 +158,7 @@ class ConnectionNeeds:
     def __init__(self) -> None:
         # need -> itself, so that equal ones are one object, and how often
         self._held: dict[ConnectionKey, tuple[ConnectionKey, int]] = {}
+        self._wanted = Scopes()  # how often each is needed
         self._required: set[ConnectionKey] = set()
 
     def hold(self, key: ConnectionKey) -> ConnectionUse:
@@ -163,12 +167,17 @@ class ConnectionNeeds:
         need = key._replace(owner=(), lane=0)
         need, count = self._held.get(need, (need, 0))
         self._held[need] = need, count + 1
+        self._wanted[need.era, need.scope] += 1
         return ConnectionUse(self, need)
 
     def release(self, need: ConnectionKey) -> None:
         need, count = self._held.pop(need)
         if count > 1:
             self._held[need] = need, count - 1
+        place = need.era, need.scope
+        self._wanted[place] -= 1
+        if not self._wanted[place]:
+            del self._wanted[place]
 
     def require(self, key: ConnectionKey, is_required: bool) -> None:
         """Whether that very connection is needed: what was done on it would be lost with it."""
@@ -180,17 +189,20 @@ class ConnectionNeeds:
         lacking = {need.era: need for need in self._held if not _is_heard(need, heard)}
         return [MODERN_KEY if era == "modern" else spare_for(need) for era, need in lacking.items()]
 
-    def may_lose(self, slot: PooledConnection, slots: Iterable[PooledConnection]) -> bool:
-        """Whether everybody would hear what they want to if this one ended."""
+    def may_lose(self, slot: PooledConnection, heard: Scopes) -> bool:
+        """Whether everybody would hear what they want to if this one ended, of those on which that is `heard`."""
+        mine = era, scope = _scope_of(slot)
         if slot.key in self._required:
             return False
-        heard = _heard(slots)
-        without = heard - Counter([_scope_of(slot)])
-        return not any(_is_heard(need, heard) and not _is_heard(need, without) for need in self._held)
+        if heard[mine] > 1:
+            return True
+        if scope is not None:
+            return mine not in self._wanted or heard[era, None] > 0
+        return all(one[0] != era or (one != mine and heard[one]) for one in self._wanted)
 
-    def may_lose_idle(self, slot: PooledConnection, slots: Iterable[PooledConnection]) -> bool:
+    def may_lose_idle(self, slot: PooledConnection, heard: Scopes) -> bool:
         """The same of one at rest: of a session that is idle nobody hears what its server announces."""
-        return slot.key not in self._required if slot.key.session is not None else self.may_lose(slot, slots)
+        return slot.key not in self._required if slot.key.session is not None else self.may_lose(slot, heard)
 
 
 class LostSessions:
@@ -247,9 +259,9 @@ class IdleTimes:
         return self._patience if key.session is not None or self._patience < inf else IDLE
 
 
-def _heard(slots: Iterable[PooledConnection]) -> Counter[tuple[Era, str | None]]:
+def _heard(slots: Iterable[PooledConnection]) -> Scopes:
     """Where changes are heard, and on how many connections. What is heard on one of no scope, all hear."""
-    return Counter(_scope_of(slot) for slot in slots if slot.is_live)
+    return Scopes(_scope_of(slot) for slot in slots if slot.is_live)
 
 
 def _least_entitled(
@@ -383,8 +395,8 @@ class ConnectionPool:
 
     def _make_room(self, key: ConnectionKey) -> None:
         """Raises `Full` where no connection may end for that one."""
-        slots = self._slots.values()
-        free = [slot for slot in slots if self._idle.is_free(slot) and self.needs.may_lose_idle(slot, slots)]
+        slots, heard = self._slots.values(), _heard(self._slots.values())
+        free = [slot for slot in slots if self._idle.is_free(slot) and self.needs.may_lose_idle(slot, heard)]
         slot = _least_entitled(key, slots, self._most, free)
         if slot is None:
             raise Full(self.all_in_use, sent=False)
@@ -395,10 +407,10 @@ class ConnectionPool:
         spare does for all, also in place of several idle sessions."""
         if self.is_full:
             return []
-        slots = self._slots.values()
+        slots, heard = self._slots.values(), _heard(self._slots.values())
         idle = [slot for slot in self._idle.expired(slots) if slot.key.session is not None]
-        idle = [slot for slot in idle if self.needs.may_lose_idle(slot, slots)]
-        if len(idle) > 1 and not any(self.needs.may_lose(slot, slots) for slot in idle):
+        idle = [slot for slot in idle if self.needs.may_lose_idle(slot, heard)]
+        if len(idle) > 1 and not any(self.needs.may_lose(slot, heard) for slot in idle):
             return [spare_for(idle[0].key)]
         return self.needs.lacking(slots)
 
@@ -407,13 +419,15 @@ class ConnectionPool:
         if but.key.era == "legacy" and but.key.declared != "{}":
             for slot in tuple(self._slots.values()):
                 is_idle = slot is not but and slot.key.is_spare and self._idle.is_free(slot)
-                if is_idle and self.needs.may_lose(slot, self._slots.values()):
+                if is_idle and self.needs.may_lose(slot, _heard(self._slots.values())):
                     self._end(slot, "not needed any more")
 
     def sweep(self) -> None:
         """Closes what nobody has used for long; the last connection stays, as the next client's."""
+        heard = _heard(self._slots.values())
         for slot in tuple(self._idle.expired(self._slots.values())):
-            if len(self._slots) > 1 and self.needs.may_lose(slot, self._slots.values()):
+            if len(self._slots) > 1 and self.needs.may_lose(slot, heard):
+                heard[_scope_of(slot)] -= 1
                 self._take(slot, "its connection was idle")
 
     @property
