@@ -496,6 +496,27 @@ async def test_to_make_room_and_to_sweep_each_connection_is_looked_at_a_few_time
         assert looks <= 4 * count and len(pool) == count // 2
 
 
+async def test_the_end_of_a_session_looks_at_no_other_one_that_lost_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client may have 10,000 of those, and end all of them: each end took 1.7 ms, at each server."""
+    looks, session = 0, ConnectionKey.session.fget  # type: ignore[attr-defined]  # a property
+
+    def look(key: ConnectionKey) -> str | None:
+        nonlocal looks
+        looks += 1
+        return str(session(key)) if session(key) else None
+
+    async with pooled() as (pool, _, _group):
+        for number in range(100):
+            pool.lost.add(ConnectionKey("legacy", ("session", "p", f"s{number}"), "scope"), "it ended")
+        monkeypatch.setattr(ConnectionKey, "session", property(look))
+        pool.end_session("s1")
+        assert looks <= 2
+        again = [await pool.get(ConnectionKey("legacy", ("session", "p", one), "scope")) for one in ("s1", "s2")]
+        assert [connection.anew != "" for connection in again] == [False, True]
+
+
 async def test_a_connection_that_is_ending_keeps_its_place_until_it_has_ended() -> None:
     async with pooled(settings=ServerSettings("s", command=("x",), processes=1)) as (pool, bench, group):
         old = await pool.get(B)

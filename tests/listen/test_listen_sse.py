@@ -9,7 +9,22 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from listen_harness import ANYBODY, BAD_BATCHES, TWO_KEYS, A, B, Raw, Site, call, key, modern, patch, site, until
+from listen_harness import (
+    ANYBODY,
+    BAD_BATCHES,
+    TWO_KEYS,
+    A,
+    B,
+    Raw,
+    Site,
+    call,
+    key,
+    modern,
+    open_session,
+    patch,
+    site,
+    until,
+)
 
 from sluicegate.listen import legacy_http, line_streams
 from sluicegate.listen.auth import IdentitySettings
@@ -101,6 +116,24 @@ async def stream(here: Site, *extra: str, secret: str = A, path: str = "/sse") -
 
 
 # ---------------------------------------------------------------- the conversation
+
+
+async def test_nobody_looks_among_event_streams_for_a_session_of_streamable_http() -> None:
+    """A server's pool asks so for each of its 512 connections: with 1,000 streams that took 50 ms, in one step."""
+    looks: list[None] = []
+
+    class Noted(dict[str, Any]):
+        def values(self) -> Any:
+            looks.append(None)
+            return super().values()
+
+    async with site() as here, stream(here) as client, here.client() as other:
+        await client.initialize()
+        on_stream = here.handler.calls[-1].client.session or ""
+        await open_session(other)
+        here.listener._event_streams._streams = Noted(here.listener._event_streams._streams)
+        assert here.listener.is_idle(other.headers["mcp-session-id"])
+        assert not looks and not here.listener.is_idle(on_stream)
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])

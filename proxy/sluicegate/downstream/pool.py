@@ -210,22 +210,22 @@ class LostSessions:
 
     def __init__(self, server_key: str) -> None:
         self._server_key = server_key
-        self._why: dict[ConnectionKey, str] = {}
+        self._why: dict[str | None, str] = {}
 
     def add(self, key: ConnectionKey, why: str) -> None:
         if key.session is not None and len(self._why) < _MAX_TAKEN:
-            self._why[key] = f"the server began anew for this session: {why}"
+            self._why[key.session] = f"the server began anew for this session: {why}"
 
     def inherit(self, before: "LostSessions") -> None:
         self._why = dict(before._why)
 
     def forget(self, session: str) -> None:
-        self._why = {key: why for key, why in self._why.items() if key.session != session}
+        self._why.pop(session, None)
 
     def tell(self, key: ConnectionKey, connection: ServerConnection) -> None:
         """The connection is of that key now. What was announced meanwhile, nobody may have heard."""
-        if key in self._why:
-            connection.anew = why = self._why.pop(key)
+        if why := self._why.pop(key.session, ""):
+            connection.anew = why
             for method in {entry.changed for entry in LISTS.values() if entry.capability in connection.capabilities}:
                 connection.publish(Notification(method, {}))
             log.warning("server began anew", extra={"server": self._server_key, "why": why, "whose": key.owner[1]})

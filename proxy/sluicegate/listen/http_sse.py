@@ -136,8 +136,9 @@ class HttpSse:
             return counted.pop_all()
 
     def find(self, id: str) -> JsonRpcSession | None:
-        """The stream of that session."""
-        sessions = (stream.session for stream in self._streams.values())
+        """The stream of that session; its id says whether it has one."""
+        streams = self._streams.values() if id.startswith(f"{self._channel.name}-") else ()
+        sessions = (stream.session for stream in streams)
         return next((one for one in sessions if one.session and one.session.client.session == id), None)
 
 
