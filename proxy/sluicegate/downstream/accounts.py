@@ -4,8 +4,10 @@ Whoever has a login is served by a `DownstreamServer` that sends its token, ever
 connections, sessions, suspended calls and lists of two accounts never meet. Knows logins by their ids alone.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Container, Coroutine, Iterable, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Literal
 
 import anyio
@@ -13,10 +15,13 @@ from anyio.abc import TaskGroup
 
 from sluicegate import telemetry
 from sluicegate.downstream.server import DownstreamServer
+from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import Call, Client, Era, Outcome, Publish, Subscribed, Updated, session_scope
 
 MAX_ACCOUNTS: Final = 1_000
+AT_ONCE: Final = 32
+"""Scopes of one login that hear of a change in one step of the event loop."""
 _CIRCUITS: Final = ("closed", "half-open", "open")
 _MAX_KNOWN: Final = 10_000
 _LOGGED_OUT: Final = "its login has ended"
@@ -43,12 +48,14 @@ class PublicScopes(dict[str, str]):
 
 
 class ServedLogin:
-    """One login's server; under an empty id the one of all who have none."""
+    """One login's server; under an empty id the one of all who have none. `due` are the scopes that are still to be
+    told of a change, and `untold` the changes of which each has still to be told."""
 
-    __slots__ = ("login", "scopes", "server")
+    __slots__ = ("due", "login", "scopes", "server", "untold")
 
     def __init__(self, login: str, server: DownstreamServer) -> None:
         self.login, self.server, self.scopes = login, server, PublicScopes(login)
+        self.due, self.untold = dict[tuple[str, str], Notification](), set[str]()
 
 
 class ServerTasks:
@@ -161,10 +168,11 @@ class AccountServers:
         return served
 
     def _end(self, login: str) -> None:
-        server = self._accounts.pop(login).server
+        served = self._accounts.pop(login)
         self._forget()
-        server.retire(_LOGGED_OUT)
-        self._tasks.end(server)
+        served.due.clear()
+        served.server.retire(_LOGGED_OUT)
+        self._tasks.end(served.server)
 
     def take(self, logins: Collection[str], new: Collection[str]) -> None:
         """These logins are good now. The others end with all that is open on them; who logged in just now is served
@@ -184,13 +192,25 @@ class AccountServers:
     def _heard(self, login: str, key: str, scope: str | None, notification: Notification) -> None:
         """What one account's server says is for who sees that account, and for nobody else. What a connection without
         a token hears is nobody's secret."""
-        if scope is not None or not login:
-            is_of_account = login and not (scope or "").startswith(_ONE_SESSION)  # a session is one client's
+        if scope is not None or not login or notification.method == tasks.STATUS:  # whose a task is, is known elsewhere
+            is_of_account = login and scope is not None and not scope.startswith(_ONE_SESSION)  # that is one client's
             self._publish(key, f"{login} {scope}" if is_of_account else scope, notification)
             return
-        served = self._accounts.get(login)
-        for public in tuple(served.scopes.values()) if served is not None else ():
-            self._publish(key, public, notification)
+        served, method = self._accounts.get(login), notification.method
+        if served is not None and method not in served.untold:
+            is_idle = not served.due
+            served.untold.add(method)
+            served.due |= {(public, method): notification for public in served.scopes.values()}
+            if is_idle:
+                self._tell(served)
+
+    def _tell(self, served: ServedLogin) -> None:
+        """A few scopes in each step: thousands of clients may see one login."""
+        served.untold.clear()
+        for due in tuple(islice(served.due, AT_ONCE)):
+            self._publish(self.key, due[0], served.due.pop(due))
+        if served.due and not self._is_retired:
+            asyncio.get_running_loop().call_soon(self._tell, served)
 
     def _all(self) -> list[DownstreamServer]:
         return [*(served.server for served in self._accounts.values()), self._nobody]
