@@ -3,10 +3,12 @@
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import anyio
 import pytest
+from loop_steps import Steps
 from scripted_server import CLIENT, OTHER, Front, Scripted
 
 from sluicegate.catalog_cache import pin_store
@@ -15,7 +17,7 @@ from sluicegate.catalog_cache.pin_store import Pinned
 from sluicegate.policy import pins
 from sluicegate.policy.pins import Wanted
 from sluicegate.protocol.jsonrpc import Json, Notification
-from sluicegate.protocol.model import Call, Client, Target
+from sluicegate.protocol.model import Call, Client, Result, Target
 from sluicegate.store.memory import MemoryStore
 
 LEGACY = Client("key:old", revision="2025-11-25")
@@ -214,6 +216,41 @@ async def test_a_change_that_one_client_sees_withholds_the_tool_from_all() -> No
         assert b.front.lists.find("a", CLIENT, "tool", "a__x") is None
         assert await b.front.names("tools/list", CLIENT) == ["a__y"]
         assert server.count("tools/list") == asked, "judged again, not asked again"
+
+
+@pytest.mark.usefixtures("no_piece_is_short")
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_what_each_client_is_listed_is_judged_again_in_steps(
+    is_cancelled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 clients with 2,000 tools each took 57 ms, at each definition that was other than before."""
+
+    async def listed(call: Call) -> Result:
+        return Result({"tools": [tool("x"), tool(call.client.principal)]})
+
+    server, clients = Scripted("a"), [Client(f"key:{number}") for number in range(8)]
+    server.answers["tools/list"] = listed
+    async with bench(server) as b:
+        for client in clients:
+            await b.front.lists.snapshot("a", client)
+        steps, serve = Steps(), b.board.serve
+        at = list[int]()  # the steps in which a list was judged
+
+        def served(*args: Any) -> Any:
+            at.append(steps.now)
+            if is_cancelled and len(at) == 3:
+                group.cancel_scope.cancel()
+            return serve(*args)
+
+        monkeypatch.setattr(b.board, "serve", served)
+        waiting = replace(b.board.books.held["a", "modern"].pins["tool", "x"], fingerprint="other", by="ann")
+        book = b.board.books.held["a", "modern"]
+        changed = replace(book, pins={**book.pins, ("tool", "x"): waiting})
+        async with anyio.create_task_group() as group:
+            group.start_soon(b.board.books.write, "a", {"modern": changed})
+        steps.stop()
+        assert len(at) == len(clients) and (is_cancelled or len(set(at)) == len(clients))
+        assert all(b.front.lists.find("a", client, "tool", "a__x") is None for client in clients)
 
 
 async def test_a_change_in_one_era_withholds_the_tool_in_both() -> None:

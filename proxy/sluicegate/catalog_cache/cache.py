@@ -9,7 +9,7 @@ list timeout, and for a server of which a stored list has its name, as long as t
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Final, Literal
 
 import anyio
@@ -263,7 +263,7 @@ class CatalogCache:
                 catalog.announced[LIST_OF["res"]] += 1  # nobody holds resources, so that what changes can be told
             self._tell_all(server_key)
 
-    def serve_anew(self, server_key: str) -> None:
+    def serve_anew(self, server_key: str) -> Generator[None, None, None]:
         """The pins of a server changed: what its catalogs hold is judged again, once for all that hold the same."""
         self.walks.lend_anew(server_key)
         cases: dict[tuple[Era, str, bytes, bytes], tuple[Snapshot, list[str]]] = {}
@@ -271,13 +271,15 @@ class CatalogCache:
             if catalog.whole is None or catalog.snapshot is None:
                 continue
             case = (catalog.era, catalog.capabilities, catalog.whole.digest, catalog.snapshot.digest)
-            if case not in cases:
+            if is_new := case not in cases:
                 served = self._snapshots.served(catalog, catalog.whole)
                 before, after = digests(catalog.snapshot), digests(served)
                 cases[case] = (served, [method for method in KINDS if before.get(method) != after.get(method)])
             catalog.snapshot, changed = cases[case]
             for method in changed:
                 self._tell(server_key, catalog.scope, method)
+            if is_new:
+                yield
 
     def _tell(self, server_key: str, scope: str | None, method: str) -> None:
         self._hub.publish(Event(server_key, scope, Notification(LISTS[method].changed, {})))

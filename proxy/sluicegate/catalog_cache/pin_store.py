@@ -209,10 +209,11 @@ class PinBooks:
         self._digests: dict[str, Marks] = {}  # of the store's values that these books contain
         self._unwritten: set[tuple[str, Era]] = set()
         self._lock = asyncio.Lock()
-        self._on_moved: list[Callable[[str], None]] = []
+        self._on_moved: list[Callable[[str], Generator[None, None, None] | None]] = []
 
-    def on_moved(self, listener: Callable[[str], None]) -> None:
-        """`listener` is called with a server of which other definitions are served from now on."""
+    def on_moved(self, listener: Callable[[str], Generator[None, None, None] | None]) -> None:
+        """`listener` is called with a server of which other definitions are served from now on. What takes long it
+        returns, and whoever writes waits until that is done."""
         self._on_moved.append(listener)
 
     def both(self, server: str, era: Era = "legacy") -> tuple[PinBook, PinBook]:
@@ -294,8 +295,7 @@ class PinBooks:
             self.unsaved.pop(server, None)
             if stored.forget is not None:
                 self.unsaved[server] = stored.forget
-            for era, book in books:
-                self._set(server, era, book)
+            await self._set(server, dict(books))
             self._digests[server] = digests.get(server, {})
         self._revision = revision  # last: whoever is cancelled before has not read all of it
 
@@ -333,8 +333,7 @@ class PinBooks:
             return False
         self.unsaved.pop(server, None)
         self._unwritten |= later
-        for owner, book in new.items():
-            self._set(*owner, book)
+        await self._set(server, {era: book for (_, era), book in new.items()})
         return True
 
     async def _swap(self, writes: list[Write]) -> bool:
@@ -352,9 +351,21 @@ class PinBooks:
     def _store_key(self, server: str, era: Era) -> str:
         return book_key(server, self._identities[server], era)
 
-    def _set(self, server: str, era: Era, book: PinBook) -> None:
-        old = self.held[server, era]
-        self.held[server, era] = book
-        if book.pins != old.pins or book.waiting.keys() != old.waiting.keys():
-            for listener in self._on_moved:
-                listener(server)
+    async def _set(self, server: str, books: Mapping[Era, PinBook]) -> None:
+        old = {era: self.held[server, era] for era in books}
+        self.held |= {(server, era): book for era, book in books.items()}
+        if any(_is_moved(old[era], book) for era, book in books.items()):
+            work = self._moved(server)
+            try:
+                await budget_of(server).in_pieces(work)
+            finally:
+                for _ in work:  # what is in force is served, also if whoever brought it is cancelled
+                    pass
+
+    def _moved(self, server: str) -> Generator[None, None, None]:
+        for listener in self._on_moved:
+            yield from listener(server) or ()
+
+
+def _is_moved(old: PinBook, new: PinBook) -> bool:
+    return new.pins != old.pins or new.waiting.keys() != old.waiting.keys()
