@@ -309,10 +309,11 @@ def test_notes_keep_their_own_names_and_lose_the_secrets_of_their_texts() -> Non
     "jwt:https://oidc.example.com/id/ABC#system:serviceaccount:ns:sa", "key:yng5by1-a2ro_gubbb8ayn1", "key:hunter2",
 ])  # fmt: skip
 def test_whoever_decided_reads_as_in_records_of_calls(who: str) -> None:
-    fields = {"principal": who, "by": who, "approval": {"approver": who, "comment": f"token: {'x7' * 20}"}}
+    fields = {"principal": who, "by": who, "what": who, "approval": {"approver": who, "comment": f"token: {'x7' * 20}"}}
     shown = json.loads(b"{%b}" % Composer(Redactor(DIGEST_KEY)).note("approval", fields))
     call = intent(composer(), make_call(client=Client(who)))
-    assert {shown["principal"], shown["by"], shown["approval"]["approver"], call["principal"]} == {who}
+    shown_as = {shown["principal"], shown["by"], shown["what"], shown["approval"]["approver"], call["principal"]}
+    assert shown_as == {who}
     assert shown["approval"]["comment"].startswith("token: [redacted:")
     token = "jwt:https://a.example#ghp_" + "a1B2" * 9
     shown = json.loads(b"{%b}" % Composer(Redactor(DIGEST_KEY)).note("admin", {"by": token}))

@@ -70,7 +70,7 @@ _TYPED: Final = frozenset("text value keys input chars content".split())
 _ACTIONS: Final = frozenset("action type command kind op method name tool".split())
 _TYPING: Final = lazy(r"(?i)type|fill|input|enter|key|write|paste|set")
 _SECOND_FACTORS: Final = frozenset("otp totp hotp mfa 2fa sms two_factor two-factor authenticator".split())
-_PRINCIPALS: Final = frozenset({"principal", "approver", "by"})  # what our own records call them
+_PRINCIPALS: Final = frozenset({"principal", "approver", "by", "what"})  # what our own records call them
 _PARSED_DEPTH: Final = 8  # what JSON inside a string takes of the depth
 _LONE: Final = lazy("[\ud800-\udfff]")
 # No blanks, printable ASCII alone: nothing in a line is a control character or looks like a second line.
