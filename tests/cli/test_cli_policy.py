@@ -27,6 +27,7 @@ p, role:ci, k8s, tool:scale, write, allow
 p, *, *, tool:delete_namespace, *, deny
 p2, *, k8s, tool:*, destroy, two-person
 g, group:ops, role:sre
+p, role:lead, sluice, admin:approvals, *, allow
 """
 TESTS = """\
 - {as: {id: ci, roles: [ci]}, call: k8s/scale, args: {replicas: 1}, expect: allow}
@@ -63,11 +64,11 @@ def test_check_finds_what_is_wrong_in_the_policy_with_its_place(sluice: Sluice, 
     (tmp_path / "policies" / "policy.csv").write_text(ROWS + "p, role:sre, k8s, *, *, Allow\n")
     done = sluice("check")
     assert done.returncode == 3 and done.stderr == "sluice.yaml: 1 error\n"
-    assert done.stdout == 'policies/policy.csv:7:25 wrong-effect "Allow" is no effect (did you mean "allow"?)\n'
+    assert done.stdout == 'policies/policy.csv:8:25 wrong-effect "Allow" is no effect (did you mean "allow"?)\n'
     elsewhere = sluice("check", "-c", f"{tmp_path}/sluice.yaml", "--json")
     (finding,) = json.loads(elsewhere.stdout)["findings"]
     assert finding["file"] == f"{tmp_path}/policies/policy.csv"
-    assert (finding["line"], finding["column"], finding["severity"]) == (7, 25, "error")
+    assert (finding["line"], finding["column"], finding["severity"]) == (8, 25, "error")
 
 
 def test_check_warns_of_what_can_hardly_be_meant_and_exits_0(sluice: Sluice, tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ def test_check_warns_of_what_can_hardly_be_meant_and_exits_0(sluice: Sluice, tmp
     done = sluice("check")
     assert done.returncode == 0 and "2 warnings" in done.stderr
     assert [line.split(" ")[:2] for line in done.stdout.splitlines()] == [
-        ["policies/policy.csv:7:4", "role-never-granted"], ["policies/policy.csv:7:14", "unknown-server"],
+        ["policies/policy.csv:8:4", "role-never-granted"], ["policies/policy.csv:8:14", "unknown-server"],
     ]  # fmt: skip
 
 

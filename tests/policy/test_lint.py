@@ -120,6 +120,16 @@ def test_a_wrong_word_is_an_error(text: str, said: list[str]) -> None:
         ("p2, role:dev, git, tool:*, *, two-person",
          ["1:31 approver-never-granted warning: nobody has role:lead, so nobody can approve"
           " (give it in the config's clients, or with a g row)"]),
+        *[(f"g, key:ci-bot, role:lead\n{right}p2, role:dev, git, tool:*, *, one-of-leads",
+           [f"{line}:31 approver-without-right warning: no row lets role:lead decide, so nobody can approve"
+            " (p, role:lead, sluice, admin:approvals, *, allow)"])
+          for line, right in ((2, ""), (3, "p, role:lead, sluice, admin:approvals, read, allow\n"),
+                              (3, "p, role:lead, sluice, admin:audit, *, allow\n"),
+                              (3, "p, role:lead, sluice, admin:approvals, *, deny\n"),
+                              (3, "p, local, sluice, admin:*, *, allow\n"))],
+        *[(f"g, {who}, role:lead\np, {who}, sluice, {right}, allow\np2, role:dev, git, tool:*, *, one-of-leads", [])
+          for who in ("key:ci-bot", "group:leads", "role:owner", "local")
+          for right in ("admin:approvals, write", "admin:*, *")],
         ("p, key:ci-bod, git, *, *, allow",
          ['1:4 unknown-key warning: there is no key:ci-bod (did you mean "key:ci-bot"?)']),
         ("p, key:ci-bot, gti, *, *, allow",
@@ -197,6 +207,12 @@ def test_an_odd_row_is_a_warning(text: str, said: list[str]) -> None:
     assert [str(finding) for finding in found] == [f"p.csv:{one}" for one in said]
 
 
+def test_the_operator_decides_where_the_config_makes_one_a_lead() -> None:
+    rows = "g, key:ci-bot, role:lead\np, local, sluice, admin:*, *, allow\np2, role:dev, git, tool:*, *, one-of-leads"
+    assert [one.code for one in find(rows)] == ["approver-without-right"]
+    assert find(rows, replace(KNOWN, local=frozenset({"role:lead"}))) == []
+
+
 def test_equally_strict_approvals_of_other_people_for_one_client_are_an_error() -> None:
     found = find("p2, role:dev, git, *, *, one-of-leads\np2, *, g*, tool:x*, write, one-of-ops")
     assert [(f.code, f.level, f.line) for f in found if f.code == "clashing-approvals"] == [
@@ -211,7 +227,7 @@ def test_equally_strict_approvals_of_other_people_for_one_client_are_an_error() 
         "p, role:everyone, *, *, *, allow\np2, *, *, tool:*, destroy, confirm",
         "p, local, sluice, admin:*, *, allow\np, *, *, tool:*issue*, write, deny",
         "p2, *, git, tool:*, write, one-of-leads\np2, *, k8s, tool:*, write, one-of-ops\n"
-        "g, group:leads, role:lead\ng, group:ops, role:ops",
+        "g, group:leads, role:lead\ng, group:ops, role:ops\np, role:lead, sluice, admin:approvals, *, allow",
         'p, "group:CN=Dev,OU=Eng", git, *, read, allow',
         "# p, oops\n\n",
         "p2, *, git, tool:get_issue, *, none",

@@ -8,7 +8,8 @@ from sluicegate.policy.classes import Classes
 from sluicegate.policy.engine import check_model
 from sluicegate.policy.files import BUNDLED, PolicySources, bundled, bundled_model, load, read_cases, run
 from sluicegate.policy.finding import PolicyError
-from sluicegate.policy.lint import KnownNames
+from sluicegate.policy.lint import KnownNames, lint
+from sluicegate.policy.profiles import BUILT_IN
 from tests.policy.policies import MODEL, policy_of
 
 
@@ -19,7 +20,10 @@ def test_a_bundled_policy_has_tests_and_passes_them(name: str) -> None:
     expected = ["allows-everything"] if name == "open" else []
     assert [warning.code for warning in loaded.warnings] == expected
     rights = [row for row in loaded.policy.rows if row.fields[1] == "sluice"]
-    assert {row.fields[0] for row in rights} <= {"local"}
+    assert {row.fields[0] for row in rights} <= {"local", "role:lead"}
+    assert all(row.fields[2:] == ("admin:approvals", "*", "allow") for row in rights if row.fields[0] == "role:lead")
+    odd = lint(loaded.policy.rows, BUILT_IN, KnownNames(roles=frozenset()))
+    assert [one for one in odd if one.code.startswith("approver-")] == [], "somebody can give each approval"
 
 
 def make(folder: Path, **files: str) -> PolicySources:

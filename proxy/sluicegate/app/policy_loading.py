@@ -61,6 +61,7 @@ def existing(config: Config) -> KnownNames:
         servers=frozenset(key for key, server in config.servers.items() if server.enabled or key in config.disabled),
         roles=frozenset(role for roles in given for role in roles),
         keys=frozenset(clients.keys),
+        local=frozenset(clients.local.roles),
         forwarding=frozenset(key for key, server in config.servers.items() if server.unlisted == "forward"),
         prefixes={key: server.prefix for key, server in config.servers.items() if server.uris == "prefix"},
     )

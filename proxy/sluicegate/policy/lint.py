@@ -26,6 +26,7 @@ EFFECTS: Final = ("allow", "deny")
 ADMIN: Final = "admin:"
 _AREAS: Final = ("servers", "tools", "approvals", "grants", "pins", "audit", "secrets", "policy", "logins")
 AREAS: Final = tuple(ADMIN + area for area in _AREAS)
+_DECIDE: Final = ADMIN + "approvals"
 _KINDS: Final = ("tool:", "prompt:", "res:")
 _SERVER = re.compile(r"[a-z0-9*?\[\]!-]{1,64}")
 _SUBJECTS: Final = "a principal (key:NAME, jwt:ISSUER#SUB, local, anonymous), role:NAME, group:NAME or *"
@@ -131,6 +132,7 @@ class KnownNames:
     tools: Mapping[str, frozenset[str]] = field(default_factory=dict)
     roles: frozenset[str] | None = None
     keys: frozenset[str] | None = None
+    local: frozenset[str] = frozenset()  # the roles of the client `local`, who is the operator, too
     forwarding: frozenset[str] = frozenset()  # servers of which names are relayed that they did not list
     prefixes: Mapping[str, str] = field(default_factory=dict)  # before the URIs of each server, for clients
 
@@ -189,12 +191,30 @@ def _never_approved(
     if existing.roles is None:
         return
     granted = {row.last for row in grants} | existing.roles | BUILT_IN
+    able = _who_may_decide(rules, grants, existing)
     for row in rules:
         deciders = profiles[row.last].deciders if row.kind == "p2" and row.last in profiles else frozenset()
         if deciders and all(name.startswith("role:") and name not in granted for name in deciders):
             names = " or ".join(sorted(deciders))
             hint = "give it in the config's clients, or with a g row"
             yield _warn(row, "profile", "approver-never-granted", f"nobody has {names}, so nobody can approve", hint)
+        elif deciders and able is not None and deciders.isdisjoint(able):
+            message = f"no row lets {' or '.join(sorted(deciders))} decide, so nobody can approve"
+            hint = f"p, {min(deciders)}, {RESERVED}, {_DECIDE}, *, allow"
+            yield _warn(row, "profile", "approver-without-right", message, hint)
+
+
+def _who_may_decide(rules: Iterable[Row], grants: Iterable[Row], existing: KnownNames) -> Collection[str] | None:
+    """The subjects of whoever may decide on approvals, where that is `local` alone or nobody. None: others may, and
+    which roles a key or a token has besides is not known here."""
+    fields = [row.fields for row in rules if row.kind == "p" and not row.denies]
+    subjects = {
+        sub for sub, srv, obj, act, _ in fields
+        if srv == RESERVED and obj in (_DECIDE, ADMIN + "*") and act in ("write", "*")
+    }  # fmt: skip
+    if subjects - {"local"}:
+        return None
+    return chains(("local", *existing.local), granted(grants)) if subjects else ()
 
 
 def _names(row: Row, existing: KnownNames) -> Iterator[PolicyFinding]:
