@@ -79,3 +79,30 @@ def test_what_does_not_exist_is_said(run: Search, words: list[str], code: int, h
     if not {"--since", "--until"} & set(words):
         shown = run("tail", *words)
         assert shown.returncode == code and hint in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"type": "outcome", "principal": "key:ann", "public": "git__push", "outcome": "denied", "reason": "denied",
+          "seconds": 0, "decision": {"verdict": "deny", "rule": "policy.csv:9"}},
+         "outcome    key:ann              git__push denied denied 0.000s by policy.csv:9"),
+        ({"type": "outcome", "principal": "key:ann", "public": "git__push", "outcome": "ok", "seconds": 1,
+          "decision": {"verdict": "allow", "rule": "policy.csv:3"}},
+         "outcome    key:ann              git__push ok 1.000s"),
+        ({"type": "identity", "address": "::1", "count": 3, "reasons": {"expired": 2, "audience": 1}},
+         "identity   ::1                  refused: expired 2, audience 1"),
+        ({"type": "approval", "principal": "key:ann", "server": "git",
+          "approval": {"id": "apr_1", "state": "approved", "approver": "key:lea"}},
+         "approval   key:ann              git apr_1 approved by key:lea"),
+        ({"type": "admin", "act": "block", "what": "key:ann", "by": "local"},
+         "admin      local                block key:ann"),
+    ],
+)  # fmt: skip
+def test_a_line_says_why_a_call_was_refused_and_who_decided(tmp_path: Path, fields: dict[str, Any], line: str) -> None:
+    record = {"type": fields["type"], "time": "2026-10-01T12:00:00.000000000Z"} | fields
+    body = json.dumps(record, separators=(",", ":")).encode()[1:-1]
+    lines, _ = link_all(ChainHead(0, "0" * 64), "sluice", 1, [body])
+    (tmp_path / "sluice.jsonl").write_bytes(b"".join(lines))
+    done = command_line.run(tmp_path, "audit", "search", "--dir", str(tmp_path))
+    assert done.stdout == f"2026-10-01T12:00:00.000 {line}\n"

@@ -48,6 +48,7 @@ from sluicegate.cli.output import (
 from sluicegate.config import Config
 from sluicegate.downstream.failures import LOCAL
 from sluicegate.outcomes import ENDINGS
+from sluicegate.protocol.jsonrpc import inside
 from sluicegate.store import StoreFailed
 
 FORMATS: Final[dict[str, Callable[[Record], Record]]] = {"jsonl": dict, "ocsf": formats.ocsf, "ecs": formats.ecs}
@@ -333,9 +334,12 @@ def _about(record: Record) -> str:
     """What a record is about that is about no call."""
     approval = record.get("approval")
     about = record | (approval if isinstance(approval, dict) else {})
-    return " ".join(
-        str(about[name]) for name in ("server", "name", "object", "act", "what", "log", "id", "state") if name in about
-    )
+    words = [about[name] for name in ("server", "name", "object", "act", "what", "log", "id", "state") if name in about]
+    if "approver" in about:
+        words.append(f"by {about['approver']}")
+    if isinstance(reasons := record.get("reasons"), dict):
+        words.append("refused: " + ", ".join(f"{reason} {times}" for reason, times in reasons.items()))
+    return " ".join(map(str, words))
 
 
 def _tell(record: Record, as_json: bool) -> None:
@@ -346,6 +350,8 @@ def _tell(record: Record, as_json: bool) -> None:
     ending = " ".join(coloured(printable(str(record[name]))) for name in ("outcome", "reason") if name in record)
     if "seconds" in record:
         ending += f" {record['seconds']:.3f}s"
-    who = str(record.get("principal", record.get("address", "-")))
+    if record.get("outcome") == "denied" and (rule := inside(record, "decision", "rule")):
+        ending += f" by {printable(str(rule))}"
+    who = str(record.get("principal") or record.get("address") or record.get("by") or "-")
     about = printable(f"{record['time'][:23]} {record['type']:<10} {who:<20} {what}".rstrip())
     print_out(f"{about} {ending}" if ending else about)

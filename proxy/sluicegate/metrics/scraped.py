@@ -91,7 +91,7 @@ TABLE: Final[Mapping[str, Asked]] = {
         "Calls that wait for a person. If it stays up, approvers are not reached: see approvals.notify.", "profile"
     ),
     "sluice_approval_oldest_pending_seconds": _gauge(
-        "How long the oldest call that waits for a person has been waiting: see `sluice approvals`, approvals.notify."
+        "How long the oldest call that waits for a person has been waiting: `sluice audit approvals`, approvals.notify."
     ),
     "sluice_approvals": _counter(
         "Approvals that came to a state. Many expired: nobody looks. Many superseded: the policy changes under them.",
@@ -137,7 +137,7 @@ TABLE: Final[Mapping[str, Asked]] = {
         "Audit records that no file has. Any rise is a gap in the audit log: see the disk and audit.on_failure."
     ),
     "sluice_audit_queue_depth": _gauge(
-        "Records that wait to be written. Near audit.queue calls are refused: the disk is too slow, or full."
+        "Records that wait to be written. Near 10,000 calls are refused: the disk is too slow, or full."
     ),
     "sluice_audit_lag_seconds": _gauge(
         "How long the sink has been behind. sink=file: the disk hangs or is full. Others: down, or too slow.",
