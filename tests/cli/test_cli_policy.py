@@ -146,6 +146,19 @@ def test_explain_says_what_decides_and_exits_with_it(sluice: Sluice, args: list[
     assert as_json["verdict"] == {0: "allow", 1: "deny", 10: "ask"}[code]
 
 
+def test_explain_says_who_cannot_come_in(sluice: Sluice, tmp_path: Path) -> None:
+    old = f"sha256:{sha256(b'old').hexdigest()}"
+    known = f"""\
+  jwt: {{issuers: [{{issuer: "https://idp.test", audience: a}}]}}
+  keys: {{old: {{hash: "{old}", expires: 2020-01-01}}, """
+    (tmp_path / "sluice.yaml").write_text(CONFIG.replace("  keys: {", known))
+    done = sluice("explain", "--as", "old", "call", "k8s/get_x")
+    assert done.returncode == 0 and "note: key:old is refused: it expired at 2020-01-01 00:00 UTC" in done.stderr
+    done = sluice("explain", "--as", "jwt:https://idp.tset#ann", "call", "k8s/get_x")
+    assert "note: no token of https://idp.tset is taken, so nobody is jwt:https://idp.tset#ann" in done.stderr
+    assert "note: no token" not in sluice("explain", "--as", "jwt:https://idp.test#ann", "call", "k8s/get_x").stderr
+
+
 def test_explain_says_that_it_does_not_know_a_key_and_what_is_not_a_question(sluice: Sluice) -> None:
     assert "the config has no key:bob" in sluice("explain", "--as", "bob", "call", "k8s/get_x").stderr
     for words in ("call k8s", "tools/list k8s/x", "call k8s/x --args [1]", "call k8s/x --args {"):

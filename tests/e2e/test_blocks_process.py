@@ -186,6 +186,7 @@ def test_what_can_match_nothing_is_blocked_and_said(village: Bed) -> None:
     assert len(village.names("ann")) == 4
     assert "note: bank lists no tool lock; did you mean look?" in said(village, "block", "bank/lock").stderr
     assert "note: the config has no key:an" in said(village, "block", "key:an").stderr
+    assert "note: no token of https://idp.test is taken" in said(village, "block", "jwt:https://idp.test#ann").stderr
     assert "note" not in said(village, "block", "bank/loo?").stderr
 
 

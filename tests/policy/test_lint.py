@@ -16,6 +16,7 @@ KNOWN = KnownNames(
     tools={"git": frozenset({"get_issue", "list_issues"}), "k8s": frozenset({"scale"})},
     roles=frozenset({"role:dev", "role:owner"}),
     keys=frozenset({"ci-bot"}),
+    issuers=frozenset({"https://idp.test"}),
     prefixes={"git": "git"},
 )
 
@@ -132,6 +133,12 @@ def test_a_wrong_word_is_an_error(text: str, said: list[str]) -> None:
           for right in ("admin:approvals, write", "admin:*, *")],
         ("p, key:ci-bod, git, *, *, allow",
          ['1:4 unknown-key warning: there is no key:ci-bod (did you mean "key:ci-bot"?)']),
+        ("p, jwt:https://idp.test/#ann, git, *, *, deny",
+         ["1:4 unknown-issuer warning: no token of https://idp.test/ is taken, so nobody is jwt:https://idp.test/#ann"
+          ' (did you mean "https://idp.test"?)']),
+        ("g, jwt:https://idp.other#ann, role:dev\ng, jwt:https://idp.test#ann, role:dev",
+         ["1:4 unknown-issuer warning: no token of https://idp.other is taken, so nobody is jwt:https://idp.other#ann"
+          ' (did you mean "https://idp.test"?)']),
         ("p, key:ci-bot, gti, *, *, allow",
          ['1:16 unknown-server warning: no server is called "gti" (did you mean "git"?)']),
         ("g, role:owner, role:x\ng, role:owner, role:dev\ng, role:x, role:owner",

@@ -13,6 +13,7 @@ from sluicegate.admin.blocks import BlocksApi
 from sluicegate.admin.paging import StatusAndBody
 from sluicegate.admin.response import UNRECORDED
 from sluicegate.app.blocks import KeptBlocks, change, read
+from sluicegate.app.policy_loading import out_of_place
 from sluicegate.approval.presentation import stamp
 from sluicegate.config import Config
 from sluicegate.policy.blocks import Block
@@ -93,8 +94,7 @@ async def _named(what: str, config: Config, resolve: Resolve) -> tuple[Block, st
     if what in config.servers:
         return Block(id=id, server=what), ""
     if is_principal(what):
-        is_missing = what.startswith("key:") and what.removeprefix("key:") not in config.clients.keys
-        return Block(id=id, principal=what), f"the config has no {what}" if is_missing else ""
+        return Block(id=id, principal=what), out_of_place(config, what)
     facts = await resolve(what)
     if isinstance(facts, str):
         return f"{facts}; a client is written key:NAME, and these are the servers: {servers}"

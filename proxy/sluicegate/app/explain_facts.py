@@ -239,6 +239,8 @@ def notes(config: Config, facts: Facts, client: Client) -> list[str]:
     found = []
     if facts.roles is None and client.principal.startswith(("key:", "anonymous")):
         found.append(f"the config has no {client.principal} that is let in")
+    elif why := policy_loading.out_of_place(config, client.principal):
+        found.append(why)
     for one in facts.candidates:
         if why := config.disabled.get(one.server, "") if one.server not in facts.servers else "":
             found.append(f"server {one.server} is disabled: {why}")

@@ -6,6 +6,7 @@ Used wherever a policy is read: at the start, at a reload, and by the commands t
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from sluicegate.config import AnyServer, Config
 from sluicegate.config.models import ShapeSection
@@ -61,10 +62,31 @@ def existing(config: Config) -> KnownNames:
         servers=frozenset(key for key, server in config.servers.items() if server.enabled or key in config.disabled),
         roles=frozenset(role for roles in given for role in roles),
         keys=frozenset(clients.keys),
+        issuers=token_issuers(config),
         local=frozenset(clients.local.roles),
         forwarding=frozenset(key for key, server in config.servers.items() if server.unlisted == "forward"),
         prefixes={key: server.prefix for key, server in config.servers.items() if server.uris == "prefix"},
     )
+
+
+def token_issuers(config: Config) -> frozenset[str]:
+    """Of those who come in with a token."""
+    ours = (config.clients.login.issuer,) if config.clients.login else ()
+    return frozenset((*(one.issuer for one in config.clients.jwt.issuers), *ours))
+
+
+def out_of_place(config: Config, principal: str) -> str:
+    """Why nobody comes in under this name, as far as the config says; empty where somebody may."""
+    kind, _, name = principal.partition(":")
+    key = config.clients.keys.get(name) if kind == "key" else None
+    issuer = name.partition("#")[0]
+    if kind == "key" and key is None:
+        return f"the config has no {principal}"
+    if key is not None and key.expires is not None and key.expires <= datetime.now(UTC):
+        return f"{principal} is refused: it expired at {key.expires.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    if kind == "jwt" and issuer not in token_issuers(config):
+        return f"no token of {issuer} is taken, so nobody is {principal}"
+    return ""
 
 
 def classes(config: Config) -> Classes:

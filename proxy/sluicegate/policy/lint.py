@@ -132,6 +132,7 @@ class KnownNames:
     tools: Mapping[str, frozenset[str]] = field(default_factory=dict)
     roles: frozenset[str] | None = None
     keys: frozenset[str] | None = None
+    issuers: frozenset[str] | None = None
     local: frozenset[str] = frozenset()  # the roles of the client `local`, who is the operator, too
     forwarding: frozenset[str] = frozenset()  # servers of which names are relayed that they did not list
     prefixes: Mapping[str, str] = field(default_factory=dict)  # before the URIs of each server, for clients
@@ -144,6 +145,7 @@ def check_sense(
     rules, grants = [row for row in rows if row.kind != "g"], [row for row in rows if row.kind == "g"]
     yield from _never_granted(rows, grants, existing)
     yield from _never_approved(rules, grants, profiles, existing)
+    yield from _foreign_tokens(rows, existing)
     yield from _circles(grants)
     yield from _duplicates(rows)
     for row in rules:
@@ -215,6 +217,16 @@ def _who_may_decide(rules: Iterable[Row], grants: Iterable[Row], existing: Known
     if subjects - {"local"}:
         return None
     return chains(("local", *existing.local), granted(grants)) if subjects else ()
+
+
+def _foreign_tokens(rows: Iterable[Row], existing: KnownNames) -> Iterator[PolicyFinding]:
+    for row in rows:
+        kind, _, name = row.fields[0].partition(":")
+        issuer = name.partition("#")[0]
+        if kind == "jwt" and existing.issuers is not None and issuer not in existing.issuers:
+            at = "member" if row.kind == "g" else "sub"
+            message = f"no token of {issuer} is taken, so nobody is {row.fields[0]}"
+            yield _warn(row, at, "unknown-issuer", message, suggest(issuer, existing.issuers))
 
 
 def _names(row: Row, existing: KnownNames) -> Iterator[PolicyFinding]:
