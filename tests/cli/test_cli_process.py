@@ -558,7 +558,9 @@ def test_a_key_is_revoked_nowhere_while_the_config_cannot_tell_where_state_is(tm
     assert "sluice.yaml:4:14 " in done.stderr and "--state-dir DIR" in done.stderr
     assert run(tmp_path, "stdio").returncode == 3
     assert [path.name for path in tmp_path.iterdir()] == ["sluice.yaml"]
-    assert run(tmp_path, "keys", "revoke", "cat", "--state-dir", "there").returncode == 0
+    done = run(tmp_path, "keys", "revoke", "cat", "--state-dir", "there")
+    assert done.returncode == 0 and "note: there was no folder there: a Sluice that runs has another" in done.stderr
+    assert "note:" not in run(tmp_path, "keys", "revoke", "bob", "--state-dir", "there").stderr
 
 
 @pytest.mark.parametrize(("state", "place"), [("{dir: mine, more: 1}", "mine"), ("{}", ".local/state/sluice")])
@@ -566,6 +568,14 @@ def test_a_key_is_revoked_where_state_is_while_the_config_is_broken(tmp_path: Pa
     (tmp_path / "sluice.yaml").write_text(KEYS.replace("{dir: state}", state) + "nonsense: 1\n")
     assert run(tmp_path, "keys", "revoke", "cat", env={"HOME": str(tmp_path)}).returncode == 0
     assert list((tmp_path / place).iterdir())
+
+
+def test_a_name_that_a_broken_config_does_not_have_is_revoked_and_told(tmp_path: Path) -> None:
+    (tmp_path / "sluice.yaml").write_text(KEYS + "nonsense: 1\n")
+    (tmp_path / "state").mkdir(mode=0o700)
+    done = run(tmp_path, "keys", "revoke", "act")
+    assert done.returncode == 0 and "note: sluice.yaml has no key act; did you mean \"cat\"?" in done.stderr
+    assert "end within seconds" not in done.stderr
 
 
 def test_keys_of_sluice_itself_are_rotated_and_counted(sluice: Any, tmp_path: Path) -> None:

@@ -193,6 +193,7 @@ def test_the_admin_port_has_an_audience_of_its_own(place: Place) -> None:
     url = f"{place.bed.process.admin}/api/v1/servers"
     assert httpx.get(url, headers=auth(place.token(aud=ADMIN_AUDIENCE)), timeout=20).status_code == 403
     assert httpx.get(url, headers=bearer("a"), timeout=20).status_code == 403
+    assert "admin_audience" in httpx.get(url, headers=auth(place.token(groups=["ops"])), timeout=20).json()["error"]
 
 
 def test_who_was_refused_is_written_down_without_what_it_showed(tmp_path: Path) -> None:

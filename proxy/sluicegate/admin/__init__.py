@@ -183,7 +183,7 @@ class AdminApplication:
             return self._refusal(who, route, scope) or who
         if bearer(scope) is None:
             self._refused(scope, "admin_none")
-        needed = "the operator token or a client key is needed"
+        needed = "the operator token, a client key or a token for admin_audience (clients.jwt.issuers) is needed"
         return error_response(401, needed, {"www-authenticate": "Bearer"})
 
     async def _api(self, route: ApiRoute, request: Request) -> Answer:

@@ -22,6 +22,7 @@ from sluicegate.app.services import open_audit
 from sluicegate.app.settings import KEYS
 from sluicegate.cli.options import AsJson, ConfigFile
 from sluicegate.cli.output import Code, count, give, info, load, stop, table
+from sluicegate.policy.lint import suggest
 from sluicegate.protocol.jsonrpc import inside
 from sluicegate.store import StoreFailed
 from sluicegate.store.keys import KeyRing
@@ -132,6 +133,7 @@ def revoke(
     if directory is None:
         problems = config.check(path).errors
         stop(Code.CONFIG, *map(str, problems), "nothing was revoked: say where state.dir is, with --state-dir DIR")
+    done = _done(path, name, inside(drafted and drafted.value, "clients", "keys"), directory)
     hash = inside(entry, "hash")
     valid_hash = hash if isinstance(hash, str) and _HASH.fullmatch(hash) else None
     try:
@@ -159,9 +161,22 @@ def revoke(
     if has_been:
         info(f"{name} is revoked already")
         return
-    info(f"{name} is revoked; its sessions and streams end within seconds. Remove its line from the config.")
+    info(done)
     if valid_hash is None:
         info(f"{path} does not tell its hash: the name {name} is revoked. Give the next key another name.")
+
+
+def _done(path: Path, name: str, keys: object, directory: Path) -> str:
+    """What a revocation does, or why the key that somebody means may still be good. Where the config cannot be checked,
+    a word may be mistyped."""
+    found = []
+    if isinstance(keys, dict) and name not in keys:
+        found.append(f"note: {path} has no key {name}; {suggest(name, keys)}".removesuffix("; "))
+    if not directory.exists():
+        found.append(f"note: there was no folder {directory}: a Sluice that runs has another state.dir")
+    if found:
+        return "\n".join((f"{name} is revoked in {directory}", *found))
+    return f"{name} is revoked; its sessions and streams end within seconds. Remove its line from the config."
 
 
 async def _revoke_everywhere(loaded: config.Config, name: str, hash: str | None) -> list[str]:
