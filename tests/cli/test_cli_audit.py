@@ -90,6 +90,8 @@ def test_what_does_not_exist_is_said(run: Search, words: list[str], code: int, h
         ({"type": "outcome", "principal": "key:ann", "public": "git__push", "outcome": "ok", "seconds": 1,
           "decision": {"verdict": "allow", "rule": "policy.csv:3"}},
          "outcome    key:ann              git__push ok 1.000s"),
+        ({"type": "outcome", "call": "c1-1", "outcome": "unknown", "reason": "interrupted", "intent": 4},
+         "outcome    -                    call c1-1 unknown interrupted"),
         ({"type": "identity", "address": "::1", "count": 3, "reasons": {"expired": 2, "audience": 1}},
          "identity   ::1                  refused: expired 2, audience 1"),
         ({"type": "approval", "principal": "key:ann", "server": "git",
