@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from socketserver import StreamRequestHandler
 from typing import Any
 
 import pytest
@@ -43,6 +44,11 @@ def _shared_trust(verify: Any = True, cert: Any = None, trust_env: bool = True) 
 # A client of httpx reads the authorities that the machine trusts, also for plain HTTP, and that takes 20 ms of the
 # processor. The suite makes thousands of clients, so those of one process read them once.
 default.create_ssl_context = _shared_trust
+
+
+# A server of the standard library writes a head and its body apart. The second would wait 40 ms for the peer's word on
+# the first, in each answer but the first of a connection.
+StreamRequestHandler.disable_nagle_algorithm = True
 
 
 @pytest.fixture

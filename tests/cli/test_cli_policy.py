@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from command_line import run
 
 ROOT = Path(__file__).parents[2]
 HASH = f"sha256:{sha256(b'x').hexdigest()}"
@@ -48,12 +50,13 @@ def sluice(tmp_path: Path) -> Sluice:
     ):  # fmt: skip
         (tmp_path / name).write_text(text)
 
-    def run(*args: str) -> "subprocess.CompletedProcess[str]":
-        env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "proxy"), "HOME": str(tmp_path), "NO_COLOR": "1"}
-        command = [sys.executable, "-m", "sluicegate", *args]
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return partial(run, tmp_path, env={"HOME": str(tmp_path), "NO_COLOR": "1"})
 
-    return run
+
+def in_a_process(folder: Path, *args: str) -> "subprocess.CompletedProcess[str]":
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "proxy"), "HOME": str(folder), "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "sluicegate", *args]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
 # ---------------------------------------------------------------- check
@@ -95,7 +98,7 @@ def test_an_error_of_the_policy_exits_3_everywhere(
     path.unlink() if text is None else path.write_text(text)
     assert sluice("check").returncode == 3 and words in sluice("check").stdout
     for command in (["serve"], ["stdio"], ["explain", "--as", "ci", "call", "k8s/x"], ["policy", "diff", "team"]):
-        done = sluice(*command)
+        done = in_a_process(tmp_path, *command)
         assert (done.returncode, done.stdout) == (3, "") and words in done.stderr, command
 
 

@@ -1,11 +1,13 @@
 """`sluice explain` beside the Sluice that runs, and without it: both say what happens to the call."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from subprocess import CompletedProcess, run
+from subprocess import CompletedProcess
 
 import pytest
+from command_line import run
 from e2e.sluice_process import COMMAND, clean_environment
 from policy_bed import Bed, Json, bed, client_keys, key_of, reason, recorder
 
@@ -21,8 +23,7 @@ EXIT = {"allow": 0, "deny": 1, "ask": 10}
 
 
 def explain(folder: Path, *words: str, who: str = "ann") -> "CompletedProcess[str]":
-    command = [*COMMAND, "explain", "--json", "-c", str(folder / "sluice.yaml"), "--as", who, *words]
-    return run(command, env=clean_environment(), capture_output=True, text=True, timeout=60, check=False)
+    return run(folder, "explain", "--json", "-c", "sluice.yaml", "--as", who, *words)
 
 
 def sluice(folder: Path, *words: str) -> "CompletedProcess[str]":
@@ -30,8 +31,7 @@ def sluice(folder: Path, *words: str) -> "CompletedProcess[str]":
 
 
 def sluice_with(file: Path, *words: str) -> "CompletedProcess[str]":
-    command = [*COMMAND, *words, "-c", str(file)]
-    return run(command, env=clean_environment(), capture_output=True, text=True, timeout=60, check=False)
+    return run(file.parent, *words, "-c", file.name)
 
 
 def verdict(done: "CompletedProcess[str]") -> str:
@@ -80,7 +80,9 @@ def test_accepted_annotations_and_tools_that_are_not_there_are_explained(
 
 
 def test_public_names_are_those_of_the_prefix(town: Bed) -> None:
-    assert json.loads(explain(town.folder, "call", "kube__x").stdout)["server"] == "k8s"
+    words = ["explain", "--json", "--as", "ann", "call", "kube__x", "-c", str(town.process.config)]
+    said = subprocess.run([*COMMAND, *words], env=clean_environment(), capture_output=True, check=False)
+    assert json.loads(said.stdout)["server"] == "k8s"
     for name in ("zzz__x", "k8s__x"):
         done = explain(town.folder, "call", name)
         assert verdict(done) == "deny" and "no server is known" in done.stdout

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from command_line import run
 from e2e.sluice_process import COMMAND, ROOT, clean_environment
 from policy_bed import RECORDER, Bed, bearer, bed, client_keys, key_of, recorder
 
@@ -65,13 +66,16 @@ def section(folder: Path, key: str) -> Json:
 
 
 def said(town: Bed, *words: str, who: str = "") -> "subprocess.CompletedProcess[str]":
+    return run(ROOT, *words, "-c", str(town.process.config), env={"SLUICE_KEY": key_of(who)} if who else {})
+
+
+def in_a_process(town: Bed, *words: str) -> "subprocess.CompletedProcess[str]":
     line = [*COMMAND, *words, "-c", str(town.process.config)]
-    env = clean_environment() | ({"SLUICE_KEY": key_of(who)} if who else {})
-    return subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env=env, check=False)
+    return subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env=clean_environment(), check=False)
 
 
 def block(town: Bed, what: str) -> None:
-    """Where it does not matter how it came to be blocked: a command takes most of a second."""
+    """Where it does not matter how it came to be blocked."""
     url = f"{town.process.admin}/api/v1/blocks"
     httpx.post(url, json={"what": what}, headers=bearer("lea"), timeout=20).raise_for_status()
 
@@ -83,7 +87,7 @@ def is_served(town: Bed, name: str, who: str = "ann", **arguments: Any) -> bool:
 def test_a_tool_is_blocked_and_unblocked_for_everybody_at_once(town: Bed) -> None:
     before = len(town.audit())
     assert is_served(town, "bank__look")
-    done = said(town, "block", "bank__look", "--reason", "it leaks")
+    done = in_a_process(town, "block", "bank__look", "--reason", "it leaks")
     assert (done.returncode, done.stdout) == (0, "bank/look is blocked\n"), done.stderr
     assert not is_served(town, "bank__look") and not is_served(town, "bank__look", "lea")
     assert is_served(town, "mail__look")
@@ -96,7 +100,7 @@ def test_a_tool_is_blocked_and_unblocked_for_everybody_at_once(town: Bed) -> Non
         ("bank/look", "", "local", "it leaks")
     ]
     assert "it leaks" not in town.call("ann", "bank__look").text
-    assert said(town, "unblock", "bank/look").stdout == "bank/look is not blocked any more\n"
+    assert in_a_process(town, "unblock", "bank/look").stdout == "bank/look is not blocked any more\n"
     assert is_served(town, "bank__look") and town.notes() == []
     acts = [record for record in town.audit()[before:] if record.get("act") in ("block", "unblock")]
     assert [(one["act"], one["what"], one["by"]) for one in acts] == [
@@ -303,5 +307,5 @@ def test_the_sluice_that_runs_is_asked_where_it_listens_and_not_where_the_file_s
 
 
 def test_a_second_start_that_cannot_listen_leaves_the_operator_of_the_first_one(town: Bed) -> None:
-    assert said(town, "serve").returncode != 0
+    assert in_a_process(town, "serve").returncode != 0
     assert said(town, "block", "bank").returncode == 0 and not is_served(town, "bank__wire")

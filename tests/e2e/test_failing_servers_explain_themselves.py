@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from e2e.sluice_process import COMMAND, Sluice, clean_environment, sluice, stdio_command
+from command_line import run
+from e2e.sluice_process import Sluice, clean_environment, sluice, stdio_command
 
 Json = dict[str, Any]
 SECRET = "correct-horse-battery"
@@ -46,8 +47,8 @@ def call(process: Sluice, key: str, name: str) -> Json:
 
 
 def shown(process: Sluice, *words: str) -> str:
-    command = [*COMMAND, "servers", "-c", str(process.config), *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), timeout=60, check=True)
+    done = run(process.config.parent, "servers", "-c", process.config.name, *words)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
+from command_line import run
 from console import browser as chromium
-from e2e.sluice_process import COMMAND, clean_environment, free_port
+from e2e.sluice_process import COMMAND, ROOT, clean_environment, free_port
 from e2e.wire import META
 from peers.login.authorities import Authority, oidc_provider
 from peers.login.browser import Browser
@@ -48,8 +49,7 @@ def known_tools(there: Bed, who: str = "ann") -> None:
         done = browser.login(way_on(typed(browser, f"{base(there)}login/mail", who)))
         assert "You are logged in" in done.text, done.text
     there.until(lambda: "mail__echo" in str(ask(there, who, "tools/list")))
-    words = ["logout", "mail", "--all", "-c", str(there.process.config)]
-    subprocess.run([*COMMAND, *words], check=True, env=clean_environment(), capture_output=True)
+    assert run(ROOT, "logout", "mail", "--all", "-c", str(there.process.config)).returncode == 0
     there.until(lambda: reason(there.call(who, "mail__echo")) == "login_required")
     there.until(lambda: "mail__echo" in str(ask(there, who, "tools/list")))
 
@@ -248,8 +248,7 @@ def test_an_account_for_all_is_lent_by_whom_the_policy_names(tmp_path: Path, sit
 
 
 def _revoke(there: Bed) -> None:
-    words = ["keys", "revoke", "ann", "-c", str(there.process.config)]
-    subprocess.run([*COMMAND, *words], check=True, env=clean_environment(), capture_output=True)
+    assert run(ROOT, "keys", "revoke", "ann", "-c", str(there.process.config)).returncode == 0
 
 
 def _take_the_right(there: Bed) -> None:

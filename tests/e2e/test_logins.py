@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run
 from e2e.desktop_clients import Desktop
 from e2e.sluice_process import COMMAND, clean_environment, stdio_command
 from peers.login.browser import Browser
@@ -308,8 +309,7 @@ def logged_out(folder: Path, site: Misbehaving, revision: str, **login: str) -> 
 
 
 def wants_login(folder: Path) -> bool:
-    asked = subprocess.run(command(folder, "servers", "--json"), capture_output=True, text=True, check=True,
-                           env=clean_environment())  # fmt: skip
+    asked = run(folder, "servers", "--json", "-c", "sluice.yaml")
     return bool(json.loads(asked.stdout)["servers"][0]["needs_login"])
 
 

@@ -1,7 +1,6 @@
 """Logins over the admin API: who sees them, begins one and ends one, and what is written down of that."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 from api_schema import as_described
-from e2e.sluice_process import COMMAND, clean_environment
+from command_line import run
+from e2e.sluice_process import ROOT
 from e2e.test_logins import log_in, said, site
 from peers.login.browser import Browser
 from peers.login.misbehaving import Misbehaving
@@ -101,8 +101,7 @@ def test_a_login_that_an_operator_began_ends_with_the_operators_key(tmp_path: Pa
         assert begun["url"] != other["url"], "a link is of whoever asked for it"
         with Browser("max") as browser:
             callback = browser.stop_at(begun["url"], "http://127.0.0.1:")
-            words = ["keys", "revoke", "max", "-c", str(there.process.config)]
-            subprocess.run([*COMMAND, *words], check=True, env=clean_environment(), capture_output=True)
+            assert run(ROOT, "keys", "revoke", "max", "-c", str(there.process.config)).returncode == 0
             there.until(lambda: ask(there, "GET", "logins", "max").status_code == 401)
             assert "may not log in there any more" in browser.open(callback).text
             assert reason(there.call("ann", "mail__echo")) == "login_required"

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from command_line import run
 from e2e.sluice_process import COMMAND, Sluice, clean_environment, settings_for, sluice, write_config
 from e2e.test_strays import runs
 from peers.debian import provide
@@ -66,8 +67,8 @@ def rows(process: Sluice) -> dict[str, Json]:
 
 
 def shown(process: Sluice, *words: str) -> str:
-    command = [*COMMAND, "servers", "-c", str(process.config), *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), timeout=60, check=True)
+    done = run(process.config.parent, "servers", "-c", process.config.name, *words)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 

@@ -1,16 +1,17 @@
 """Shaped tools and prompts at a real Sluice: what a client sees, what its server gets, and what people are shown."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import httpx
 import pytest
+from command_line import run
 from e2e.desktop_clients import Desktop
-from e2e.sluice_process import COMMAND, ROOT, clean_environment, stdio_command
+from e2e.sluice_process import ROOT, stdio_command
 from e2e.test_toolset_endpoints import BOTH, Endpoint
 from policy_bed import RECORDER, Bed, bearer, bed, client_keys, reason, recorder
 
@@ -105,9 +106,8 @@ def test_people_are_shown_what_the_server_gets_and_the_log_has_both_names(town: 
 
 
 def test_explain_knows_both_names_and_check_what_fits_nothing(town: Bed) -> None:
-    def said(*words: str) -> "subprocess.CompletedProcess[str]":
-        line = [*COMMAND, *words, "-c", str(town.process.config)]
-        return subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env=clean_environment(), check=False)
+    def said(*words: str) -> "CompletedProcess[str]":
+        return run(ROOT, *words, "-c", str(town.process.config))
 
     Endpoint(town, "ann", "", "modern").names("tools")
     for name in ("git__issues", "git/list_issues"):

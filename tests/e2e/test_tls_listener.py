@@ -2,14 +2,13 @@
 
 import json
 import ssl
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from authority import issue
-from e2e.sluice_process import COMMAND, ROOT, clean_environment
+from command_line import run
 from e2e.wire import LEGACY, META, MODERN
 from policy_bed import bearer, bed, client_keys, recorder
 
@@ -63,8 +62,7 @@ def test_what_cannot_be_served_is_said_before_the_start(tmp_path: Path) -> None:
 
     def said(tls: Json, *words: str) -> str:
         (tmp_path / "sluice.yaml").write_text(json.dumps({**base, "listen": {"tls": tls}}))
-        line = [*COMMAND, *words, "-c", str(tmp_path / "sluice.yaml")]
-        done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env=clean_environment(), check=False)
+        done = run(tmp_path, *words, "-c", "sluice.yaml")
         assert done.returncode != 0
         return done.stdout + done.stderr
 

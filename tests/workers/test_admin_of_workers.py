@@ -5,18 +5,19 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
+import command_line
 import httpx
 import jsonschema
 import pytest
 from api_schema import as_described
-from e2e.sluice_process import COMMAND, ROOT, Sluice, clean_environment
+from e2e.sluice_process import ROOT, Sluice
 from policy_bed import bearer, client_keys, key_of, reason, recorder
 from waiting import until_so as until
 from workers_kit import ACCEPT, HELLO, Talker, message, modern_body, modern_headers, names, sluice, workers
@@ -61,9 +62,8 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sluice]:
         yield process
 
 
-def run(process: Sluice, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = [*COMMAND, *words, "-c", str(process.config)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=clean_environment(), check=False)
+def run(process: Sluice, *words: str) -> "CompletedProcess[str]":
+    return command_line.run(ROOT, *words, "-c", str(process.config))
 
 
 def api(process: Sluice, who: str, path: str, method: str = "GET", **options: Any) -> httpx.Response:
