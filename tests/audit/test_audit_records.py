@@ -82,7 +82,8 @@ async def test_every_record_fits_the_published_schema(tmp_path: Path) -> None:
             await one_call(audit, f"c{number}", outcome)
         await one_call(audit, "list", method="tools/list", target=None)
         traced = make_call("traced", meta={"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"},
-                           client=replace(CLIENT, session="secret-session", revision="2025-06-18"))  # fmt: skip
+                           client=replace(CLIENT, session="secret-session", revision="2025-06-18",
+                                          toolset="dev"))  # fmt: skip
         traced.trail.resume("c0", 1)
         await audit.intent(traced, {"id": "a1", "approver": "key:lead"})
         audit.outcome(traced, None, 1.0)
