@@ -24,7 +24,6 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from sluicegate.outcomes import label
-from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, Failure, Guard, Handler, Outcome, Target
 
 MAX_TEXT: Final = 200
@@ -85,7 +84,9 @@ def spans(tracer: Tracer, kind: SpanKind) -> Guard:
     """A span around whatever is inside: `SpanKind.SERVER` outside of all guards, `SpanKind.CLIENT` at the router."""
 
     async def guard(call: Call, inner: Handler) -> Outcome:
-        parent = _CONTEXT.extract(_trace_context(call.meta))
+        # What a client says of its trace; anything but text is nothing.
+        named = {key: value for key in ("traceparent", "tracestate") if isinstance(value := call.meta.get(key), str)}
+        parent = _CONTEXT.extract(named)
         span = tracer.start_span(call.method, context=parent, kind=kind)
         carrier: dict[str, str] = {}
         _CONTEXT.inject(carrier, trace.set_span_in_context(span, parent))
@@ -98,11 +99,6 @@ def spans(tracer: Tracer, kind: SpanKind) -> Guard:
             span.end()
 
     return guard
-
-
-def _trace_context(meta: Json) -> dict[str, str]:
-    """What a client says of its trace. Anything but text is nothing."""
-    return {key: value for key in ("traceparent", "tracestate") if isinstance(value := meta.get(key), str)}
 
 
 def _finish(span: Span, kind: SpanKind, call: Call, outcome: Outcome | None) -> None:

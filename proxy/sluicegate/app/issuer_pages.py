@@ -25,7 +25,7 @@ from sluicegate.app.public_pages import CLOSE, HEADERS, Refused, TooManyAtOnce, 
 from sluicegate.config import Config
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.issuer.clients import ClientDirectory
-from sluicegate.issuer.grants import ClientGrants, GrantEnded, IssuedTokens, NotOurs, Subject
+from sluicegate.issuer.grants import ClientGrants, GrantEnded, NotOurs, Subject
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.http_request import HttpRequest
 from sluicegate.login.model import LoginFailed, LoginUnavailable
@@ -221,7 +221,9 @@ class IssuerPages:
             else:
                 self._tell("client_login_failed", "", "", why=str(refused))
             return _error(400, "invalid_grant", str(refused))
-        return JSONResponse(_token_answer(found), 200, _NO_STORE)
+        answer = {"access_token": found.access, "token_type": "Bearer", "expires_in": int(found.life),
+                  "refresh_token": found.refresh}  # fmt: skip
+        return JSONResponse(answer, 200, _NO_STORE)
 
     async def _revoke(self, request: Request) -> Response:
         """RFC 7009 2.2: 200, whatever the token was."""
@@ -258,13 +260,6 @@ def _shown_target(redirect_uri: str) -> str:
 def _source(target: str) -> str:
     """As a source of a content security policy."""
     return target.split(";")[0].split(",")[0].split(" ")[0]
-
-
-def _token_answer(found: IssuedTokens) -> Json:
-    return {
-        "access_token": found.access, "token_type": "Bearer", "expires_in": int(found.life),
-        "refresh_token": found.refresh,
-    }  # fmt: skip
 
 
 async def _form(request: Request) -> dict[str, str]:

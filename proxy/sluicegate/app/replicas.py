@@ -383,15 +383,12 @@ class _Lease:
             if self._ours.foreign:
                 await self.end()
                 raise StoreFailed(f"a replica that runs has none of the keys of state.keys.{self._ours.foreign[0]}")
-            await self._agree(self._ours)
-
-    async def _agree(self, ours: Replicas) -> None:
-        """Others make room first, for a moment: until they have, calls and lists wait for a share of each server."""
-        with anyio.move_on_after(AGREED_WITHIN * BEAT):
-            while not ours.shares.is_agreed:
-                await anyio.sleep(BEAT / 5)
-                ours.take((await self._store.scan(REPLICA)).values())
-                await self._tell()
+            # Others make room first, for a moment: until they have, calls and lists wait for a share of each server.
+            with anyio.move_on_after(AGREED_WITHIN * BEAT):
+                while not self._ours.shares.is_agreed:
+                    await anyio.sleep(BEAT / 5)
+                    self._ours.take((await self._store.scan(REPLICA)).values())
+                    await self._tell()
 
     async def _taken(self) -> bytes | None:
         """Takes the lease, and returns None; or the one that is in the way."""

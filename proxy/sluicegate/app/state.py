@@ -12,7 +12,7 @@ from sluicegate.app.settings import DATABASE, KEYS
 from sluicegate.config import Config
 from sluicegate.store import Store, StoreFailed, sqlite
 from sluicegate.store.keys import KeyRing
-from sluicegate.store.revoked import Revoked, entry
+from sluicegate.store.revoked import Revoked
 from sluicegate.store.sqlite import SqliteStore
 
 POSTGRES: Final = "sluicegate.store.postgres"
@@ -113,11 +113,6 @@ def revoked(config: Config) -> Revoked:
     if config.state.url is not None:
         ended_keys.take(read(config, [REVOKED]).values())
     return ended_keys
-
-
-async def revoke_everywhere(store: Store, name: str, hash: str | None) -> None:
-    """For Sluices on other machines. Raises `StoreFailed`."""
-    await store.put(revoked_key(name, hash), entry(name, hash))
 
 
 def revoked_key(name: str, hash: str | None) -> str:

@@ -28,11 +28,10 @@ _PIECE: Final = 500  # names
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """One server's names, both ways. `refused` are the own names that cannot be served, in byte order."""
+    """One server's names, both ways. Own names that cannot be served are in neither."""
 
     public: Mapping[str, str]
     own: Mapping[str, str]
-    refused: tuple[str, ...] = ()
 
 
 def public_name(server_key: str, prefix: str, own: str, max_chars: int, reserved: Container[str] = ()) -> str:
@@ -74,22 +73,19 @@ def publish_in_pieces(
 ) -> Generator[None, None, Naming]:
     """The public names of one server's tools (or prompts), whatever their order and however often each is listed.
 
-    Refused are names with a lone surrogate (no JSON encoder can say them back to the server) and, of two own
+    Left out are names with a lone surrogate (no JSON encoder can say them back to the server) and, of two own
     names whose public names still meet (a 24-bit hash collision), the later one in byte order.
     """
     public: dict[str, str] = {}
     own: dict[str, str] = {}
-    refused: list[str] = []
     for number, name in enumerate(sorted(set(own_names))):  # characters are in the order of their bytes
         if number % _PIECE == _PIECE - 1:
             yield
         shown = public_name(server_key, prefix, name, max_chars, reserved)
-        if shown in own or not _is_unicode(name):
-            refused.append(name)
-        else:
+        if shown not in own and _is_unicode(name):
             public[name] = shown
             own[shown] = name
-    return Naming(MappingProxyType(public), MappingProxyType(own), tuple(refused))
+    return Naming(MappingProxyType(public), MappingProxyType(own))
 
 
 def _is_unicode(name: str) -> bool:

@@ -26,7 +26,7 @@ from sluicegate.policy.lint import suggest
 from sluicegate.protocol.jsonrpc import inside
 from sluicegate.store import StoreFailed
 from sluicegate.store.keys import KeyRing
-from sluicegate.store.revoked import Revoked
+from sluicegate.store.revoked import Revoked, entry
 from sluicegate.store.revoked import revoke as take_back
 
 RINGS: Final = {
@@ -182,7 +182,7 @@ def _done(path: Path, name: str, keys: object, directory: Path) -> str:
 async def _revoke_everywhere(loaded: config.Config, name: str, hash: str | None) -> list[str]:
     """The names of replicas that may not know of it. Raises `StoreFailed`."""
     async with state.open_store(loaded) as store:
-        await state.revoke_everywhere(store, name, hash)
+        await store.put(state.revoked_key(name, hash), entry(name, hash))
         return await replicas.unconfirmed(store)
 
 

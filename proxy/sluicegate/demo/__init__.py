@@ -234,7 +234,8 @@ async def _show(endpoint: str, sluice: RunningServer, say: Say) -> bool:
     with anyio.move_on_after(READY_TIMEOUT):
         await sluice.core.ready()
     for server in sluice.core.describe():
-        say(f"  server     {server['key']:<8} {server['status']}" + _trouble(server))
+        trouble = f"  ({server['last_error']})" if server.get("last_error") else ""
+        say(f"  server     {server['key']:<8} {server['status']}{trouble}")
     async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
         tools = (await _ask(http, endpoint, "tools/list", {}))["result"]["tools"]
         say(f"\nA client sees the tools of all servers in one list. It has {len(tools)}:")
@@ -284,10 +285,6 @@ async def _ask(http: httpx.AsyncClient, endpoint: str, method: str, params: Json
         return response.json()
     # An answer that takes its time comes as the last event of a stream.
     return json.loads([line[5:] for line in response.text.splitlines() if line.startswith("data: ")][-1])
-
-
-def _trouble(server: Json) -> str:
-    return f"  ({server['last_error']})" if server.get("last_error") else ""
 
 
 def _first_line(text: str) -> str:

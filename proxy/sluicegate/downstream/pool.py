@@ -67,11 +67,6 @@ def key_for(client: Client, era: Era, settings: ServerSettings, scope: str, decl
     return ConnectionKey("legacy", ("client", *whose), scope, declared)
 
 
-def nobodys_key(settings: ServerSettings) -> ConnectionKey:
-    """Of a legacy connection that is open so that one is."""
-    return SHARED if settings.sharing == "shared" else SPARE
-
-
 def spare_for(key: ConnectionKey) -> ConnectionKey:
     """Nobody's connection, that could become this one's: nothing was done on it but to look at its lists."""
     return SHARED if key == SHARED else ConnectionKey("legacy", _SPARE, None, key.declared)
@@ -292,7 +287,8 @@ class ConnectionPool:
     ) -> None:  # fmt: skip
         self._open = open
         # Of the connection that is open so that one is, and of what was to be modern and turned out to be legacy.
-        self.first = self._nobodys = nobodys_key(settings)
+        # Of a legacy connection that is open so that one is
+        self.first = self._nobodys = SHARED if settings.sharing == "shared" else SPARE
         self._ended = ended
         self._clock = clock
         self._idle = IdleTimes(settings, clock, is_idle)

@@ -10,6 +10,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, repeat
@@ -438,10 +439,8 @@ class ResourceWatches:
         """Ends the subscriptions of a board that nobody watches, if its connection is open: none is made for that."""
         connection = board.connection
         if connection is not None and connection is self._pool.find(board.key):
-            try:
+            with suppress(Lost, TimeoutError):  # what it still says is for nobody
                 await connection.watch(frozenset(), board.heard)
-            except (Lost, TimeoutError):
-                pass  # what it still says is for nobody
         if not board.uris and self._boards.get(board.key) is board:
             del self._boards[board.key]
             self._pool.needs.require(board.key, False)

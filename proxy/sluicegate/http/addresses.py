@@ -73,9 +73,8 @@ def _inside(ip: Ip) -> Iterator[IPv4Address]:
     if ip.version == 4:
         return
     number = int(ip)
-    if ip in _NAT64_LOCAL or ip in _TRANSLATED or (ip in _COMPATIBLE and number > 1):  # not `::` and `::1`
-        yield _last(ip)
-    elif (number >> 32) & 0xFFFF_FFFF in _ISATAP:
+    is_compatible = ip in _COMPATIBLE and number > 1  # not `::` and `::1`
+    if ip in _NAT64_LOCAL or ip in _TRANSLATED or is_compatible or (number >> 32) & 0xFFFF_FFFF in _ISATAP:
         yield _last(ip)
     if ip.sixtofour is not None:
         yield ip.sixtofour

@@ -171,9 +171,8 @@ class JsonRpcSession:
             if isinstance(begun, tuple):
                 self._open.add(begun[0])
             return begun
-        if isinstance(message, Response) or not self._notice(message):
-            if self.session is not None:
-                self.session.take(message)
+        if (isinstance(message, Response) or not self._notice(message)) and self.session is not None:
+            self.session.take(message)
         return None
 
     def _begin_request(self, request: Request) -> Begun | Response:

@@ -174,10 +174,7 @@ class LegacyHttp:
             if enter is not None and not await enter():
                 return None
             since, emit = perf_counter(), partial(_emit, answer, session, legacy_client.Rising())
-            if has_room:
-                begun = session.to_call(request, session.client, emit)
-            else:
-                begun = too_many(request.method, MAX_OPEN)
+            begun = session.to_call(request, session.client, emit) if has_room else too_many(request.method, MAX_OPEN)
             if isinstance(begun, Call):
                 outcome = await self._context.handler(begun)
                 if isinstance(outcome, InputRequired):

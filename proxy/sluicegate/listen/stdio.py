@@ -11,6 +11,7 @@ Knows lines and their limits; what they mean is in `jsonrpc_session`. Pages: 202
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count
@@ -279,10 +280,8 @@ def _messages(line: bytes) -> Iterator[Message]:
     except Malformed:
         return
     for part in value if isinstance(value, list) else (value,):
-        try:
+        with suppress(Malformed):
             yield read(part)
-        except Malformed:
-            pass
 
 
 def _key(id: object) -> object:

@@ -1,10 +1,9 @@
 """One problem of a policy: where it stands, what it is, what to do about it. Knows no rule and no file system."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 from sluicegate.policy.target import printable
-from sluicegate.protocol.jsonrpc import Json
 
 Level = Literal["error", "warning"]
 
@@ -25,9 +24,6 @@ class PolicyFinding:
         warning = "warning: " if self.level == "warning" else ""
         hint = f" ({self.hint})" if self.hint else ""
         return printable(f"{self.file}:{self.line}:{self.column} {self.code} {warning}{self.message}{hint}")
-
-    def as_json(self) -> Json:
-        return asdict(self)
 
 
 class PolicyError(Exception):

@@ -133,7 +133,7 @@ def respond(id: RequestId, method: str, outcome: Outcome, revision: str) -> Resp
     if isinstance(outcome, TaskStarted):
         return Response(id, tasks.created_legacy(outcome.task))
     failure = _cannot_ask() if isinstance(outcome, InputRequired) else outcome
-    return Response(id, error=_error(method, failure, revision))
+    return Response(id, error=_error(method, failure))
 
 
 def _cannot_ask() -> Failure:
@@ -142,7 +142,7 @@ def _cannot_ask() -> Failure:
     return Failure(jsonrpc.INTERNAL_ERROR, why)
 
 
-def _error(method: str, failure: Failure, revision: str) -> Json:
+def _error(method: str, failure: Failure) -> Json:
     code, message = failure.code, failure.message
     if code in _MODERN_ONLY_CODES:
         code, message = jsonrpc.INTERNAL_ERROR, f"the server refused the relayed request: {message}"

@@ -377,9 +377,8 @@ class SubscriptionStreams:
                 if took > STEP:  # a server may write what takes long to judge
                     await budget_of(event.server).charge_and_rest(perf_counter() - took)
                     took = 0.0
-            elif method in announced:
-                if await self._versions.look_again(call, event.server, method, seen):
-                    await call.emit(Notification(method, {}))
+            elif method in announced and await self._versions.look_again(call, event.server, method, seen):
+                await call.emit(Notification(method, {}))
 
     def _concerns(self, call: Call, methods: frozenset[str], event: Event) -> bool:
         """Scopes are asked anew each time: a server's era, and so its scope, may be known only after it is up."""
