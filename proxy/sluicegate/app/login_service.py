@@ -182,7 +182,12 @@ def open_logins(
     may_log_in: MayLogIn = anybody, ring: KeyRing | None = None, clock: Callable[[], float] = time.time,
 ) -> Logins:  # fmt: skip
     def tell(event: LoginEvent) -> None:
-        note_login(audit, event)
+        """No token, code or secret is in the record."""
+        if audit is not None:
+            about: Json = {"what": event.what, "server": event.server, "principal": principal_of(event.whose)}
+            more = {"login": event.login, "issuer": event.issuer, "client_id": event.client_id,
+                    "scopes": list(event.scopes), "why": event.reason, "by": event.by}  # fmt: skip
+            audit.note("identity", about | {name: value for name, value in more.items() if value})
         if tally is not None:
             tally.add(event)
 
@@ -211,7 +216,7 @@ def _settings(key: str, server: Any, config: Config) -> LoginSettings:
     login = server.login or DEFAULT
     endpoints, document = login.endpoints, config.login.client_document or client_document(config)
     return LoginSettings(
-        server=key, identity=server.identity, url=server.url, per=login.per, grant=login.grant,
+        server=key, identity=server.identity, url=server.url, grant=login.grant,
         client_id=login.client_id,
         client_secret=login.client_secret.get_secret_value() if login.client_secret else None,
         # What is no PEM fails where it is used: an error here would end a reload half-way.
@@ -231,15 +236,6 @@ def client_document(config: Config) -> str:
     """Where a gateway serves its own client ID metadata document: only an https URL can be a client id."""
     pages = config.listen.login_pages
     return f"{pages}client.json" if pages.startswith("https:") else ""
-
-
-def note_login(audit: AuditLog | None, event: LoginEvent) -> None:
-    """No token, code or secret is in it."""
-    if audit is not None:
-        about: Json = {"what": event.what, "server": event.server, "principal": principal_of(event.whose)}
-        more = {"login": event.login, "issuer": event.issuer, "client_id": event.client_id,
-                "scopes": list(event.scopes), "why": event.reason, "by": event.by}  # fmt: skip
-        audit.note("identity", about | {name: value for name, value in more.items() if value})
 
 
 class LoginTally:

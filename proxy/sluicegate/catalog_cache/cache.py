@@ -199,7 +199,9 @@ class CatalogCache:
         catalog = self.catalogs.get(server_key, client)
         server = catalog.server
         if server.status == "starting" and not (catalog.missed or self.starts.hangs(server)):
-            await list_walk.wait_for_start(server, self.settings.list_timeout, self.settings.for_starts)
+            left = max(server.start_left - list_walk.ANSWERING, 0.0)  # as long as a list of its resources waits
+            with anyio.move_on_after(left if self.settings.for_starts else self.settings.list_timeout):
+                await server.ready(is_needed=True)
         catalog.missed = server.status == "starting"
         return not catalog.missed
 

@@ -113,12 +113,8 @@ class ServerInfos:
                 found.add(capability)
                 log.warning("server %s lists %s without declaring them", server.key, capability)
         for method, outcome in answers.items():
-            tries[method] = TRIES if _is_final(outcome) else missing[method]
-
-
-def _is_final(outcome: Outcome | None) -> bool:
-    """Whether the server itself has answered: with a list, or that it has none."""
-    return isinstance(outcome, Result) or (isinstance(outcome, Failure) and outcome.code == METHOD_NOT_FOUND)
+            has_none = isinstance(outcome, Failure) and outcome.code == METHOD_NOT_FOUND
+            tries[method] = TRIES if has_none or isinstance(outcome, Result) else missing[method]
 
 
 async def ask(server: McpServer, call: Call, timeout: float) -> Outcome | None:
@@ -215,12 +211,6 @@ async def wait_for_lists(
     for walk, catalog in unknown.items():
         is_left = not for_starts or (is_list and catalog.server.status != "starting")
         catalog.late = catalog.late or (is_left and not walk.done())
-
-
-async def wait_for_start(server: McpServer, timeout: float, for_starts: bool) -> None:
-    """Waits for a server that is still starting, as long as a list of its resources does."""
-    with anyio.move_on_after(max(server.start_left - ANSWERING, 0.0) if for_starts else timeout):
-        await server.ready(is_needed=True)
 
 
 async def _until_listed(walks: Walks, timeout: float) -> None:

@@ -209,7 +209,8 @@ def _server(target: list[str], env: list[str], headers: list[str]) -> Json:
             server["command"] = str(Path(target[0]).absolute())
         if target[1:]:
             server["args"] = target[1:]
-        if any(_is_relative(word) for word in target[1:]):
+        # What names something in the current folder means something else in another.
+        if any(word and word[0] != "-" and not os.path.isabs(word) and os.path.exists(word) for word in target[1:]):
             server["cwd"] = str(Path.cwd())
         return server | ({"env": dict(map(_variable, env))} if env else {})
     if len(target) > 1 or env:
@@ -217,11 +218,6 @@ def _server(target: list[str], env: list[str], headers: list[str]) -> Json:
     if not target[0].startswith(("http://", "https://")):
         stop(Code.USAGE, f"a URL begins with https:// or http://; {_HOW}")
     return {"url": target[0]} | ({"headers": dict(map(_header, headers))} if headers else {})
-
-
-def _is_relative(word: str) -> bool:
-    """Whether an argument names something in the current folder: it means something else in another."""
-    return bool(word) and not word.startswith("-") and not os.path.isabs(word) and os.path.exists(word)
 
 
 def _variable(text: str) -> tuple[str, str]:

@@ -220,15 +220,9 @@ def watch(admin: Admin, as_json: AsJson = False) -> None:
             continue
         version = (row["state"], len(row["votes"]))
         if shown.get(row["id"]) != version:  # a new stream begins with what waits
-            _print_event(row, as_json)
+            now = time.strftime("%H:%M:%S")
+            print_out(json.dumps(row) if as_json else printable("  ".join([now, *_cells(row)])))
         shown[row["id"]] = version
-
-
-def _print_event(row: Row, as_json: bool) -> None:
-    if as_json:
-        print_out(json.dumps(row))
-    else:
-        print_out(printable("  ".join([time.strftime("%H:%M:%S"), *_cells(row)])))
 
 
 def _events(admin: Admin) -> Iterator[Row]:

@@ -28,7 +28,7 @@ from sluicegate.cli.programs import make_absolute
 from sluicegate.cli.proposed_classes import Proposals, propose, remember_hanging, set_classes, show_classes
 from sluicegate.cli.secret import FOLDER, MovedSecrets
 from sluicegate.cli.template import new_file, server_lines, with_servers
-from sluicegate.config import NO_VALUE, ConfigFinding
+from sluicegate.config import NO_VALUE
 from sluicegate.config.units import read_duration
 from sluicegate.desktop import changes
 from sluicegate.desktop.changes import Changed, FileChange, Journal
@@ -95,7 +95,9 @@ def install(
     written = with_servers(text, added) if text else new_file(added, use="personal")
     if added and servers_in(written).keys() != taken.keys():
         stop(Code.NEGATIVE, f"Sluice cannot add servers to {path}: write `servers:` with one server below another")
-    problems = [one for one in checked(path, written) if not any(_is_about(one, name) for name in moved.texts)]
+    unkept = [reference[2:-1].partition(":")[2] for reference in moved.texts]  # secrets that are not kept yet
+    problems = [one for one in checked(path, written)
+                if not (one.code in NO_VALUE and any(name in one.message for name in unkept))]  # fmt: skip
     notes = [*map(str, problems), *_about_config(path, config_file, written)]
     _show(plans, path, config_file, added, as_json, moved, notes, classes)
     if dry_run or not (any(plan.change for plan in plans) or added):
@@ -124,11 +126,6 @@ def _about_config(path: Path, named: Path | None, written: str) -> Iterator[str]
     loaded = config.check_text(written.removeprefix("\ufeff"), str(path), path.parent, os.environ).config
     if loaded is not None and loaded.policy.use == "open":
         yield "its policy is open: no call asks, not even one that destroys. `policy: {use: personal}` does"
-
-
-def _is_about(finding: ConfigFinding, reference: str) -> bool:
-    """Whether it says that a secret is not there: it is not kept yet."""
-    return finding.code in NO_VALUE and reference[2:-1].partition(":")[2] in finding.message
 
 
 def _chosen(clients: list[str] | None, all_: bool) -> list[str]:

@@ -72,13 +72,12 @@ def diff(admin: Admin, server: Server = None, names: Names = None, as_json: AsJs
     """Show what changed, with hidden characters made visible. A NAME that did not change is shown whole."""
     found = _rows(admin, server, definitions=True)
     rows = _named(found, names) if names else [row for row in found if _waits(row)]
-    give(as_json, {"pins": rows}, (line for row in rows for line in _described(row)))
+    give(as_json, {"pins": rows}, (
+        line for row in rows
+        for line in (summary(row), f"  fingerprint {row['current']}", *(f"  {line}" for line in _shown(row)))
+    ))  # fmt: skip
     if not rows:
         info("nothing waits")
-
-
-def _described(row: Row) -> list[str]:
-    return [summary(row), f"  fingerprint {row['current']}", *(f"  {line}" for line in _shown(row))]
 
 
 def _shown(row: Row) -> list[str]:

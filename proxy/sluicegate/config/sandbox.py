@@ -22,11 +22,7 @@ _RUNNERS: Final = frozenset({"npx", "uvx", "pipx", "bunx"})
 _OURS: Final = (str(Path(__file__).parents[1]), sys.prefix)
 
 
-def _normal(path: Path) -> Path:
-    return Path(os.path.normpath(path))
-
-
-SandboxPath = Annotated[FilePath, AfterValidator(_normal)]
+SandboxPath = Annotated[FilePath, AfterValidator(lambda path: Path(os.path.normpath(path)))]
 
 
 class SandboxSection(Section):

@@ -216,7 +216,7 @@ class SessionEndpoints:
         await self._access.record(found, request.scope, act)
         await end(found)
         answer = _answer({})
-        answer.headers.append("set-cookie", request.scope[sessions.SITE].no_cookie())
+        answer.headers.append("set-cookie", f"{request.scope[sessions.SITE].cookie('')}; Max-Age=0")
         return answer
 
     async def _step_up(self, request: Request) -> Response:

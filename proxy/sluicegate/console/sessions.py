@@ -58,9 +58,6 @@ class Site:
         secure = "; Secure" if self.is_secure else ""
         return f"{self.cookie_name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
-    def no_cookie(self) -> str:
-        return f"{self.cookie('')}; Max-Age=0"
-
     def cookie_of(self, headers: Headers) -> str:
         """The first half; "" of one that comes twice, as somebody else may have put one there."""
         lines = cookies.bounded(headers.getlist("cookie"))

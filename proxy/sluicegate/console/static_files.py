@@ -84,17 +84,15 @@ def bundle(folder: Path = FOLDER) -> str:
         if name in done:
             return
         text = (folder / name).read_text()
-        found = {spec: paths.get(spec) or str(PurePosixPath(name).parent / spec) for spec in _imported(text)}
+        imported = (match for pattern in (_IMPORT, _EXPORT_FROM) for match in pattern.finditer(text))
+        specs = [match[match.lastindex or 0] for match in imported]
+        found = {spec: paths.get(spec) or str(PurePosixPath(name).parent / spec) for spec in specs}
         for one in found.values():
             add(one, (*importers, name))
         done[name] = _as_function(name, text, found)
 
     add(_MAIN)
     return "".join(done.values())
-
-
-def _imported(text: str) -> list[str]:
-    return [match[match.lastindex or 0] for pattern in (_IMPORT, _EXPORT_FROM) for match in pattern.finditer(text)]
 
 
 def _as_function(name: str, text: str, paths: dict[str, str]) -> str:

@@ -167,16 +167,12 @@ async def _activity(audit: Path, say: Say) -> None:
     say("\nThe audit log has these records, among others:")
     records: list[Json] = []
     with anyio.move_on_after(5):
-        while not any(_is_end(record) for record in records):
+        while not any(one["type"] == "outcome" and one.get("public") == MAIL["name"] for one in records):
             records = [json.loads(line) for line in (await anyio.Path(audit).read_text()).splitlines()]
             await anyio.sleep(0.05)
     for record in records:
         if (line := _line(record)) is not None:
             say(f"  {record['time'][11:19]}  {line}")
-
-
-def _is_end(record: Json) -> bool:
-    return record["type"] == "outcome" and record.get("public") == MAIL["name"]
 
 
 def _line(record: Json) -> str | None:

@@ -41,10 +41,6 @@ class Lost(ConnectionError):
         self.gone = gone
         self.status = status
 
-    def as_sent(self) -> "Lost":
-        """The same of a request that the server has begun."""
-        return Lost(self.text, sent=True, gone=self.gone, status=self.status, detail=self.detail)
-
 
 class LoginRequired(Lost):
     """A person has to log in first, or to agree to more. `text` says so to the caller, `scopes` what more."""

@@ -161,7 +161,11 @@ def _public(call: Call, target: Target, rewrite: Rewriting | None) -> uri_fields
     are: Sluice asks its own questions of the same client."""
     if rewrite is None:
         return lambda uri: uri
-    return _as_asked(call.params["uri"], target.own, rewrite) if call.method == "resources/read" else rewrite.public
+    if call.method != "resources/read":
+        return rewrite.public
+    # What a client asked for comes back in its own spelling: it may have used the plain URI, or a prefix on one that
+    # is shown without.
+    return lambda uri: call.params["uri"] if uri == target.own else rewrite.public(uri)
 
 
 def _holds_no_uri(outcome: Result) -> bool:
@@ -169,12 +173,6 @@ def _holds_no_uri(outcome: Result) -> bool:
         return not uri_fields.may_hold(outcome.text)
     except Malformed:  # who sends it will say so
         return False
-
-
-def _as_asked(used: str, own: str, rewrite: Rewriting) -> uri_fields.Change:
-    """What a client asked for comes back in its own spelling: it may have used the plain URI, or a prefix on
-    one that is shown without."""
-    return lambda uri: used if uri == own else rewrite.public(uri)
 
 
 def _signed(requests: Json, server: str) -> Json:

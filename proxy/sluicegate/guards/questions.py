@@ -45,12 +45,11 @@ def _pages(call: Call, failure: Failure, own: OwnUrls) -> Outcome:
     if isinstance(allowed, Failure):
         return _instead(call, allowed)
     # As they were judged: what else stands there, a client could read in their place. An error carries no trace.
-    bare = [_bare(elicitation) for elicitation in failure.data["elicitations"] if isinstance(elicitation, dict)]
+    bare = [
+        {key: value for key, value in elicitation.items() if key in _PAGE}
+        for elicitation in failure.data["elicitations"] if isinstance(elicitation, dict)
+    ]  # fmt: skip
     return replace(failure, data={**without_pages(failure.data), "elicitations": bare})
-
-
-def _bare(elicitation: Json) -> Json:
-    return {key: value for key, value in elicitation.items() if key in _PAGE}
 
 
 def _allowed(call: Call, requests: Json, own: OwnUrls) -> Json | Failure:

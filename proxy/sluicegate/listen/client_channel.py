@@ -13,14 +13,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
 import anyio
 
 from sluicegate.protocol import input_requests_client, tasks
 from sluicegate.protocol.input_forms import ELICIT, refusal
 from sluicegate.protocol.input_requests_client import Question, Settled, Unanswered
-from sluicegate.protocol.jsonrpc import Json, Message, Notification, Request, Response, is_id
+from sluicegate.protocol.jsonrpc import Json, Message, Notification, Request, Response, inside, is_id
 from sluicegate.protocol.legacy_client import ELICITATION_COMPLETE
 from sluicegate.protocol.model import ANSWER_WITHIN, Asker, Call, Client, Handler, InputRequired, Outcome, Trail, refuse
 
@@ -91,11 +91,6 @@ class Asks:
         self.answer(Response(value["id"], {}))
         return True
 
-    def spoil_all(self, values: list[Any]) -> None:
-        """These came in a batch that is refused: none of them is taken for an answer."""
-        for value in values:
-            self.spoil(value)
-
     def close(self) -> None:
         """Ends all waits for answers: the session is over."""
         self._closed = True
@@ -150,12 +145,7 @@ async def run_input_rounds(handler: Handler, call: Call, outcome: Outcome, chann
 
 def _may_spin(outcome: InputRequired) -> bool:
     """Nothing here takes a person's time: a state alone, or pages whose visit was consented to, not made."""
-    asks = outcome.requests.values()
-    return all(isinstance(ask, dict) and _is_visit(ask.get("params")) for ask in asks)
-
-
-def _is_visit(params: object) -> bool:
-    return isinstance(params, dict) and params.get("mode") == "url"
+    return all(inside(ask, "params", "mode") == "url" for ask in outcome.requests.values())
 
 
 def _next_round(call: Call, outcome: InputRequired, answers: Json, channel: ClientChannel) -> Call:

@@ -98,7 +98,8 @@ class LegacySession:
         try:
             return legacy_client.read_batch(values, most)
         except Malformed:
-            self.asks.spoil_all(values)
+            for value in values:  # none of them is taken for an answer
+                self.asks.spoil(value)
             raise
 
     def end(self) -> None:

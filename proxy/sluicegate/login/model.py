@@ -23,7 +23,6 @@ class LoginSettings:
     server: str
     identity: str
     url: str
-    per: Literal["client", "owner", "gateway"] = "client"
     grant: Literal["code", "client_credentials"] = "code"
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)

@@ -380,7 +380,8 @@ class Renewal:
         unkept = self._unkept.pop((settings.server, whose), None)
         if unkept is not None and (unkept.before.id, unkept.before.generation) == (login.id, login.generation):
             return self._adopt(settings, await self._keep(settings, login, unkept.got, lease))
-        form = tokens.by_client(login.asked) if settings.is_machine else tokens.by_refresh(login.refresh)
+        by_refresh = {"grant_type": "refresh_token", "refresh_token": login.refresh}
+        form = tokens.by_client(login.asked) if settings.is_machine else by_refresh
         got = await self._scene.network.tokens(settings, login.at, login.client, form, login.resource, again=True)
         if isinstance(got, TokenAnswer):
             return self._adopt(settings, await self._keep(settings, login, got, lease))

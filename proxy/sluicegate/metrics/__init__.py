@@ -368,10 +368,7 @@ class Metrics:
         may take a while at 2,000 label sets each: call it in a worker thread."""
         self.fold()
         self._scraped.sample()
-        return self._render
-
-    def _render(self) -> tuple[bytes, str]:
-        return prometheus_client.generate_latest(self.registry), prometheus_client.CONTENT_TYPE_LATEST
+        return lambda: (prometheus_client.generate_latest(self.registry), prometheus_client.CONTENT_TYPE_LATEST)
 
 
 def _shown(target: Target) -> str:

@@ -43,10 +43,6 @@ def by_code(code: str, verifier: str, redirect_uri: str) -> Form:
     return {"grant_type": "authorization_code", "code": code, "code_verifier": verifier, "redirect_uri": redirect_uri}
 
 
-def by_refresh(token: str) -> Form:
-    return {"grant_type": "refresh_token", "refresh_token": token}
-
-
 def by_client(asked: Iterable[str]) -> Form:
     scope = " ".join(asked)
     return {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})

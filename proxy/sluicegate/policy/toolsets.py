@@ -86,7 +86,8 @@ class Toolsets:
         roles = self._policy.roles_of(client)
         if name:
             one = self._those.get(name)
-            return None if one is None or not _is_for(one, roles) else name
+            is_there = one is not None and (not one.audience or bool((one.audience | one.default_for) & roles))
+            return name if is_there else None
         return next((one.name for one in self._those.values() if one.name and one.default_for & roles), "")
 
     def deny(self, client: Client, target: Target, is_template: bool = False) -> Decision | None:
@@ -118,10 +119,6 @@ class Toolsets:
         """Whether the client's toolset has anything of that server."""
         rules = self._rules.get(client.toolset)
         return rules is not None and self.enter(client, client.toolset) is not None and rules.may_see(client, server)
-
-
-def _is_for(one: Toolset, roles: frozenset[str]) -> bool:
-    return not one.audience or bool((one.audience | one.default_for) & roles)
 
 
 def _all_rows(one: Toolset) -> Iterable[Row]:

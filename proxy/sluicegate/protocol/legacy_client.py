@@ -146,16 +146,13 @@ def _error(method: str, failure: Failure) -> Json:
     code, message = failure.code, failure.message
     if code in _MODERN_ONLY_CODES:
         code, message = jsonrpc.INTERNAL_ERROR, f"the server refused the relayed request: {message}"
-    elif method == "resources/read" and code == jsonrpc.INVALID_PARAMS and _names_uri(failure.data):
-        code = RESOURCE_NOT_FOUND  # <= 2025-11-25 server/resources#error-handling
+    elif method == "resources/read" and code == jsonrpc.INVALID_PARAMS:
+        if isinstance(failure.data, dict) and "uri" in failure.data:
+            code = RESOURCE_NOT_FOUND  # <= 2025-11-25 server/resources#error-handling
     error: Json = {"code": code, "message": message}
     if failure.data is not None:
         error["data"] = failure.data
     return error
-
-
-def _names_uri(data: Any) -> bool:
-    return isinstance(data, dict) and "uri" in data
 
 
 def _result(method: str, value: Json, revision: Revision) -> Json:

@@ -215,11 +215,6 @@ def relation(value: Json) -> str | None:
     return id if isinstance(id, str) else None
 
 
-def is_lawful(before: str, after: str) -> bool:
-    """2025-11-25 basic/utilities/tasks#task-status-lifecycle: what has ended stays as it ended."""
-    return before not in TERMINAL or before == after
-
-
 def refused(outcome: Outcome) -> Outcome:
     """Who wanted a task takes a task or an error (2025-11-25 basic/utilities/tasks#result-retrieval): so a refusal of
     ours, which a model could read otherwise, is an error. A server that has no tasks answers at once, which stands."""

@@ -244,8 +244,9 @@ class TaskRouter:
         return Result({**task, "taskId": record.id})
 
     def _note(self, record: TaskRecord, task: Json) -> bool:
-        """Records the state that a server sent of its task; False where that state is impossible."""
-        if not tasks.is_lawful(record.status, task["status"]):
+        """Records the state that a server sent of its task; False where that state is impossible: what has ended stays
+        as it ended (2025-11-25 basic/utilities/tasks#task-status-lifecycle)."""
+        if record.status in tasks.TERMINAL and task["status"] != record.status:
             return False
         record.task, record.looked = tasks.state(task), monotonic()
         return True

@@ -72,7 +72,7 @@ class PendingRequest:
     def settle(self, answer: Response | None = None, error: Exception | None = None) -> None:
         if not self.is_over:
             if self.has_begun and isinstance(error, Lost):
-                error = error.as_sent()
+                error = Lost(error.text, sent=True, gone=error.gone, status=error.status, detail=error.detail)
             self.answer, self.error = answer, error
             self._wake()
             if self.on_over is not None:
