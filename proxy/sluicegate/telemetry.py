@@ -162,15 +162,6 @@ def configure(level: str = "info", format: Format = "auto", stream: TextIO | Non
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    _hush()
-
-
-def name_process(**fields: Any) -> None:
-    """What every line of this task, and of those that it starts, says of the process it comes from."""
-    _PROCESS.set({**_PROCESS.get(), **fields})
-
-
-def _hush() -> None:
     for name in _SILENT:
         logger = logging.getLogger(name)
         logger.setLevel(logging.CRITICAL + 1)
@@ -178,6 +169,11 @@ def _hush() -> None:
         logger.handlers[:] = [logging.NullHandler()]
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def name_process(**fields: Any) -> None:
+    """What every line of this task, and of those that it starts, says of the process it comes from."""
+    _PROCESS.set({**_PROCESS.get(), **fields})
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,22 +39,19 @@ class Verification:
     def _run(self) -> None:
         found: Json = {"state": "failed", "error": "the log could not be read to its end"}
         try:
-            found = self._verify()
+            # Checkpoints are read before the files are listed, so that every record that they cover is in one of these.
+            outside = list(read_published(self._settings))
+            folder = self._settings.path.parent
+            self._total = sum(file.size for file in list_files(folder))
+            reports = verify([folder], self._keys(), outside, self._add)
+            writers = [report.to_json() for report in reports]
+            found = {"state": "done", "ok": all(report.ok for report in reports), "writers": writers}
         except OSError as error:  # a segment that retention deletes meanwhile
             found["error"] = f"a file of the log could not be read: {error.strerror}"
         except ValueError as error:
             found["error"] = str(error)
         finally:
             self._status = {**self._status, **found, "ended_at": _now()}
-
-    def _verify(self) -> Json:
-        """Checkpoints are read before the files are listed, so that every record that they cover is in one of these."""
-        outside = list(read_published(self._settings))
-        folder = self._settings.path.parent
-        self._total = sum(file.size for file in list_files(folder))
-        reports = verify([folder], self._keys(), outside, self._add)
-        writers = [report.to_json() for report in reports]
-        return {"state": "done", "ok": all(report.ok for report in reports), "writers": writers}
 
     def _add(self, size: int) -> None:
         self._records += 1

@@ -84,7 +84,11 @@ def _load(directory: Path, location: KeyPlace) -> KeyRing:
     if named.exists():
         ring = _from_keyring(named)
         if location == "file":
-            _to_file(ring, file, named)
+            name = named.read_text("ascii").strip()
+            private.write(file, f"{_text(ring)}\n".encode("ascii"), replace=True)
+            named.unlink()
+            with suppress(NoKeyring):
+                os_keyring.delete(name)
         elif file.exists() and _text(KeyRing.load(directory, RING)) == _text(ring):
             file.unlink()  # a move that ended half-way
         return ring
@@ -130,14 +134,6 @@ def _to_keyring(ring: KeyRing, named: Path) -> None:
     except NoKeyring as error:
         raise KeyUnavailable(f"login.key: keyring: {error}") from None
     private.write(named, f"{name}\n".encode("ascii"), replace=True)
-
-
-def _to_file(ring: KeyRing, file: Path, named: Path) -> None:
-    name = named.read_text("ascii").strip()
-    private.write(file, f"{_text(ring)}\n".encode("ascii"), replace=True)
-    named.unlink()
-    with suppress(NoKeyring):
-        os_keyring.delete(name)
 
 
 def _text(ring: KeyRing) -> str:

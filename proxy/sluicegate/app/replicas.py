@@ -418,7 +418,11 @@ class _Lease:
                 if self._ours is not None:
                     self._ours.take((await self._store.scan(REPLICA)).values() if rows is None else rows)
                     await self._tell()
-                    await self._look_around(self._ours)
+                    mark = self._ours.watch.mark(SEEN, audit_heads.HEADS)
+                    is_known = mark is not None and mark == self._looked_at
+                    if not is_known and time.monotonic() - self._looked >= LOOK_EVERY:
+                        await self._ours.look_around(self._store)
+                        self._looked_at, self._looked = mark, time.monotonic()
 
     async def _poll(self) -> list[bytes] | None:
         """Renews a lease that says what it has to, and asks what moved, in one. The rows of all, or None where the
@@ -433,13 +437,6 @@ class _Lease:
         )
         ours.take_answer(polled, since)
         return polled.rows if polled.is_renewed else None
-
-    async def _look_around(self, ours: Replicas) -> None:
-        mark = ours.watch.mark(SEEN, audit_heads.HEADS)
-        is_known = mark is not None and mark == self._looked_at
-        if not is_known and time.monotonic() - self._looked >= LOOK_EVERY:
-            await ours.look_around(self._store)
-            self._looked_at, self._looked = mark, time.monotonic()
 
     @staticmethod
     def _seen_for(ours: Replicas) -> float:

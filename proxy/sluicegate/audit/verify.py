@@ -257,7 +257,11 @@ class _Walk(_Told):
         if link.type == "checkpoint":
             self._read_checkpoint(record, link, line, before)
         elif link.type == "admin":
-            self._read_admin(record, link)
+            if isinstance(record.get("key"), dict):
+                self._read_key(record["key"], record, link)
+            if record.get("act") == "retain" and self._missing is not None:
+                if (record.get("last"), record.get("hash")) == (self._missing.seq, self._missing.hash):
+                    self._retained = self._retained or link.seq
 
     def _end_run(self) -> None:
         """What a run has not signed itself, the next one signs as it is found: a crash has left it, or somebody has put
@@ -285,13 +289,6 @@ class _Walk(_Told):
         if self._line > 1:
             self._line -= 1
         self._break(link.seq - 1, f"was changed: its hash is not the one that record {link.seq} names")
-
-    def _read_admin(self, record: dict[str, Any], link: Link) -> None:
-        if isinstance(record.get("key"), dict):
-            self._read_key(record["key"], record, link)
-        if record.get("act") == "retain" and self._missing is not None:
-            if (record.get("last"), record.get("hash")) == (self._missing.seq, self._missing.hash):
-                self._retained = self._retained or link.seq
 
     def _read_key(self, key: dict[str, Any], record: dict[str, Any], link: Link) -> None:
         """The key that signs from here on. Who follows another must be introduced by it: an old key, found

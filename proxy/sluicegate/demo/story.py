@@ -61,7 +61,10 @@ async def tell(stage: Stage, ask: Ask, once: bool, say: Say) -> bool:
     """Whether everything went as it should."""
     say("\nNow the client plans a vacation with three servers: travel, weather and calendar.")
     say("It completes the argument of a prompt, and gets the prompt with it:")
-    offered = await _complete(ask, say)
+    argument = {"name": "city", "value": "Bar"}
+    answer = await ask("completion/complete", {"ref": {"type": "ref/prompt", "name": PROMPT}, "argument": argument})
+    offered: list[str] = answer["result"]["completion"]["values"]
+    say(f"> completion/complete {PROMPT} {json.dumps(argument)}\n< {', '.join(offered)}")
     messages = await _prompt(ask, offered[0], say) if offered else []
     say("\nIt reads a resource of each server:")
     for uri in RESOURCES:
@@ -75,14 +78,6 @@ async def tell(stage: Stage, ask: Ask, once: bool, say: Say) -> bool:
     ran = [await _with_approval(stage, ask, params, once, say) for params in (BOOK, MAIL)]
     await _activity(stage.audit, say)
     return offered == ["Barcelona", "Bari"] and "Barcelona" in "".join(messages) and all(texts) and all(ran)
-
-
-async def _complete(ask: Ask, say: Say) -> list[str]:
-    argument = {"name": "city", "value": "Bar"}
-    answer = await ask("completion/complete", {"ref": {"type": "ref/prompt", "name": PROMPT}, "argument": argument})
-    offered: list[str] = answer["result"]["completion"]["values"]
-    say(f"> completion/complete {PROMPT} {json.dumps(argument)}\n< {', '.join(offered)}")
-    return offered
 
 
 async def _prompt(ask: Ask, city: str, say: Say) -> list[str]:

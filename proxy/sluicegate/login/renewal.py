@@ -93,7 +93,10 @@ class Refusals:
         if settings.is_machine or not (is_gone or got.error == "invalid_grant"):
             raise LoginUnavailable(f"the authorization server of {login.server} gives no token: {got.error}")
         if is_gone:
-            await self._forget_client(login)
+            for key in await self._records.store.scan(f"{key_of(CLIENTS, login.at.issuer)}/"):
+                raw, client = await self._records.client(key)
+                if client is not None and client.id == login.client.id:
+                    await self._records.store.swap(key, raw, [Write(key)])
         await self.end(login, "lost" if was_lost else "invalid_grant")
 
     async def end(self, login: Login, why: Literal["lost", "invalid_grant", "issuer_changed"]) -> None:
@@ -118,12 +121,6 @@ class Refusals:
         except (LoginFailed, LoginUnavailable):
             return True
         return own is None or not own.issuers or login.at.issuer in own.issuers
-
-    async def _forget_client(self, login: Login) -> None:
-        for key in await self._records.store.scan(f"{key_of(CLIENTS, login.at.issuer)}/"):
-            raw, client = await self._records.client(key)
-            if client is not None and client.id == login.client.id:
-                await self._records.store.swap(key, raw, [Write(key)])
 
     async def _change(self, login: Login, change: Callable[[Login], Login]) -> None:
         """Applies a change to the record while it is of the same login and generation."""

@@ -60,7 +60,10 @@ class Engine:
     """`rows` are the five fields of `p` or `p2` rows. Raises what casbin raises. One thread may ask at a time."""
 
     def __init__(self, model: str) -> None:
-        _check_install()
+        # Both distributions write the same package over one another; the frozen one explains wrongly.
+        folder = Path(inspect.getfile(Enforcer)).parent.parent
+        if any(folder.glob("casbin-*.dist-info")):
+            raise RuntimeError("the package `casbin` is installed beside `pycasbin`: uninstall both, install pycasbin")
         self._model = model
         logging.getLogger("casbin").setLevel(logging.ERROR)  # it logs every request with its subject
         self._enforcer = _Enforcer(Enforcer.new_model(text=model))
@@ -84,13 +87,6 @@ class Engine:
     def _fill(self, kind: str, rows: Iterable[Sequence[str]]) -> None:
         """As casbin's adapters do it, without the search for duplicates at every row."""
         self._enforcer.model["p"][kind].policy = list(rows)
-
-
-def _check_install() -> None:
-    """Both distributions write the same package over one another; the frozen one explains wrongly."""
-    folder = Path(inspect.getfile(Enforcer)).parent.parent
-    if any(folder.glob("casbin-*.dist-info")):
-        raise RuntimeError("the package `casbin` is installed beside `pycasbin`: uninstall both, install pycasbin")
 
 
 def check_model(text: str, file: str) -> list[PolicyFinding]:

@@ -374,22 +374,19 @@ class _Reader:
         try:
             written = decode(data)
             schema = ArgumentSchema(written)
-            self._tell_unused(path, written)
+            shown = self._sources.show(path)
+            for word in unused_keywords(written):
+                if word in NOT_CHECKED:
+                    message, hint = f"`{word}` is not checked", "a `pattern` is"
+                else:
+                    message, hint = f"{printable(word)} is no keyword of JSON Schema 2020-12", suggest(word, KEYWORDS)
+                self.findings.append(PolicyFinding(shown, 1, 1, "unused-keyword", "warning", message, hint))
             return schema
         except Malformed as error:
             self._wrong(path, "bad-json", error.text, "", *_position(data))
         except SchemaRefused as error:
             self._wrong(path, f"schema-{error.code}", error.text)
         return None
-
-    def _tell_unused(self, path: Path, written: Any) -> None:
-        shown = self._sources.show(path)
-        for word in unused_keywords(written):
-            if word in NOT_CHECKED:
-                message, hint = f"`{word}` is not checked", "a `pattern` is"
-            else:
-                message, hint = f"{printable(word)} is no keyword of JSON Schema 2020-12", suggest(word, KEYWORDS)
-            self.findings.append(PolicyFinding(shown, 1, 1, "unused-keyword", "warning", message, hint))
 
     def _check_tool(self, path: Path, line: int, server: str, tool: str, existing: KnownNames) -> None:
         tools, shown = existing.tools.get(server), self._sources.show(path)

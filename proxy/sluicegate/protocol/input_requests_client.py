@@ -62,7 +62,11 @@ def _render(ask: Any, client: Client, new_id: NewId) -> Question | Settled | Una
     method, params = (ask.get("method"), ask.get("params", {})) if isinstance(ask, dict) else (None, {})
     if problem := input_forms.problem(method, params):
         return Unanswered(f"The server asked {problem}.")
-    params = _of_this_hop(params)
+    # The tasks that clients make of questions are not relayed, and nobody here would hear the progress of an answer.
+    meta = params.get("_meta")
+    remaining = {key: value for key, value in meta.items() if key not in _HOP} if isinstance(meta, dict) else {}
+    params = {key: value for key, value in params.items() if key not in ("_meta", "task")}
+    params = {**params, "_meta": remaining} if remaining else params
     revision = REVISIONS[client.revision]
     if method == ELICIT:
         return _elicitation(params, client.capabilities.get("elicitation"), revision, new_id)
@@ -87,15 +91,6 @@ def opens_pages(client: Client) -> bool:
     declared, revision = client.capabilities.get("elicitation"), REVISIONS[client.revision]
     can_ask = client.era == "modern" or revision.elicitation
     return isinstance(declared, dict) and can_ask and revision.url_elicitation and "url" in declared
-
-
-def _of_this_hop(params: Json) -> Json:
-    """The tasks that clients make of questions are not relayed, and nobody here would hear the progress of an answer.
-    """
-    meta = params.get("_meta")
-    remaining = {key: value for key, value in meta.items() if key not in _HOP} if isinstance(meta, dict) else {}
-    params = {key: value for key, value in params.items() if key not in ("_meta", "task")}
-    return {**params, "_meta": remaining} if remaining else params
 
 
 def _undeclared(what: str) -> Unanswered:

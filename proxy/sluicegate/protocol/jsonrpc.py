@@ -425,7 +425,12 @@ def read(value: Any) -> Message:
         raise Malformed(INVALID_REQUEST, 'jsonrpc must be "2.0"', id)
     method = value.get("method")
     if method is None:
-        return _read_response(value, id)
+        result, error = value.get("result"), value.get("error")
+        if isinstance(error, dict) and "result" not in value:
+            return Response(id, error=error)
+        if isinstance(result, dict) and "error" not in value and id is not None:
+            return Response(id, result=result)
+        raise Malformed(INVALID_REQUEST, "neither a request, a notification nor a response", id)
     if not isinstance(method, str):
         raise Malformed(INVALID_REQUEST, "method must be a string", id)
     params = value.get("params")
@@ -438,15 +443,6 @@ def read(value: Any) -> Message:
     if "id" in value:
         raise Malformed(INVALID_REQUEST, "id must be a string or an integer")
     return Notification(method, params)
-
-
-def _read_response(value: Json, id: RequestId | None) -> Response:
-    result, error = value.get("result"), value.get("error")
-    if isinstance(error, dict) and "result" not in value:
-        return Response(id, error=error)
-    if isinstance(result, dict) and "error" not in value and id is not None:
-        return Response(id, result=result)
-    raise Malformed(INVALID_REQUEST, "neither a request, a notification nor a response", id)
 
 
 def to_value(message: Message) -> Json:

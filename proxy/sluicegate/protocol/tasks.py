@@ -134,16 +134,12 @@ def read(value: Any) -> Json | None:
     made["ttlMs"] = bounded(made.get("ttlMs"), 1, MAX_TTL, MAX_TTL)
     if "pollIntervalMs" in made:
         made["pollIntervalMs"] = bounded(made["pollIntervalMs"], MIN_POLL, MAX_POLL, 1000)
-    _bound_text(made)
-    return made
-
-
-def _bound_text(task: Json) -> None:
-    text = task.get("statusMessage")
+    text = made.get("statusMessage")
     if isinstance(text, str):
-        task["statusMessage"] = text[:MAX_TEXT]
-    elif "statusMessage" in task:
-        del task["statusMessage"]
+        made["statusMessage"] = text[:MAX_TEXT]
+    elif "statusMessage" in made:
+        del made["statusMessage"]
+    return made
 
 
 def state(task: Json) -> Json:

@@ -75,15 +75,12 @@ class FollowedTasks:
 
     async def _tell(self, id: str, seen: _Seen | None) -> tuple[Json | None, _Seen | None]:
         """Returns the task, and what its client has seen of it."""
-        task = await self._look(id)
+        outcome = await self._tasks.about(self._get(id, Trail()))
+        task = outcome.value if isinstance(outcome, Result) else None
         if task is not None and (state := _state(task)) != seen:
             task = await self._notify(id)
             seen = None if task is None else state
         return task, seen
-
-    async def _look(self, id: str) -> Json | None:
-        outcome = await self._tasks.about(self._get(id, Trail()))
-        return outcome.value if isinstance(outcome, Result) else None
 
     async def _notify(self, id: str) -> Json | None:
         """Returns None where the client could not be notified, so that it is tried again."""

@@ -55,7 +55,14 @@ def write(path: Path, data: bytes, *, replace: bool, mode: int = FILE) -> bool:
             os.fsync(file.fileno())
         if mode != FILE:
             scratch.chmod(mode)
-        return _publish(scratch, path, replace)
+        if replace:
+            os.replace(scratch, path)
+            return True
+        try:
+            os.link(scratch, path)  # unlike a rename it fails if another process was first
+        except FileExistsError:
+            return False
+        return True
     finally:
         scratch.unlink(missing_ok=True)
 
@@ -87,16 +94,5 @@ def lock(opened: int, *, wait: bool = False) -> bool:
     except OSError:
         if wait:
             raise
-        return False
-    return True
-
-
-def _publish(scratch: Path, path: Path, replace: bool) -> bool:
-    if replace:
-        os.replace(scratch, path)
-        return True
-    try:
-        os.link(scratch, path)  # unlike a rename it fails if another process was first
-    except FileExistsError:
         return False
     return True

@@ -388,7 +388,13 @@ class LegacyConnection(ServerConnection):
             self._give_up(asking, f"more than {MAX_QUESTIONS} questions in one call")
             return asked_too_often(call, self.settings.key, MAX_QUESTIONS)
         if response is None:
-            return self._park(call, asking)
+            requests = {key: input_requests_server.entry(request, call.client) for key, request in asking.asks.items()}
+            asking.park()
+            resume, give_up = partial(self._resume, asking), partial(self._give_up, asking)
+            whose = holder(call.client.principal, call.client.credential)
+            state = self._suspended.park(asking, whose, resume, give_up)
+            left = max(0.0, asking.ends - self._loop.time())
+            return InputRequired(requests, state, is_held=True, takes_errors=True, remaining_seconds=left)
         self._leave(asking)
         wanted = None if asking.has_begun else url_elicitation.wanted(call, response)
         return wanted or self._read(call, response, asking)
@@ -411,15 +417,6 @@ class LegacyConnection(ServerConnection):
 
     def _abandon(self, exchange: PendingRequest, why: str) -> None:
         self.transport.send_soon(_cancelled(exchange, why))
-
-    def _park(self, call: Call, asking: InteractiveExchange) -> InputRequired:
-        requests = {key: input_requests_server.entry(request, call.client) for key, request in asking.asks.items()}
-        asking.park()
-        resume, give_up = partial(self._resume, asking), partial(self._give_up, asking)
-        whose = holder(call.client.principal, call.client.credential)
-        state = self._suspended.park(asking, whose, resume, give_up)
-        left = max(0.0, asking.ends - self._loop.time())
-        return InputRequired(requests, state, is_held=True, takes_errors=True, remaining_seconds=left)
 
     async def _resume(self, asking: InteractiveExchange, call: Call) -> Outcome:
         """The client's next request for that call: its answers, and then whatever the server says to them."""

@@ -45,14 +45,10 @@ def consented(call: Call) -> Call | Outcome:
     missing = {key: ask for key, ask in requests.items() if key not in actions}
     for key in requests.keys() - missing.keys():
         if actions[key] != "accept":
-            return _declined(call.method)
+            text = "NOT EXECUTED: the server wants a page to be visited first, and that was declined."
+            if call.method == "tools/call":
+                return Result({"content": [{"type": "text", "text": text}], "isError": True})
+            return Failure(INTERNAL_ERROR, text)
     if missing:
         return _ask(missing)
     return replace(call, params={key: value for key, value in call.params.items() if key not in _RETRY})
-
-
-def _declined(method: str) -> Outcome:
-    text = "NOT EXECUTED: the server wants a page to be visited first, and that was declined."
-    if method == "tools/call":
-        return Result({"content": [{"type": "text", "text": text}], "isError": True})
-    return Failure(INTERNAL_ERROR, text)

@@ -150,7 +150,12 @@ class LegacyTask:
     async def _watch(self, task: Json, group: anyio.abc.TaskGroup) -> None:
         watch = TaskWatch(anyio.current_time)
         while not self._asking.is_over:
-            self._act(task, group)
+            # 2025-11-25 basic/utilities/tasks#input-required-status: who asks, asks on `tasks/result`.
+            if task["status"] == "cancelled":
+                self._asking.settle(Response(self._asking.id, _cancelled(task).value))
+            elif task["status"] != "working" and not self._is_fetched:
+                self._is_fetched = True
+                group.start_soon(self._fetch, task["taskId"])
             if task["status"] in tasks.TERMINAL:
                 return
             await anyio.sleep(min(watch.pause(task), self._settings.timeout / 3))
@@ -172,14 +177,6 @@ class LegacyTask:
             return None
         task = None if answer.result is None else tasks.read(answer.result)
         return task if task is not None and task["taskId"] == id else None
-
-    def _act(self, task: Json, group: anyio.abc.TaskGroup) -> None:
-        """2025-11-25 basic/utilities/tasks#input-required-status: who asks, asks on `tasks/result`."""
-        if task["status"] == "cancelled":
-            self._asking.settle(Response(self._asking.id, _cancelled(task).value))
-        elif task["status"] != "working" and not self._is_fetched:
-            self._is_fetched = True
-            group.start_soon(self._fetch, task["taskId"])
 
     async def _fetch(self, id: str) -> None:
         asking = self._asking

@@ -78,7 +78,12 @@ class PushStream:
                 failures += 1
             else:
                 if 400 <= response.status < 500:
-                    self._without(response, had_one)
+                    # Any 4xx, 405 above all, means "no push channel" and is no failure; but where there was one, 404
+                    # means that the session has ended.
+                    response.close()
+                    if response.status == 404 and had_one:
+                        self._session_over()
+                    self.is_settled.set()
                     if is_begun or response.status == 405:
                         return
                     await self.is_begun.wait()
@@ -87,14 +92,6 @@ class PushStream:
                 failures = 0 if await self._read(response, position) else failures + 1
             self.is_settled.set()
             await anyio.sleep(max(_pause(position), DEFAULT_BACKOFF.pause(failures) if failures else 0.0))
-
-    def _without(self, response: Reply, had_one: bool) -> None:
-        """Any 4xx, 405 above all, means "no push channel" and is no failure; but where there was one, 404 means
-        that the session has ended."""
-        response.close()
-        if response.status == 404 and had_one:
-            self._session_over()
-        self.is_settled.set()
 
     async def _read(self, response: Reply, position: StreamPosition) -> bool:
         """Returns whether anything came."""

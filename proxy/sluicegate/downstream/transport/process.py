@@ -165,7 +165,9 @@ class Process:
             await self._is_gone()
             if self._signal(signal.SIGTERM):
                 await self._is_gone()
-                await self._is_empty()
+                with anyio.move_on_after(GRACE if self._gone.is_set() else 0):
+                    while self._signal(0):  # noqa: ASYNC110 - a process group has no event
+                        await anyio.sleep(0.02)
             self._signal(signal.SIGKILL)
             await self._gone.wait()
             ending = stray_processes.end_in_steps(self._strays, found_before)
@@ -187,11 +189,6 @@ class Process:
     async def _is_gone(self) -> None:
         with anyio.move_on_after(GRACE):
             await self._gone.wait()
-
-    async def _is_empty(self) -> None:
-        with anyio.move_on_after(GRACE if self._gone.is_set() else 0):
-            while self._signal(0):  # noqa: ASYNC110 - a process group has no event
-                await anyio.sleep(0.02)
 
     def _signal(self, number: int) -> bool:
         """Whether there was somebody in the child's process group. Its number is not reused while there is."""
