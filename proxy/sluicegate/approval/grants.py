@@ -167,7 +167,9 @@ class Grants:
         any more, ends now."""
         now = self._clock()
         if is_moved:
-            await self._look()
+            found = {raw_id.removeprefix(PREFIX): raw for raw_id, raw in (await self._store.scan(PREFIX)).items()}
+            grants = {id: one for id, raw in found.items() if (one := _decode(raw)) is not None}
+            self._all = {id: one for id, one in grants.items() if self._is_mine(one.binding.principal)}
         self.withdraw(objection)
         for grant in list(self._all.values()):
             if grant.id in self._over:
@@ -179,11 +181,6 @@ class Grants:
             elif grant.is_orphaned(now, token_end(grant.binding.principal, grant.binding.roles)):
                 await self._forget(grant.id)
         self._over = {id: why for id, why in self._over.items() if id in self._all}
-
-    async def _look(self) -> None:
-        found = {raw_id.removeprefix(PREFIX): raw for raw_id, raw in (await self._store.scan(PREFIX)).items()}
-        grants = {id: grant for id, raw in found.items() if (grant := _decode(raw)) is not None}
-        self._all = {id: grant for id, grant in grants.items() if self._is_mine(grant.binding.principal)}
 
     async def _forget(self, id: str) -> None:
         await self._store.delete(PREFIX + id)

@@ -321,15 +321,12 @@ def _without(value: Any, problems: list[Problem]) -> Any:
     rest = deepcopy(value)
     for problem in problems:
         depth = 2 if problem.path[:1] in (("servers",), ("toolsets",)) else 3
-        _remove(rest, problem.path[:depth])
+        section, path = rest, problem.path[:depth]
+        for part in path[:-1]:
+            section = section.get(part) if isinstance(section, dict) else None
+        if path and isinstance(section, dict):
+            section.pop(path[-1], None)
     return rest
-
-
-def _remove(value: Any, path: tuple[str | int, ...]) -> None:
-    for part in path[:-1]:
-        value = value.get(part) if isinstance(value, dict) else None
-    if path and isinstance(value, dict):
-        value.pop(path[-1], None)
 
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"

@@ -415,7 +415,12 @@ class ResourceWatches:
                 return await self._clear(board)
             connection = await self._pool.get(board.key)
             if connection is not board.connection:
-                await self._settle_on(board, connection)
+                board.may_have_missed = board.may_have_missed or board.connection is not None
+                board.connection = connection
+                for uri in board.uris:
+                    connection.unwatched.pop(uri, None)
+                with anyio.move_on_after(self._patience):
+                    await connection.live()
             uris = board.uris
             board.asked = None
             refused = await connection.watch(uris, board.heard)
@@ -426,14 +431,6 @@ class ResourceWatches:
             if board.may_have_missed:
                 board.may_have_missed = False
                 board.tell_all()
-
-    async def _settle_on(self, board: WatchBoard, connection: ServerConnection) -> None:
-        board.may_have_missed = board.may_have_missed or board.connection is not None
-        board.connection = connection
-        for uri in board.uris:
-            connection.unwatched.pop(uri, None)
-        with anyio.move_on_after(self._patience):
-            await connection.live()
 
     async def _clear(self, board: WatchBoard) -> None:
         """Ends the subscriptions of a board that nobody watches, if its connection is open: none is made for that."""

@@ -60,7 +60,10 @@ class LegacySession:
     def to_call(self, request: Request, client: Client, emit: Emit) -> Begun:
         """`client` has the roles of this request; `emit` gets the notifications of its call."""
         if request.method == "logging/setLevel":
-            return self._set_level(request.params.get("level"))
+            if (level := request.params.get("level")) not in LOG_LEVELS:
+                return Failure(INVALID_PARAMS, f"level must be one of {', '.join(LOG_LEVELS)}")
+            self.level = str(level)
+            return Result({})
         if request.method in SUBSCRIPTIONS:
             uri, wanted = request.params.get("uri"), request.method == "resources/subscribe"
             outcome = self.listening.settled(uri, wanted)
@@ -69,12 +72,6 @@ class LegacySession:
         if not isinstance(parsed, Parsed):
             return parsed
         return Call(client, parsed.method, parsed.params, parsed.meta, None, None, emit, self._deps.trail())
-
-    def _set_level(self, level: object) -> Outcome:
-        if level not in LOG_LEVELS:
-            return Failure(INVALID_PARAMS, f"level must be one of {', '.join(LOG_LEVELS)}")
-        self.level = str(level)
-        return Result({})
 
     async def run_input_rounds(self, call: Call, outcome: InputRequired, send: Send) -> Outcome:
         """The outcome once the client has answered what the server asks, which goes through `send`."""

@@ -142,9 +142,6 @@ class BackgroundTasks:
     def __init__(self) -> None:
         self._all: set[asyncio.Task[Any]] = set()
 
-    def __len__(self) -> int:
-        return len(self._all)
-
     def start_soon(self, func: Callable[..., Coroutine[Any, Any, Any]], /, *args: Any) -> None:
         task = asyncio.get_running_loop().create_task(func(*args))
         self._all.add(task)

@@ -105,12 +105,9 @@ def discovered(result: Json) -> Json:
     """An InitializeResult as the value of `server/discover` in the middle."""
     revision, described = negotiated(result), about(result)
     spoken = [] if revision is None else [revision.name]
-    capabilities = _defined(described["capabilities"], revision)
+    capabilities = described["capabilities"]
+    if revision is None or not revision.tasks:
+        capabilities = without(capabilities, frozenset({"tasks"}))
+    # The extension is not defined before 2026-07-28, whatever a server says (SEP-2663, Backward Compatibility).
+    capabilities = tasks.without_extension(capabilities)
     return {**described, "supportedVersions": spoken, "capabilities": capabilities, "ttlMs": 0, "cacheScope": "private"}
-
-
-def _defined(capabilities: Json, revision: Revision | None) -> Json:
-    """Without tasks where the revision has none, and the extension in any case: it is not defined before 2026-07-28,
-    whatever a server says (SEP-2663, Backward Compatibility)."""
-    has_tasks = revision is not None and revision.tasks
-    return tasks.without_extension(capabilities if has_tasks else without(capabilities, frozenset({"tasks"})))

@@ -55,16 +55,13 @@ class Issued:
         if not lives:
             return CredentialRefused("ended")
         principal = Principal(name, roles, expires=until, grant=grant)
-        self._remember(digest, _Seen(principal, self.clock()))
-        return principal
-
-    def _remember(self, digest: str, seen: _Seen) -> None:
-        mine = self._of.get(seen.principal.name, {})
+        mine = self._of.get(name, {})
         if len(mine) >= MAX_PER_NAME:
             self._forget(next(iter(mine)))
         elif len(self._seen) >= MAX_KNOWN:
             self._forget(next(iter(self._seen)))
-        self._seen[digest] = self._of.setdefault(seen.principal.name, {})[digest] = seen
+        self._seen[digest] = self._of.setdefault(name, {})[digest] = _Seen(principal, self.clock())
+        return principal
 
     def _forget(self, digest: str) -> None:
         seen = self._seen.pop(digest, None)
