@@ -34,7 +34,7 @@ from sluicegate.oauth.issuing import AuthorizationDenied, AuthorizationRequest, 
 from sluicegate.policy.rates import Windows
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.store import Store, StoreFailed
-from sluicegate.store.keys import Sealer
+from sluicegate.store.keys import Sealer, digest, is_same
 
 COOKIE: Final = "__Host-sluice-client-login"
 FETCHED_A_MINUTE: Final = 20
@@ -153,7 +153,7 @@ class IssuerPages:
         except (LoginFailed, LoginUnavailable) as error:
             return page(400, "Nobody was signed in", text(str(error)), CLOSE)
         question = {"asked": asked, "principal": person.name, "roles": list(person.roles), "source": provider.mark,
-                    "browser": public_pages.digest(browser), "id": secrets.token_hex(16),
+                    "browser": digest(browser), "id": secrets.token_hex(16),
                     "until": self._sign_in.now() + self._config().login.within}  # fmt: skip
         ticket = self._sealer.seal(_CONSENT, question, self._issuer)
         name, to = asked["name"] or "A client without a name", _shown_target(asked["redirect_uri"])
@@ -177,7 +177,7 @@ class IssuerPages:
         question = self._sealer.unseal(_CONSENT, form.get("ticket", ""), self._issuer)
         browser = self._cookie.read(request)
         is_over = question is None or question["until"] <= self._sign_in.now()
-        if question is None or is_over or not public_pages.is_same(browser, question["browser"]):
+        if question is None or is_over or not is_same(digest(browser), question["browser"]):
             return page(400, "Log in", text("This question has expired. Log in again from your client."))
         if not await self._store.spend(f"issuer-consent/{question['id']}", self._config().login.within):
             return page(400, "Log in", text("This question was answered already."))

@@ -14,7 +14,7 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import Final
 
-from sluicegate.app.public_pages import Places, digest, is_same
+from sluicegate.app.public_pages import Places
 from sluicegate.http.fetch import Fetcher, Unfetched
 from sluicegate.listen.auth import jws
 from sluicegate.listen.auth.issuers import KeySets, TokenIssuer
@@ -29,7 +29,7 @@ from sluicegate.oauth.clients import OAuthClient
 from sluicegate.oauth.metadata import AuthorizationServer
 from sluicegate.protocol.jsonrpc import Json, dump
 from sluicegate.store import Store
-from sluicegate.store.keys import Sealer
+from sluicegate.store.keys import Sealer, digest, is_same
 
 _PURPOSE: Final = "sign in"
 _SPENT: Final = "sign-in"
@@ -104,7 +104,7 @@ class SignIn:
         with plainly(provider.name):
             answer = authorization.read(query)
             pending = self._sealer.unseal(_PURPOSE, answer.state, self._callback)
-            if pending is None or pending["until"] <= self.now() or not is_same(browser, pending["browser"]):
+            if pending is None or pending["until"] <= self.now() or not is_same(digest(browser), pending["browser"]):
                 raise LoginFailed("no sign-in of this browser waits for this answer")
             at = await self._described(provider)
             if why := authorization.why_not(answer, at.issuer, at.names_itself):

@@ -12,7 +12,6 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
-from hmac import compare_digest
 from html import escape
 from typing import Final
 from urllib.parse import unquote
@@ -101,15 +100,6 @@ class BrowserCookie:
         response.set_cookie(self._name, secret, max_age=int(self._within()) + 60, path="/", secure=True, httponly=True,
                             samesite="lax")  # fmt: skip
         return response
-
-
-def digest(secret: str) -> str:
-    """What sealed values have of a browser's secret."""
-    return sha256(secret.encode()).hexdigest()
-
-
-def is_same(secret: str, digested: str) -> bool:
-    return compare_digest(digest(secret), digested)
 
 
 MAX_BODY: Final = 64 * 1024

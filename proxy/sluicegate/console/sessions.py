@@ -5,7 +5,6 @@ the second, which is in the storage of our origin alone. Only digests of both ar
 stands for is shown to the admin API with each request, which judges it anew. Sessions are in memory, and in a store.
 """
 
-import hashlib
 import hmac
 import json
 import logging
@@ -24,7 +23,7 @@ from sluicegate.http import cookies
 from sluicegate.http.forwarded_headers import ForwardedHeaders, is_forwarded
 from sluicegate.http.hosts import is_loopback
 from sluicegate.store import Store
-from sluicegate.store.keys import KeyRing, Sealer
+from sluicegate.store.keys import KeyRing, Sealer, digest
 
 log = logging.getLogger(__name__)
 
@@ -281,10 +280,6 @@ class Codes:
         """The credential that it was made with; None for a code that is over, used or nobody's."""
         ends, credential = self._codes.pop(digest(code), (float("-inf"), ""))
         return credential if ends > self._clock() else None
-
-
-def digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 PREFIX: Final = "console/session/"

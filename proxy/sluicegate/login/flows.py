@@ -7,7 +7,6 @@ spent before its code is sent, so that no answer counts twice, in whichever proc
 import asyncio
 import secrets
 from dataclasses import asdict, dataclass, replace
-from hashlib import sha256
 from hmac import compare_digest
 from typing import Final
 
@@ -35,6 +34,7 @@ from sluicegate.oauth.clients import OAuthClient
 from sluicegate.oauth.tokens import TokenAnswer, TokenRefusal
 from sluicegate.protocol.model import Client
 from sluicegate.store import Write
+from sluicegate.store.keys import digest
 
 MAX_FLOWS: Final = 100  # that wait, of one `whose`
 BEGIN_WITHIN: Final = 45.0
@@ -88,12 +88,12 @@ class Flows:
         )  # fmt: skip
         if by is not None:
             record = replace(record, by=by.principal, credential=by.credential, roles=by.roles)
-        await self._add(records.flow_id(state), record, settings.within)
+        await self._add(digest(state), record, settings.within)
         scene.tell(
             "login_asked", settings.server, whose, issuer=found.at.issuer, client_id=client.id, scopes=asked,
             by=record.by,
         )  # fmt: skip
-        return Flow(records.flow_id(state), settings.server, whose, url, record.expires, found.at.issuer, asked)
+        return Flow(digest(state), settings.server, whose, url, record.expires, found.at.issuer, asked)
 
     async def _client(
         self, settings: LoginSettings, found: Discovered, redirect_uri: str, asked: tuple[str, ...]
@@ -162,7 +162,7 @@ class Flows:
         try:
             with plainly("the login"):
                 answer = authorization.read(query)
-                id = records.flow_id(answer.state)
+                id = digest(answer.state)
                 raw, flow = await self._records.flow(id)
                 if raw is None or flow is None or flow.expires <= self._scene.clock():
                     raise LoginFailed("no login waits for this answer: it is unknown, too old, or was replaced")
@@ -288,7 +288,7 @@ def _new_id() -> str:
 
 
 def _hash(browser: str) -> str:
-    return sha256(browser.encode()).hexdigest() if browser else ""
+    return digest(browser) if browser else ""
 
 
 def _wanted(

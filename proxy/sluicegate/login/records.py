@@ -5,7 +5,6 @@ one does not open, and counts as none.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from hashlib import sha256
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote, unquote
 
@@ -127,10 +126,6 @@ def _unquoted(part: str) -> str:
 
 def flow_key(id: str) -> str:
     return key_of(FLOWS, id)
-
-
-def flow_id(state: str) -> str:
-    return sha256(state.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Records:

@@ -37,8 +37,8 @@ def _encode(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
-def _decode(text: str) -> bytes:
-    """Raises ValueError for anything but what `_encode` writes: bytes have one spelling."""
+def decode_base64(text: str) -> bytes:
+    """Raises ValueError for anything but what `_encode` writes: bytes have one spelling (RFC 4648 3.5)."""
     data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     if _encode(data) != text:
         raise ValueError("not the canonical spelling")
@@ -68,7 +68,7 @@ class KeyRing:
         """A ring from text: one base64 key a line (either alphabet), the newest last. Raises ValueError."""
         lines = text.replace("+", "-").replace("/", "_").split()
         try:
-            keys = [_decode(line.rstrip("=")) for line in lines]
+            keys = [decode_base64(line.rstrip("=")) for line in lines]
         except ValueError:
             raise ValueError("a key ring has one base64 key a line") from None
         return cls(keys)
@@ -86,7 +86,7 @@ class KeyRing:
     def has_key_of(self, token: bytes) -> bool:
         """Whether what a `Sealer` made can be opened, as far as its key goes."""
         try:
-            return _decode(token.decode("ascii"))[:_ID] in self.keys
+            return decode_base64(token.decode("ascii"))[:_ID] in self.keys
         except ValueError:
             return False
 
@@ -195,7 +195,7 @@ class Sealer:
         if not isinstance(token, str) or len(token) > MAX_TOKEN_CHARS:
             return None
         try:
-            data = _decode(token)
+            data = decode_base64(token)
             opener = self._aead(data[:_ID])
             if opener is None or len(data) < _ID + _NONCE + _TAG:
                 return None
@@ -240,6 +240,11 @@ def read_operator_token(directory: Path) -> str | None:
         return None
     private.check(path, private.FILE)
     return path.read_text("ascii").strip()
+
+
+def digest(secret: str) -> str:
+    """What is kept of a secret that is long enough not to be guessed."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def is_same(secret: str, other: str) -> bool:
