@@ -7,7 +7,6 @@ a time, and never delays those whose key is there. What was good stays good whil
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +16,7 @@ import anyio
 
 from sluicegate.http.fetch import Fetcher, Unfetched
 from sluicegate.listen.auth.jws import Jws, is_signed_by, public_keys
+from sluicegate.policy.rates import Windows
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode
 
 FRESH: Final = 300.0  # seconds until keys are fetched anew
@@ -65,7 +65,7 @@ class KeySet:
         self._keys: tuple[Json, ...] = ()
         self._good = float("-inf")  # when a fetch last went well
         self._count = 0
-        self._fetches: deque[float] = deque(maxlen=PER_WINDOW)
+        self._fetches = Windows(PER_WINDOW, WINDOW, clock)
         self._turn = asyncio.Lock()
 
     async def judge(self, token: Jws) -> str:
@@ -95,10 +95,8 @@ class KeySet:
         """Fetches once for all callers that wait; not at all if fetches were too frequent."""
         before = self._count
         async with self._turn:
-            now = self._clock()
-            if self._count != before or not self._may_fetch(now):
+            if self._count != before or self._fetches.hit(self._jwks) > 0:
                 return
-            self._fetches.append(now)
             try:
                 with anyio.fail_after(WITHIN):
                     self._keys = await self._get()
@@ -107,9 +105,6 @@ class KeySet:
                 why = str(error) or f"no answer within {WITHIN:g} s"
                 log.warning("the keys of a token issuer cannot be had", extra={"issuer": self._issuer, "why": why})
             self._count += 1  # last: who came while it went on has waited for this one
-
-    def _may_fetch(self, now: float) -> bool:
-        return len(self._fetches) < PER_WINDOW or now - self._fetches[0] >= WINDOW
 
     async def _get(self) -> tuple[Json, ...]:
         if self._fetcher is None:
