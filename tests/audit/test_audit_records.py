@@ -92,6 +92,11 @@ async def test_every_record_fits_the_published_schema(tmp_path: Path) -> None:
         audit.note("pin", asdict(PinEvent("github", "modern", "tool", "x", "withheld", "a" * 64, "b" * 64)))
         audit.note("decision", {"principal": "key:a", "server": "sluice", "object": "admin:pins", "act": "write",
                                 "decision": {"verdict": "deny", "rule": "no row"}})  # fmt: skip
+        audit.note("decision", {"what": "ssrf_blocked", "for": "client key:a", "host": "h.example",
+                                "address": "10.0.0.1", "why": "a private address"})  # fmt: skip
+        audit.note("identity", {"what": "login_asked", "server": "github", "principal": "key:a", "by": "key:lead"})
+        audit.note("identity", {"what": "client_logged_in", "principal": "jwt:https://idp.example#amy", "grant": "g1"})
+        audit.note("identity", {"what": "client_login_failed", "why": "the code was used already"})
         audit.note("admin", {"act": "key_revoked", "name": "x"})
         audit.identity_failure("192.0.2.1", "bad key")
         await audit.intent(make_call("cut off"))
