@@ -5,11 +5,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from approval_kit import bind
+from listed import listing
 from loop_steps import Steps
 
 from sluicegate.app.explain_facts import ServerFacts
 from sluicegate.approval.grants import Grant
-from sluicegate.catalog.snapshot import ServerNaming, Snapshot, assemble, listing
+from sluicegate.catalog.snapshot import ServerNaming, Snapshot, assemble
 from sluicegate.catalog_cache import ListSettings
 from sluicegate.policy.profiles import BUILT_IN
 from sluicegate.protocol.jsonrpc import Json

@@ -6,8 +6,9 @@ from hashlib import sha256
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from listed import publish
 
-from sluicegate.catalog.names import prefix_of, public_name, publish
+from sluicegate.catalog.names import prefix_of, public_name
 
 ALLOWED = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 HASHED = re.compile(r"_[0-9a-f]{6}\Z")

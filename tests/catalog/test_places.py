@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicegate.catalog import uri_fields
-from sluicegate.protocol.jsonrpc import Notification, dump
+from sluicegate.protocol.jsonrpc import dump
 
 Json = dict[str, Any]
 
@@ -101,17 +101,6 @@ def test_what_does_not_change_is_shared() -> None:
     assert after["content"][0] is TEXT
     assert after["content"][1]["icons"] is LINK["icons"]
     assert after["structuredContent"] is before["structuredContent"]
-
-
-def test_notifications_carry_a_uri_or_come_back_themselves() -> None:
-    updated = Notification("notifications/resources/updated", {"uri": "memo:a"})
-    assert uri_fields.notification(updated, prefixed) == Notification(updated.method, {"uri": "gh+memo:a"})
-    assert updated.params == {"uri": "memo:a"}
-    ack = Notification("notifications/subscriptions/acknowledged", {"notifications": {"resourceSubscriptions": ["m:"]}})
-    assert uri_fields.notification(ack, prefixed).params["notifications"] == {"resourceSubscriptions": ["gh+m:"]}
-    for method in ("notifications/progress", "notifications/message"):
-        other = Notification(method, {"uri": "memo:a", "data": LINK})
-        assert uri_fields.notification(other, prefixed) is other
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=3)

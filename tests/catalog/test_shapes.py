@@ -2,8 +2,9 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from listed import listing
 
-from sluicegate.catalog.snapshot import ServerNaming, listing
+from sluicegate.catalog.snapshot import ServerNaming
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Kind
 from sluicegate.protocol.shape import Shape

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from listed import listing
 
 from sluicegate.catalog.list_bounds import ITEM, PIECE
 from sluicegate.catalog.snapshot import (
@@ -16,7 +17,6 @@ from sluicegate.catalog.snapshot import (
     assemble,
     digest,
     from_json,
-    listing,
     listing_in_pieces,
     to_json,
 )  # fmt: skip

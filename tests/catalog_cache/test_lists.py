@@ -8,12 +8,13 @@ from typing import Any
 
 import anyio
 import pytest
+from listed import listing
 from loop_steps import Steps
 from scripted_server import ALL, CLIENT, OTHER, Front, Scripted, resources, tools
 from waiting import until
 
 from sluicegate.catalog.list_bounds import ITEM, PIECE, Bounds, Intake
-from sluicegate.catalog.snapshot import Indexed, ServerNaming, assemble, listing, without
+from sluicegate.catalog.snapshot import Indexed, ServerNaming, assemble, without
 from sluicegate.catalog_cache import list_walk, server_catalog, snapshot_store
 from sluicegate.catalog_cache.target_resolver import unlisted_target
 from sluicegate.hub import Event

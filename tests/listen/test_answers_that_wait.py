@@ -108,7 +108,8 @@ async def test_a_stream_behind_it() -> None:
 
 async def test_an_invitation_to_go_on_behind_it() -> None:
     async def upload(request: HttpRequest) -> None:
-        await respond(request, await request.body(100))
+        await request.whole(100)
+        await respond(request, request.body_at_hand(100))
 
     async with serving(respond, upload) as connect:
         length = b"host: localhost\r\nexpect: 100-continue\r\ncontent-length: 4\r\n"

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from listed import listing
 
-from sluicegate.catalog.snapshot import Entry, ServerNaming, listing
+from sluicegate.catalog.snapshot import Entry, ServerNaming
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.router import tool_search
 from sluicegate.router.tool_search import ToolIndex, words

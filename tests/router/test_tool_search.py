@@ -10,9 +10,10 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from listed import listing
 from scripted_server import Front, Scripted, tools
 
-from sluicegate.catalog.snapshot import ServerNaming, listing
+from sluicegate.catalog.snapshot import ServerNaming
 from sluicegate.guards import ORDER, chain, search
 from sluicegate.guards.enforce import enforce
 from sluicegate.guards.name import name

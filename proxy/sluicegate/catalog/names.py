@@ -12,8 +12,6 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import Final
 
-from sluicegate.protocol.pieces import in_one_step
-
 SEPARATOR: Final = "__"
 # Model APIs take ^[a-zA-Z0-9_-]{1,64}$, narrower than what MCP allows in a name (2025-11-25 server/tools#tool-names).
 LONGEST: Final = 64
@@ -59,13 +57,6 @@ def _digest(server_key: str, own: str) -> str:
 
 def _bytes(name: str) -> bytes:
     return name.encode("utf-8", "surrogatepass")
-
-
-def publish(
-    server_key: str, prefix: str, own_names: Iterable[str], max_chars: int, reserved: Container[str] = ()
-) -> Naming:
-    """All names in one step."""
-    return in_one_step(publish_in_pieces(server_key, prefix, own_names, max_chars, reserved))
 
 
 def publish_in_pieces(

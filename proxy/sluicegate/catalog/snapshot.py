@@ -161,13 +161,6 @@ def digest(entries: Iterable[Entry]) -> bytes:
     return state.digest()
 
 
-def listing(
-    naming: ServerNaming, method: str, items: Iterable[Any], ttl_ms: int, cut: tuple[str, ...] = ()
-) -> ListSection:
-    """All of it in one step."""
-    return in_one_step(listing_in_pieces(naming, method, items, ttl_ms, cut))
-
-
 def listing_in_pieces(
     naming: ServerNaming, method: str, items: Iterable[Any], ttl_ms: int, cut: tuple[str, ...] = ()
 ) -> Generator[None, None, ListSection]:

@@ -9,7 +9,7 @@ tool arguments, icons and the roots of a client hold no resource URI of a server
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sluicegate.protocol.jsonrpc import Json, Notification
+from sluicegate.protocol.jsonrpc import Json
 
 LONG: Final = 4096
 
@@ -111,13 +111,6 @@ _RESULTS: Final[Mapping[str, _Lens]] = {
     "resources/read": _fields({"contents": _each(_HAS_URI)}),
 }
 
-_FILTER: Final = _fields({"notifications": _fields({"resourceSubscriptions": _each(_uri)})})
-
-_NOTIFICATIONS: Final[Mapping[str, _Lens]] = {
-    "notifications/resources/updated": _HAS_URI,
-    "notifications/subscriptions/acknowledged": _FILTER,
-}
-
 
 def items(list_method: str, item: Json, f: Change) -> Json:
     """One item of a list: a tool, prompt, resource or template."""
@@ -132,11 +125,6 @@ def may_hold(data: bytes) -> bool:
     """Whether a URI may stand in a result, given as JSON without blanks: in most there is none, and no need to look for
     its place. A no is sure; long texts are not read for it, which takes longer than a look at the few places."""
     return len(data) > LONG or b'uri":' in data or b'Uri":' in data
-
-
-def notification(notification: Notification, f: Change) -> Notification:
-    changed = _through(_NOTIFICATIONS, notification.method, notification.params, f)
-    return notification if changed is notification.params else Notification(notification.method, changed)
 
 
 def asks(requests: Json, f: Change) -> Json:

@@ -258,13 +258,9 @@ class HttpRequest:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def body(self, limit: int) -> bytes:
-        """The whole body, counted while it comes. Raises `BodyTooLarge` and `ClientGone`."""
-        await self.whole(limit)
-        return self.body_at_hand(limit)
-
     def body_at_hand(self, limit: int) -> bytes:
-        """The same once it `is_whole`: most requests come with one read, and need not be waited for."""
+        """The body once it `is_whole`: most requests come with one read, and need not be waited for. Raises
+        `BodyTooLarge` and `ClientGone`."""
         if self.lost:
             raise ClientGone
         if self.size > limit:

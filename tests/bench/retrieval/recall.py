@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sluicegate.catalog.snapshot import Entry, ServerNaming, listing
+from listed import listing
+
+from sluicegate.catalog.snapshot import Entry, ServerNaming
 from sluicegate.router.tool_search import ToolIndex
 
 Json = dict[str, Any]

@@ -9,7 +9,9 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from sluicegate.catalog.snapshot import Entry, ServerNaming, listing
+from listed import listing
+
+from sluicegate.catalog.snapshot import Entry, ServerNaming
 from sluicegate.router.tool_search import ToolIndex, prepare
 
 Json = dict[str, Any]
