@@ -71,6 +71,10 @@ class AddressServer:
     def port(self) -> int:
         return int(self._sockets[0].getsockname()[1])
 
+    @property
+    def connections(self) -> int:
+        return len(self._server.server_state.connections)
+
     def bind(self) -> int:
         """Takes the address, every one that its name stands for. Raises `CannotListen`."""
         if not self._sockets:
