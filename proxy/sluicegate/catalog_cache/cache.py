@@ -107,9 +107,8 @@ class CatalogCache:
             catalog.is_awaited, catalog.changed = True, set(KINDS)
             catalog.announced[LIST_OF["res"]] = before.announced[LIST_OF["res"]] + 1
         if held:
-            loop = asyncio.get_running_loop()
-            timer = loop.call_later(self.settings.list_timeout, self._stop_awaiting, server.key)
-            self._patience[server.key] = timer
+            later = asyncio.get_running_loop().call_later
+            self._patience[server.key] = later(self.settings.list_timeout, self._stop_awaiting, server.key)
 
     def is_awaited(self, server_key: str, client: Client) -> bool:
         """Whether this server took another's place, and what it lists is not known yet."""
@@ -273,15 +272,14 @@ class CatalogCache:
             if catalog.whole is None or catalog.snapshot is None:
                 continue
             case = (catalog.era, catalog.capabilities, catalog.whole.digest, catalog.snapshot.digest)
-            if is_new := case not in cases:
+            if case not in cases:
                 served = self._snapshots.served(catalog, catalog.whole)
                 before, after = digests(catalog.snapshot), digests(served)
                 cases[case] = (served, [method for method in KINDS if before.get(method) != after.get(method)])
             catalog.snapshot, changed = cases[case]
             for method in changed:
                 self._tell(server_key, catalog.scope, method)
-            if is_new:
-                yield
+            yield
 
     def _tell(self, server_key: str, scope: str | None, method: str) -> None:
         self._hub.publish(Event(server_key, scope, Notification(LISTS[method].changed, {})))

@@ -393,8 +393,7 @@ class ConnectionPool:
         """Raises `Full` where no connection may end for that one."""
         slots, heard = self._slots.values(), _heard(self._slots.values())
         free = [slot for slot in slots if self._idle.is_free(slot) and self.needs.may_lose_idle(slot, heard)]
-        slot = _least_entitled(key, slots, self._most, free)
-        if slot is None:
+        if (slot := _least_entitled(key, slots, self._most, free)) is None:
             raise Full(self.all_in_use, sent=False)
         self._take(slot, "another session needed its place")
 
