@@ -256,7 +256,7 @@ _EVALUATION: Final = 40
 """So many letters of a pattern can be followed for one letter of a text in the time of an evaluation."""
 _FOLLOWED: Final = 5
 """What each pattern counts for in any case. No more counts of one that begins at `^` and has one way through."""
-_ONE_WAY: Final = re.compile(r"\^(?:[^*+?|{}]|\{\d+\})*")
+_ONE_WAY: Final = re.compile(r"\^(?!\{)(?:[^*+?|{}]|\{\d+\})*")
 MAX_REPEATED: Final = 100
 """Times that a pattern may ask for something by a number: each is a state in which every letter is looked at."""
 _MAX_DIGITS: Final = 9
@@ -266,6 +266,8 @@ COMPARISON: Final = 25
 """What it counts for that two items of a list are compared, for `uniqueItems`."""
 MAX_KNOWN: Final = 256
 _COUNTS: Final = re.compile(r"\{(?:\d*,)?(\d+)")
+_ODD_COUNT: Final = re.compile(r"\{(?=[\s\d,#])(?!\d*(?:,\d*)?\})")
+"""The engine reads spaces in a count, and comments after `(?x)`."""
 _HOLDERS: Final = (dict, list)
 # What most servers write with an older generator; what differs in it for their schemas is refused by the compiler.
 _ALSO: Final = ("http://json-schema.org/draft-07/schema#", "http://json-schema.org/draft-07/schema")
@@ -390,7 +392,8 @@ def _patterns(node: Json) -> list[str]:
     named, pattern = node.get("patternProperties"), node.get("pattern")
     found: list[str] = [*(named if isinstance(named, dict) else ()), *([pattern] if isinstance(pattern, str) else ())]
     for text in found:
-        if math.prod(max(1, count) for count in _counts(text)) > MAX_REPEATED:
+        is_odd = _ODD_COUNT.search(_ESCAPED.sub("", text)) is not None
+        if is_odd or math.prod(max(1, count) for count in _counts(text)) > MAX_REPEATED:
             raise SchemaRefused("too-costly", "a pattern repeats something too often to be checked")
     return found
 
