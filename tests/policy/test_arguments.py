@@ -166,6 +166,32 @@ def test_words_end_where_ecma_262_says_so(text: str) -> None:
     assert inside.check({"q": r"a1\b", "r": {"pattern": card}}) is None and inside.check({"q": "\xe91\\b"}) is not None
 
 
+@pytest.mark.parametrize("schema", [
+    {"properties": {"text": {"not": {"pattern": "key.{0,100}value"}}}},
+    {"additionalProperties": {"not": {"pattern": "key[^>]{0,100}value"}}},
+    {"prefixItems": [{"pattern": "^x"}], "patternProperties": {"^key.*\\D{0,100}value": False}},
+    {"properties": {"text": {"$ref": "#/$defs/quiet"}}, "$defs": {"quiet": {"not": {"pattern": "key.{0,100}value"}}}},
+])  # fmt: skip
+def test_long_texts_are_violations_of_a_rule_with_a_costly_pattern(schema: dict[str, Any]) -> None:
+    """The 4 MiB of a request took up to 2 s, in which nobody else had the interpreter."""
+    rule = ArgumentSchema(schema)
+    found = rule.check({"text": "x" * 200_000})
+    assert found is not None and found.message == "it has too much text for the patterns of the rule"
+    assert rule.check({"text": ["x" * 200_000]}) == rule.check({"text": {"x" * 200_000: 1}}) == found
+    assert rule.check({"text": "x" * 30_000}) is None
+
+
+def test_a_text_is_only_as_long_as_the_patterns_for_it_allow() -> None:
+    """A file may be large where the rule is about its path, and a pattern may look at few letters in any case."""
+    path = {"pattern": "^/data/[a-z]{1,64}/.*$", "not": {"pattern": r"k[\s\S]{0,90}v"}}
+    text = {"pattern": "^.{1,64}", "not": {"pattern": "AKIA[0-9A-Z]{16}|ghp_[0-9A-Za-z]{36}"}}
+    rule = ArgumentSchema({"properties": {"path": path, "text": text}})
+    assert rule.check({"path": "/data/a/b", "text": "x" * 4_000_000}) is None
+    assert rule.check({"path": "/data/a/" + "x" * 4_000_000, "text": "x"}) is not None
+    listed = ArgumentSchema({"properties": {"0": {"type": "string"}, "a": {"prefixItems": [text["not"], path["not"]]}}})
+    assert listed.check({"a": ["x", "x" * 100_000]}) is not None and listed.check({"0": "x" * 100_000}) is None
+
+
 def test_two_hundred_properties_are_no_bomb() -> None:
     check_bounds({"properties": {f"p{n}": {"type": "string", "maxLength": 5} for n in range(200)}})
 

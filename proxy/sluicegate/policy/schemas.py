@@ -9,6 +9,7 @@ value, times the places. A schema or a value beyond that is not used, and the re
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -34,6 +35,13 @@ _MAX_DIVIDED: Final = 2.0**63
 _MIN_DIVIDED: Final = 1e-15
 """A division of smaller or larger numbers is one of long integers, and takes up to 780 us."""
 _MAX_DIVISIONS: Final = 1_000
+_MAX_FOLLOWED: Final = 160_000_000
+"""Letters of patterns that are followed for letters of a text, up to 0.8 ns each, and mostly a fifth of that."""
+_SHORT: Final = re.compile(r"\^(?![?{])(?:[^*+|{}]|\{\d+(?:,\d+)?\})*")
+"""A pattern that looks at the beginning of a text alone: so many letters as its counts allow."""
+_REPEATED: Final = re.compile(r"(?:(?<!\\)\.|\[\^[^\]]*\]|\\[DPSW][^\]{]*\]?)\{(?:\d*,\s*)?(\d+)")
+"""A part that most letters match, so often. Every place of a text where it may begin is a state for so many letters."""
+_MANY: Final = 20
 _EXACT: Final = 2**53
 """Larger integers share a float with others, and jsonschema-rs looks for equal items by the floats of numbers."""
 _MAX_PAIRS: Final = 40_000
@@ -109,11 +117,12 @@ class ArgumentSchema(Schema):
     names: the rule did not judge it, and some parsers read it as that name (CVE-2026-27896). Numbers that take long to
     be judged are violations."""
 
-    __slots__ = ("_divisions", "_is_unique", "_named", "_written")
+    __slots__ = ("_costs", "_divisions", "_is_unique", "_named", "_written")
 
     def __init__(self, schema: Any) -> None:
         super().__init__(schema)
         self._written = schema
+        self._costs = _costs(schema)
         self._named = frozenset(_named(schema))
         text = dump(schema)
         self._divisions, self._is_unique = text.count(b'"multipleOf"'), b'"uniqueItems"' in text
@@ -129,6 +138,8 @@ class ArgumentSchema(Schema):
             return Violation("", text)
         if self._is_unique and compared_pairs(value) > _MAX_PAIRS:
             return Violation("", "a list has too many items for a rule with uniqueItems")
+        if self._costs and _followed(value, self._costs) > _MAX_FOLLOWED:
+            return Violation("", "it has too much text for the patterns of the rule")
         if (violation := super().check(value)) is not None:
             return violation
         if (key := look_alike(names, self._named)) is None:
@@ -141,6 +152,41 @@ class ArgumentSchema(Schema):
         if all(number == 0 or _MIN_DIVIDED <= abs(number) <= _MAX_DIVIDED for number in fractions):
             return ""
         return "a number is too large or too small for a rule with multipleOf"
+
+
+def _costs(schema: Any) -> dict[str, int]:
+    """What a letter costs in the members of each name for which the schema has patterns, and in all ("") for others."""
+    costs, left = Counter[str](), [(schema, "")]
+    has_references = b'"$ref"' in dump(schema)  # what they lead to may be for other members than where it stands
+    while left:
+        node, name = left.pop()
+        if not isinstance(node, dict):
+            continue
+        costs["" if has_references else name] += sum(map(_letters, filter(_is_costly, _patterns(node))))
+        for child, _, part in children(node):
+            member = part[1] if part and part[0] == "object" else None
+            left.append((child, name or member or ""))
+    return {name: cost for name, cost in costs.items() if cost}
+
+
+def _is_costly(pattern: str) -> bool:
+    often = max((int(count[-_MAX_DIGITS:]) for count in _REPEATED.findall(pattern)), default=0)
+    return often >= _MANY and not _SHORT.fullmatch(pattern)
+
+
+def _followed(value: Any, costs: dict[str, int]) -> int:
+    """Letters of patterns that are followed at most, for all letters of the value."""
+    followed, left = 0, [(value, costs.get("", 0))]
+    while left:
+        part, cost = left.pop()
+        if isinstance(part, str):
+            followed += len(part) * cost
+        elif isinstance(part, dict):
+            followed += sum(map(len, part)) * cost
+            left += [(inner, cost + (costs.get(name, 0) if name else 0)) for name, inner in part.items()]
+        elif isinstance(part, list):
+            left += [(inner, cost) for inner in part]
+    return followed
 
 
 def are_short(integers: list[int]) -> bool:
@@ -363,7 +409,7 @@ def _weigh(schema: Any) -> tuple[int, int]:
         todo += [(part, followed) for part in inner if isinstance(part, _HOLDERS)]
         ref = node.get("$ref") if isinstance(node, dict) else None
         if isinstance(node, dict):
-            found = _patterns(node)
+            found = _counted_patterns(node)
             patterns += len(found)
             letters += sum(map(_letters, found))
             followed_letters += sum(_letters(pattern) for pattern in found if not _ONE_WAY.fullmatch(pattern))
@@ -390,7 +436,11 @@ def _referred(schema: Any, ref: str) -> Any:
 
 def _patterns(node: Json) -> list[str]:
     named, pattern = node.get("patternProperties"), node.get("pattern")
-    found: list[str] = [*(named if isinstance(named, dict) else ()), *([pattern] if isinstance(pattern, str) else ())]
+    return [*(named if isinstance(named, dict) else ()), *([pattern] if isinstance(pattern, str) else ())]
+
+
+def _counted_patterns(node: Json) -> list[str]:
+    found = _patterns(node)
     for text in found:
         is_odd = _ODD_COUNT.search(_ESCAPED.sub("", text)) is not None
         if is_odd or math.prod(max(1, count) for count in _counts(text)) > MAX_REPEATED:
