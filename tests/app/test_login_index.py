@@ -70,6 +70,30 @@ async def test_a_login_that_was_replaced_is_known_at_the_first_call_that_meets_i
         group.cancel_scope.cancel()
 
 
+async def test_calls_without_a_login_look_for_one_in_a_part_of_the_time() -> None:
+    """Of 10,000 logins each look takes 50 ms of the event loop: 20 of them in a second were all of it."""
+
+    class Many(KnownLogins):
+        looks = 0
+
+        async def all(self) -> list[LoginInfo]:
+            self.looks += 1
+            await anyio.sleep(0.02)
+            return [self.login]
+
+    known = Many()
+    index, since = LoginIndex(lambda: known, CONFIG), anyio.current_time()
+    while anyio.current_time() - since < 1:
+        async with anyio.create_task_group() as group:
+            for _ in range(10):
+                group.start_soon(index.wait, "mail", Client("key:bob"), 0)
+        await anyio.sleep(0.01)
+    assert known.looks <= 2 + (anyio.current_time() - since) / (10 * 0.02)
+    known.become(replace(FIRST, id="lgn_b", whose="key:bob"))
+    await anyio.sleep(module._JUST_NOW)
+    assert await index.wait("mail", Client("key:bob"), 0), "no call is refused for what another one saw before"
+
+
 async def test_a_token_that_comes_late_is_not_sent_in_place_of_a_newer_one() -> None:
     index = LoginIndex(KnownLogins, CONFIG)
     await index.look()

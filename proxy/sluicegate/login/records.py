@@ -170,13 +170,13 @@ class Records:
         wants to know of other processes' logins asks each second."""
         before, opened = self._opened, dict[str, tuple[bytes, Login | None]]()
         seal = await self._sealer()
-        for number, (key, raw) in enumerate((await self.store.scan(f"{LOGINS}/")).items()):
+        for number, (key, raw) in enumerate((await self.store.scan(f"{LOGINS}/")).items(), 1):
             entry = before.get(key)
             if entry is None or entry[0] != raw:
                 entry = raw, _read(Login, _unsealed(seal, key, raw))
-                if not number % _IN_ONE_STEP:
-                    await asyncio.sleep(0)
             opened[key] = entry
+            if not number % _IN_ONE_STEP:
+                await asyncio.sleep(0)
         self._opened = opened
         places = ((key.split("/")[1:], login) for key, (_, login) in opened.items())
         return [(_unquoted(parts[0]), _unquoted(parts[1]), login) for parts, login in places if len(parts) == 2]
