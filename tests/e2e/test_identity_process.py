@@ -197,6 +197,20 @@ def test_the_admin_port_has_an_audience_of_its_own(place: Place) -> None:
     assert "admin_audience" in httpx.get(url, headers=auth(place.token(groups=["ops"])), timeout=20).json()["error"]
 
 
+def test_readiness_names_an_issuer_whose_keys_cannot_be_had(tmp_path: Path) -> None:
+    with issuer() as login:
+        login.pages.clear()
+        with web_server() as web, bed(tmp_path, ROWS, {"web": {"url": web.url}}, clients=clients(login)) as made:
+            here = Place(made, login, web)
+            assert "notes" not in json.loads(made.process.get("/readyz")[1])
+            assert here.ask(here.token()).status_code == 401
+            (note,) = json.loads(made.process.get("/readyz")[1])["notes"]
+            assert note.startswith(f"the keys of the token issuer {login.url} cannot be had: metadata: ")
+            login.publish()
+            assert here.ask(here.token()).status_code == 200
+            assert "notes" not in json.loads(made.process.get("/readyz")[1])
+
+
 def test_who_was_refused_is_written_down_without_what_it_showed(tmp_path: Path) -> None:
     with issuer() as login:
         with web_server() as web, bed(tmp_path, ROWS, {"web": {"url": web.url}}, clients=clients(login)) as made:

@@ -259,6 +259,7 @@ def _notes(inner: Core) -> list[str]:
     down = services.store.problem if services.replicas is not None else ""
     unconfirmed = services.audit.warning if services.audit is not None else ""
     notes = [one for one in (doubt, down and f"the database cannot be used: {down}", unconfirmed) if one]
+    notes += services.identities.problems()
     return [*services.judging.notes(), *notes, *(services.replicas.notes() if services.replicas is not None else ())]
 
 

@@ -330,6 +330,7 @@ class Identities:
 
     def __init__(self, config: Config, egress: Egress) -> None:
         self._keysets = KeySets(Fetcher(egress))
+        self.problems = self._keysets.problems
         self.clients = Identity(settings.identity(config), keysets=self._keysets)
         self.operators = Identity(settings.identity(config, admin=True), keysets=self._keysets)
 

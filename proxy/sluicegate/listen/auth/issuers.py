@@ -53,6 +53,11 @@ class KeySets:
         endpoint = (issuer.issuer, issuer.jwks)
         return self._all.setdefault(endpoint, KeySet(*endpoint, self._fetcher, self._clock))
 
+    def problems(self) -> list[str]:
+        """Why tokens may be refused that are good, as sentences without a full stop."""
+        return [f"the keys of the token issuer {key[0]} cannot be had: {one.problem}"
+                for key, one in self._all.items() if one.problem]  # fmt: skip
+
     def keep(self, wanted: Iterable[tuple[str, str]]) -> None:
         """Forgets the keys of all others."""
         places = set(wanted)
@@ -65,6 +70,7 @@ class KeySet:
         self._keys: tuple[Json, ...] = ()
         self._good = float("-inf")  # when a fetch last went well
         self._count = 0
+        self.problem = ""  # of the last fetch
         self._fetches = Windows(PER_WINDOW, WINDOW, clock)
         self._turn = asyncio.Lock()
 
@@ -100,9 +106,9 @@ class KeySet:
             try:
                 with anyio.fail_after(WITHIN):
                     self._keys = await self._get()
-                self._good = self._clock()
+                self._good, self.problem = self._clock(), ""
             except (Unfetched, TimeoutError) as error:
-                why = str(error) or f"no answer within {WITHIN:g} s"
+                self.problem = why = str(error) or f"no answer within {WITHIN:g} s"
                 log.warning("the keys of a token issuer cannot be had", extra={"issuer": self._issuer, "why": why})
             self._count += 1  # last: who came while it went on has waited for this one
 
