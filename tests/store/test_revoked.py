@@ -33,6 +33,20 @@ def test_what_was_taken_back_stays_so_whatever_becomes_of_the_file(tmp_path: Pat
     assert not running.look() and running.has("ci", "sha256:aa")
 
 
+def test_lines_that_cannot_be_read_are_told_until_somebody_removes_them(tmp_path: Path) -> None:
+    revoke(tmp_path, "ci", "sha256:aa")
+    running, file = Revoked(tmp_path), tmp_path / FILE
+    assert running.problem == ""
+    sound = file.read_bytes()
+    file.write_bytes(sound + b"lea\n" + sound + b"{}\n")
+    running.look()
+    assert running.problem == f"{file}: a key that was revoked may be good: line 2, 4 cannot be read"
+    assert Revoked(tmp_path).problem == running.problem
+    file.write_bytes(sound)
+    running.look()
+    assert running.problem == ""
+
+
 def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
     revoke(tmp_path, "ci", None)
     (tmp_path / FILE).chmod(0o622)

@@ -168,6 +168,7 @@ class PolicyService:
         notes += [f"needs a restart: {part}" for part in self.reload.restart]
         until = self.config.policy.until
         notes += [f"blocked: {row.what}" for row in self.judge.blocks.rows]
+        notes += [self._revoked.problem] if self._revoked.problem else []
         return notes + ([f"the policy is in shadow mode until {until}"] if self.judge.in_force.is_shadow else [])
 
     def _apply(self, config: Config, loaded: LoadedPolicy) -> None:

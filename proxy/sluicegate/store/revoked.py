@@ -28,6 +28,7 @@ class Revoked:
         self._mark: tuple[int, int, int] | None = None
         self._hashes: frozenset[str] = frozenset()
         self._names: frozenset[str] = frozenset()
+        self.problem = ""  # lines of the file that cannot be read, in words
         if self._path.exists():
             private.check(self._path, private.FILE)
             self.look()
@@ -51,23 +52,27 @@ class Revoked:
             log.error("revoked keys cannot be read", extra={"path": str(self._path), "error": error.strerror})
             return False
         self._mark = mark
-        return self.take(text.splitlines())
+        lines = text.splitlines()
+        bad = ", ".join(str(number) for number, line in enumerate(lines, 1) if _entry(line) is None)
+        self.problem = f"{self._path}: a key that was revoked may be good: line {bad} cannot be read" if bad else ""
+        if bad:
+            log.error(self.problem)
+        return self.take(lines)
 
     def take(self, lines: Iterable[bytes]) -> bool:
         """Whether they say something new."""
         before = self._hashes, self._names
-        found = [entry for line in lines if (entry := self._entry(line)) is not None]
+        found = [entry for line in lines if (entry := _entry(line)) is not None]
         self._hashes |= {hash for _, hash in found if isinstance(hash, str)}
         self._names |= {name for name, hash in found if not isinstance(hash, str) and isinstance(name, str)}
         return before != (self._hashes, self._names)
 
-    def _entry(self, line: bytes) -> tuple[object, object] | None:
-        try:
-            entry = json.loads(line)
-            return entry["name"], entry["hash"]
-        except (ValueError, KeyError, TypeError):
-            log.error("a line about a revoked key cannot be read", extra={"path": str(self._path)})
-            return None
+
+def _entry(line: bytes) -> tuple[object, object] | None:
+    with suppress(ValueError, KeyError, TypeError):
+        entry = json.loads(line)
+        return entry["name"], entry["hash"]
+    return None
 
 
 def revoke(directory: Path, name: str, hash: str | None) -> None:
