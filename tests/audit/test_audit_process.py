@@ -110,7 +110,8 @@ def test_a_killed_sluice_closes_what_was_open_as_unknown(sluice: Sluice) -> None
         again.call("rec__note")
     finally:
         again.stop()
-    assert sluice.run("audit", "verify").returncode == 0
+    done = sluice.run("audit", "verify")
+    assert done.returncode == 0 and "note: sluice: records " in done.stderr, "a note names the log of its writer"
     found = [json.loads(line) for path in sorted(sluice.log.parent.glob("*.jsonl*"))
              for line in path.read_text().splitlines()]  # fmt: skip
     intents = {record["call"] for record in found if record["type"] == "intent"}

@@ -127,7 +127,7 @@ def _lines(reports: Iterable[VerifyReport]) -> Iterator[str]:
         for finding in report.findings:
             yield printable(f"BAD  {finding}")
         for note in report.notes:
-            info(printable(f"note: {note}"))
+            info(printable(f"note: {report.writer}: {note}" if report.writer else f"note: {note}"))
         if report.writer and report.ok:
             signed = f"signed up to {report.signed} at {report.signed_at}" if report.signed else "no checkpoint yet"
             span = f"records {report.first} to {report.last}" if report.records else "no records"
