@@ -12,11 +12,12 @@ from itertools import count
 from math import ceil
 from secrets import token_hex
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint
 
+from sluicegate.http.addresses import counted_as
 from sluicegate.http.forwarded_headers import ForwardedHeaders, is_forwarded
 from sluicegate.http.hosts import MCP_PORT, HostOriginPolicy
 from sluicegate.listen import streamable_http
@@ -37,9 +38,12 @@ from sluicegate.listen.toolset_paths import NO_TOOLSETS, ToolsetEntry, named_by
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Malformed, Request, Response, encode, read
 from sluicegate.protocol.model import MODERN, SLUICE, Asker, Handler, Trail
 from sluicegate.protocol.modern_client import is_modern
+from sluicegate.runtime.loop_budget import client_budgets
 from sluicegate.runtime.own_steps import OwnSteps
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _Serve = Callable[[HttpExchange, Principal], Awaitable[None]]
 _Take = Callable[[HttpExchange, Principal, Any], Awaitable[None]]
@@ -89,8 +93,32 @@ class Authenticator:
         address = exchange.peer.server[0] if exchange.peer.server else None
         return self._identity.identify(None, is_forwarded(head.headers), address)
 
-    async def verified(self, exchange: HttpExchange) -> Principal | None:
+    async def at_cost(self, exchange: HttpExchange, answer: Callable[[], Awaitable[T]]) -> T:
+        """What a request gets that has shown no credential. Nothing is a refusal: its address pays for it as a client
+        does, so that a flood of them leaves the event loop to others."""
+        budget = client_budgets()[f"address {counted_as(self._address(exchange))}"]
+        if not budget.is_unused():
+            await budget.enter()
+        work = OwnSteps(answer())
+        is_refused = True
+        try:
+            given = await work
+            is_refused = given is None
+            return given
+        finally:
+            budget.refused(work.seconds, work.longest) if is_refused else budget.served()
+
+    def refuse(self, exchange: HttpExchange, status: int, text: str) -> Awaitable[None]:
+        return self.at_cost(exchange, partial(exchange.error, status, text))
+
+    def _address(self, exchange: HttpExchange) -> str:
+        return self._forwarded.client(exchange.client, exchange.head.headers)
+
+    def verified(self, exchange: HttpExchange) -> Awaitable[Principal | None]:
         """None where it is refused, and has its answer."""
+        return self.at_cost(exchange, partial(self._verified, exchange))
+
+    async def _verified(self, exchange: HttpExchange) -> Principal | None:
         if exchange.head.duplicate == b"authorization":
             found: Principal | CredentialRefused = CredentialRefused("credential")
         else:
@@ -98,7 +126,7 @@ class Authenticator:
         if isinstance(found, Principal):
             return found
         if self._on_refused is not None:
-            self._on_refused(self._forwarded.client(exchange.client, exchange.head.headers), found.reason)
+            self._on_refused(self._address(exchange), found.reason)
         status, text = (403, "Forbidden") if found.is_known else (401, "Unauthorized")
         await exchange.error(status, text, self._resource.challenge(exchange, found))
         return None
@@ -283,7 +311,7 @@ class Listener:
             return self._enter(exchange, self._take_in)
         refusal = self._policy.check(head.headers, exchange.peer.server, head.path)
         if refusal is not None:
-            return exchange.error(refusal.status, refusal.text)
+            return self._callers.refuse(exchange, refusal.status, refusal.text)
         origin = head.get(b"origin")
         serve = self._routes.get(head.path)
         if head.path in self._endpoints:
@@ -296,16 +324,15 @@ class Listener:
             for pages in self._pages:
                 if pages.is_at(head.path):
                     return pages.serve(exchange.peer)  # without CORS: they are for nobody's script
-            return exchange.error(404, "Not found")
+            return self._callers.refuse(exchange, 404, "Not found")
         if head.method == "OPTIONS":
-            asked = next((value for name, value in head.headers if name == b"access-control-request-headers"), None)
-            return exchange.empty(204, [*_ALLOW, *self._policy.preflight(origin, asked)])
+            return self._callers.at_cost(exchange, partial(_preflight, exchange, self._policy))
         if origin is not None:
             exchange.cors = self._policy.cors(origin)
         if serve is None:
-            return self._resource.serve(exchange)
+            return self._callers.at_cost(exchange, partial(self._resource.serve, exchange))
         if exchange.peer.declared > self._settings.limits.max_request:
-            return exchange.error(413, "request too large")
+            return self._callers.refuse(exchange, 413, "request too large")
         return self._enter(exchange, serve)
 
     def _enter(self, exchange: HttpExchange, serve: _Serve) -> Awaitable[None]:
@@ -426,6 +453,12 @@ class Listener:
 
 def _refuse(status: int, text: str, headers: Headers, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
     return exchange.error(status, text, headers)
+
+
+def _preflight(exchange: HttpExchange, policy: HostOriginPolicy) -> Awaitable[None]:
+    headers = exchange.head.headers
+    asked = next((value for name, value in headers if name == b"access-control-request-headers"), None)
+    return exchange.empty(204, [*_ALLOW, *policy.preflight(exchange.head.get(b"origin"), asked)])
 
 
 async def _paid(large: LargeRequests, exchange: HttpExchange, principal: str, work: Awaitable[None]) -> None:

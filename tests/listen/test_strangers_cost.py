@@ -1,0 +1,62 @@
+"""Requests without a good credential: their addresses pay for the answers, as clients do for their refusals."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from listen_harness import call, open_session, post, site
+from loop_steps import Steps
+
+from sluicegate.runtime import loop_budget
+from sluicegate.runtime.loop_budget import LoopBudget
+
+SHAPES = {
+    "a wrong key": (post(b"{}", secret="wrong"), 401),
+    "a token that is none": (post(b"{}", secret="e30.e30.e30"), 401),
+    "no credential": (post(b"{}").replace(b"Authorization", b"X-Other"), 401),
+    "a path that is none": (b"GET /none HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+    "a strange host": (b"GET /mcp HTTP/1.1\r\nHost: evil.example\r\n\r\n", 421),
+    "too large": (b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n", 413),
+    "a preflight": (b"OPTIONS /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n", 204),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_an_answer_without_a_credential_is_paid_by_its_address(shape: str) -> None:
+    data, status = SHAPES[shape]
+    async with site() as here:
+        raw = await here.raw(data)
+        assert (await raw.answer())[0] == status
+        raw.close()
+        assert loop_budget.client_budgets().keys() == {"address 127.0.0.1"}
+        assert not loop_budget.client_budgets()["address 127.0.0.1"].is_unused()
+
+
+async def test_a_good_credential_is_paid_by_nobody() -> None:
+    async with site() as here, here.client() as client:
+        await open_session(client)
+        raw = await here.raw(post(b"{", secret="key-of-a"))
+        assert (await raw.answer())[0] == 400
+        assert "address 127.0.0.1" not in loop_budget.client_budgets()
+
+
+async def test_a_flood_of_wrong_keys_is_answered_one_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that 40 connections had sent were answered in the same steps, and others waited for each of them."""
+    refused, steps = Counter[int](), Steps()
+    charge = LoopBudget.refused
+
+    def counted(budget: LoopBudget, *cost: Any) -> None:
+        refused[steps.now] += 1
+        charge(budget, *cost)
+
+    monkeypatch.setattr(LoopBudget, "refused", counted)
+    async with site() as here:
+        raws = [await here.raw(b"") for _ in range(40)]
+        for _ in range(3):
+            for raw in raws:
+                raw.writer.write(post(call("echo"), secret="wrong"))
+            await asyncio.gather(*(raw.answer() for raw in raws))
+    steps.stop()
+    assert refused.total() == 120
+    assert max(refused.values()) == 1
