@@ -3,6 +3,7 @@
 import os
 import signal
 import ssl
+import sys
 import tempfile
 from collections import Counter
 from functools import cache
@@ -45,6 +46,10 @@ def _shared_trust(verify: Any = True, cert: Any = None, trust_env: bool = True) 
 # processor. The suite makes thousands of clients, so those of one process read them once.
 default.create_ssl_context = _shared_trust
 
+
+# What checks addresses for jsonschema compiles a grammar for each kind of them when it is imported: a second for each
+# worker. No test has formats checked.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # None: cannot be imported
 
 # A server of the standard library writes a head and its body apart. The second would wait 40 ms for the peer's word on
 # the first, in each answer but the first of a connection.

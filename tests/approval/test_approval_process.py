@@ -42,13 +42,13 @@ __all__ = ["peers"]
 
 
 def front(folder: Path, **config: Any) -> Any:
-    settings: Json = {"clients": {"keys": KEYS}, "approvals": {"hold_for": "400ms"}}
+    settings: Json = {"clients": {"keys": KEYS}, "approvals": {"hold_for": "100ms"}}
     return bed(folder, ROWS, {"bank": recorder(folder, "bank", tools=TOOLS)}, **settings | config)
 
 
 @pytest.fixture(scope="module")
 def town(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    with front(tmp_path_factory.mktemp("approvals"), approvals={"hold_for": "400ms"}) as running:
+    with front(tmp_path_factory.mktemp("approvals"), approvals={"hold_for": "100ms"}) as running:
         yield running
 
 
