@@ -86,7 +86,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow-turns", action="store_true", help="name the steps of the event loop of more than 5 ms")
     parser.addoption("--rewrite-pictures", action="store_true", help="make the pictures of docs/images anew")
-    parser.addoption("--quick", action="store_true", help="leave out what starts processes or needs real peers")
+    parser.addoption("--quick", action="store_true", help="leave out what starts processes or takes long")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

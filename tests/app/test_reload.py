@@ -56,7 +56,9 @@ class Bed:
 
 
 @pytest.fixture
-def bed(tmp_path: Path) -> Bed:
+def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bed:
+    """Its files are looked at often, so that nobody waits for the next look."""
+    monkeypatch.setattr(reloading, "POLL", 0.05)
     made = Bed(tmp_path)
     made.write("policy.csv", ROWS)
     made.write("token", "secret")
