@@ -7,11 +7,9 @@ BIN := $(VENV)/bin
 ARGS ?=
 # Images of containers often set it, and then each process that a test starts compiles its modules again.
 unexport PYTHONDONTWRITEBYTECODE
-# A worker uses half of a core, for most tests wait for processes to start and to end: two workers for each core, and one
-# more, keep the cores busy. Quick tests compute, and each worker imports all of them. A file stays with one worker,
-# since its tests share what they started.
-CORES := $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
-WORKERS ?= $(shell echo $$(($(if $(filter --quick,$(ARGS)),1,2) * $(CORES) + 1)))
+# Most tests wait for processes to start and to end, so one worker more than there are cores keeps the cores busy:
+# two cores need half the time. A file stays with one worker, since its tests share what they started.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
 # For each of ten parsers, and for whole conversations: an hour.
 SLUICE_FUZZ_SECONDS ?= 327
