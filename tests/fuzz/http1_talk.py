@@ -72,12 +72,20 @@ class MemoryTransport(asyncio.Transport):
 async def talk(pieces: Iterable[bytes], is_patient: bool = False) -> Talk:
     """Has a connection read the pieces, as far as it reads. Each request is answered with nothing; who `is_patient`
     sends no piece before that."""
-    found = Talk()
+    found, failures = Talk(), list[Exception]()
     connections, tasks = set[Http1](), set[asyncio.Task[None]]()
 
     async def serve(request: HttpRequest) -> None:
         try:
-            body = await request.body(MAX_BODY)
+            await answer(request)
+        except Exception as error:  # the connection only logs it
+            failures.append(error)
+            raise
+
+    async def answer(request: HttpRequest) -> None:
+        try:
+            await request.whole(MAX_BODY)
+            body = request.body_at_hand(MAX_BODY)
         except BodyTooLarge:
             await request.respond(413, b"content-length: 0\r\n", b"")
             return
@@ -105,6 +113,7 @@ async def talk(pieces: Iterable[bytes], is_patient: bool = False) -> Talk:
         wire.close()
     await _settle(wire)
     found.sent = bytes(wire.sent)
+    assert not failures, failures
     assert not connections and not tasks, "a connection that is over is still known"
     return found
 

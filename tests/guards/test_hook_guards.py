@@ -213,6 +213,42 @@ async def test_what_a_hook_was_not_shown_of_a_call_reaches_no_server(hook: HookS
     assert seen == [{"progressToken": 1}, meta]
 
 
+@pytest.mark.parametrize("method", ["tasks/get", "tasks/result", "tasks/update", "tasks/cancel"])
+async def test_nor_what_is_said_of_its_task(hook: HookService, method: str) -> None:
+    settings = HookSettings("dlp", hook.url, frozenset({"call"}), tools=("read",), timeout=20)
+    hooks, seen = Hooks([settings], Redactor(b"k"), str, lambda: BUILT_IN), list[Call]()
+
+    async def server(call: Call) -> Outcome:
+        seen.append(call)
+        return Result({})
+
+    meta = {"progressToken": 1, "com.example/note": "secret"}
+    params: Json = {"taskId": "t", "inputResponses": {"k": {"action": "accept"}}}
+    await call_hooks(hooks)(Call(ANN, method, params, meta, target=TOOL, trail=Trail("c")), server)
+    await hooks.aclose()
+    assert [(call.params, call.meta) for call in seen] == [(params, {"progressToken": 1})] and not hook.asked
+
+
+@pytest.mark.parametrize("is_later_round", [False, True])
+async def test_nor_answers_that_no_server_asked_for(hook: HookService, is_later_round: bool) -> None:
+    """A server that keeps no state takes them with a call's first round, too."""
+    settings = HookSettings("dlp", hook.url, frozenset({"call"}), timeout=20)
+    hooks, seen = Hooks([settings], Redactor(b"k"), str, lambda: BUILT_IN), list[Json]()
+
+    async def server(call: Call) -> Outcome:
+        seen.append(call.params)
+        return Result({})
+
+    trail = Trail("c")
+    trail.add(Ruling(Verdict.ALLOW, "a.csv:1", "", "read"))
+    if is_later_round:
+        trail.resume("first", 1)
+    params: Json = {"name": "read", "inputResponses": {"k": {"content": "secret"}}}
+    await call_hooks(hooks)(Call(ANN, "tools/call", params, target=TOOL, trail=trail), server)
+    await hooks.aclose()
+    assert seen == [params if is_later_round else {"name": "read"}]
+
+
 async def test_a_long_name_of_a_client_is_cut_before_it_is_kept(hook: HookService) -> None:
     hooks = Hooks([HookSettings("dlp", hook.url, frozenset({"call"}), timeout=20)], Redactor(b"k"), str, dict)
     client = Client("key:ann", info={"name": "n" * 1_000_000})

@@ -107,10 +107,12 @@ class PooledConnection:
         return self.connection is not None and not (self.connection.is_over or self.connection.is_busy)
 
     @property
-    def has_no_running_call(self) -> bool:
-        """Nothing runs on it but tasks, which may hold it for a day, and calls that wait for their client. Only who has
-        an equal share keeps it for those."""
-        return self.connection is not None and not (self.connection.is_over or self.connection.has_running_call)
+    def may_be_taken(self) -> bool:
+        """It is one client's, and nothing runs on it but tasks, which may hold it for a day, and calls that wait for
+        their client. Only who has an equal share keeps it for those."""
+        if self.connection is None or self.connection.is_over:
+            return False
+        return bool(self.key.principal) and not self.connection.has_running_call
 
     def end(self, why: str, all_lost: bool) -> None:
         self.is_wanted = False
@@ -265,13 +267,13 @@ def _least_entitled(
     """Which connection ends for that key, where `most` are there: of the free ones that which was idle longest, first
     of a principal that has more than an equal share. Where none is free, one of such a principal for one that has less:
     last one on which it has tasks, or calls that wait for it. Those of all clients are on what belongs to no one of
-    them."""
+    them, and a list ends none."""
     counts = Counter(slot.key.principal for slot in slots)
     counts[key.principal] += 1
     fair_part = max(1, most // len(counts))
     if not free and counts[key.principal] <= fair_part:
         many = [slot for slot in slots if counts[slot.key.principal] > fair_part]
-        free = [slot for slot in many if slot.is_at_rest or (slot.key.principal and slot.has_no_running_call)]
+        free = [slot for slot in many if slot.is_at_rest or (key.principal and slot.may_be_taken)]
     return min(
         free, key=lambda slot: (counts[slot.key.principal] <= fair_part, not slot.is_at_rest, slot.used), default=None
     )
@@ -287,7 +289,6 @@ class ConnectionPool:
     ) -> None:  # fmt: skip
         self._open = open
         # Of the connection that is open so that one is, and of what was to be modern and turned out to be legacy.
-        # Of a legacy connection that is open so that one is
         self.first = self._nobodys = SHARED if settings.sharing == "shared" else SPARE
         self._ended = ended
         self._clock = clock

@@ -53,16 +53,25 @@ def call_hooks(hooks: Hooks) -> Guard:
             return inner(call)
         if call.method == "completion/complete":
             return settled(_NOTHING) if _concerned(hooks, call.client, target) else inner(call)
+        if due := hooks.due("call", call.client, target):
+            call = _as_shown(call)
         if call.method not in TARGET_KINDS:
             return inner(call)
-        asked, due = _asked_before(call, hooks), hooks.due("call", call.client, target)
-        if due:  # no hook is shown what else the client says there
-            call = replace(call, meta=defined(call.meta))
+        asked = _asked_before(call, hooks)
         if not asked and (trail.has_begun or not due):
             return inner(call)
         return _ask(call, target, () if trail.has_begun else due, asked, inner, hooks)
 
     return guard
+
+
+def _as_shown(call: Call) -> Call:
+    """Without what no hook is shown: other members of `_meta`, and answers in a first round, for which no server
+    asked."""
+    params = call.params
+    if call.trail.round is None and "inputResponses" in params and call.method in TARGET_KINDS:
+        params = {name: value for name, value in params.items() if name != "inputResponses"}
+    return replace(call, params=params, meta=defined(call.meta))
 
 
 def _concerned(hooks: Hooks, client: Client, target: Target) -> bool:
