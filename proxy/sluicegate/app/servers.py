@@ -224,7 +224,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
         for key in servers:
             if notice := pins.notice(key):
                 log.warning(notice, extra={"server": key, "hint": f"sluice pins diff {key}"})
-        stack.push_async_callback(pins.books.flush)
+        stack.push_async_callback(pins.books.aclose)
         lists = CatalogCache(
             settings.lists(control.config, servers, transport), servers, hub, services.store, pins,
             services.logins.lends, lambda client, server: judges.judge.may_see(Call(client, "tools/list", {}), server),

@@ -16,8 +16,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Literal
 
-import anyio
-
 from sluicegate.catalog.snapshot import Snapshot, without
 from sluicegate.catalog_cache import pin_store
 from sluicegate.catalog_cache.pin_store import ERAS, PinBooks, Pinned
@@ -58,6 +56,8 @@ class PinEvent:
 
 
 _Accepted = tuple[PinBook, dict[Key, str]]
+_Answer = str | tuple[Mapping[Era, PinBook], Mapping[Era, _Accepted]]
+"""What is wrong in a sentence, or the books before, and after."""
 OnChange = Callable[[PinEvent], None]
 
 
@@ -165,9 +165,7 @@ class DefinitionPins:
             new, changes = await pin_store.apart(len(found), size, pins.meet, *work)
             return (new, changes) if await self.books.write(server, {era: new}) else None
 
-        new, changes = await self.books.try_to(server, attempt)
-        with anyio.CancelScope(shield=True):  # what is written down is told
-            await self._reports.changed(server, era, mode, new, changes)
+        await self.books.try_to(server, attempt, lambda made: self._reports.changed(server, era, mode, *made))
 
     async def settle(self, server: str, era: Era, capabilities: str) -> None:
         """All lists of a server have arrived for once in that capability set."""
@@ -254,7 +252,7 @@ class DefinitionPins:
         for one in wanted:
             seen.setdefault((one.kind, one.name), set()).add(one.fingerprint)
 
-        async def attempt() -> str | tuple[Mapping[Era, PinBook], Mapping[Era, _Accepted]] | None:
+        async def attempt() -> _Answer | None:
             if server not in self.books.modes:  # its configuration was changed meanwhile
                 return f"no server {server} is pinned"
             old = {era: self.books.held[server, era] for era in ERAS}
@@ -266,22 +264,25 @@ class DefinitionPins:
             is_written = await self.books.write(server, {era: book for era, (book, _) in accepted.items()})
             return (old, accepted) if is_written else None
 
-        made: str | tuple[Mapping[Era, PinBook], Mapping[Era, _Accepted]] = await self.books.try_to(server, attempt)
-        if isinstance(made, str):
-            return made
-        old, accepted = made
-        books = {era: book for era, (book, _) in accepted.items()}
         rows: list[Json] = []
-        for key in seen:
-            for era in ERAS:
-                if key in accepted[era][1]:
-                    flags = await budget_of(server).in_pieces(self._reports.flags(books[era], key))
-                    before = old[era].pins.get(key)
-                    self._reports.accepted(server, era, key, before, books[era].pins[key].fingerprint, flags, by)
-                    if server in self.books.modes:
-                        rows.append(self._row(server, era, books[era], key, flags))
-            await asyncio.sleep(0)  # there may be thousands
-        return rows
+
+        async def tell(made: _Answer) -> None:
+            if isinstance(made, str):
+                return
+            old, accepted = made
+            for key in seen:
+                for era in ERAS:
+                    if key in accepted[era][1]:
+                        book = accepted[era][0]
+                        flags = await budget_of(server).in_pieces(self._reports.flags(book, key))
+                        before = old[era].pins.get(key)
+                        self._reports.accepted(server, era, key, before, book.pins[key].fingerprint, flags, by)
+                        if server in self.books.modes:
+                            rows.append(self._row(server, era, book, key, flags))
+                await asyncio.sleep(0)  # there may be thousands
+
+        made: _Answer = await self.books.try_to(server, attempt, tell)
+        return made if isinstance(made, str) else rows
 
     def _now(self) -> str:
         return datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -12,7 +12,7 @@ import logging
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from types import MappingProxyType
@@ -209,6 +209,7 @@ class PinBooks:
         self._digests: dict[str, Marks] = {}  # of the store's values that these books contain
         self._unwritten: set[tuple[str, Era]] = set()
         self._lock = asyncio.Lock()
+        self._attempts: set[asyncio.Task[Any]] = set()
         self._on_moved: list[Callable[[str], Generator[None, None, None] | None]] = []
 
     def on_moved(self, listener: Callable[[str], Generator[None, None, None] | None]) -> None:
@@ -299,15 +300,30 @@ class PinBooks:
             self._digests[server] = digests.get(server, {})
         self._revision = revision  # last: whoever is cancelled before has not read all of it
 
-    async def try_to(self, server: str, attempt: Callable[[], Awaitable[T | None]]) -> T:
+    async def try_to(
+        self, server: str, attempt: Callable[[], Awaitable[T | None]],
+        then: Callable[[T], Awaitable[object]] | None = None,
+    ) -> T:  # fmt: skip
         """Repeats `attempt` until it returns a value: None means that another process has written meanwhile. Other
-        tasks take the lock between two attempts. Raises `StoreFailed` after `TRIES`."""
+        tasks take the lock between two attempts, and before `then`, which tells what was done. An attempt that has the
+        lock, and `then`, go on when their caller is cancelled. Raises `StoreFailed` after `TRIES`."""
         for _ in range(TRIES):
-            async with self._lock:
-                if (made := await attempt()) is not None:
-                    return made
+            async with AsyncExitStack() as held:
+                await held.enter_async_context(self._lock)
+                work = _attempted(held.pop_all(), attempt, then)
+                working = asyncio.create_task(work)
+                self._attempts.add(working)
+                working.add_done_callback(self._attempts.discard)
+            if (made := await asyncio.shield(working)) is not None:
+                return made
         log.error("pins cannot be written: other processes write all the time", extra={"server": server})
         raise overtaken("the pins")
+
+    async def aclose(self) -> None:
+        """Waits for what goes on without its caller, and writes down the rest."""
+        if self._attempts:
+            await asyncio.wait(self._attempts)
+        await self.flush()
 
     async def write(self, server: str, books: Mapping[Era, PinBook]) -> bool:
         """All or nothing; False if another process has written meanwhile: what it wrote is known then, and has to be
@@ -365,6 +381,16 @@ class PinBooks:
     def _moved(self, server: str) -> Generator[None, None, None]:
         for listener in self._on_moved:
             yield from listener(server) or ()
+
+
+async def _attempted(
+    held: AsyncExitStack, attempt: Callable[[], Awaitable[T | None]], then: Callable[[T], Awaitable[object]] | None
+) -> T | None:
+    async with held:
+        made = await attempt()
+    if made is not None and then is not None:
+        await then(made)
+    return made
 
 
 def _is_moved(old: PinBook, new: PinBook) -> bool:
