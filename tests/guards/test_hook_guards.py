@@ -249,6 +249,17 @@ async def test_nor_answers_that_no_server_asked_for(hook: HookService, is_later_
     assert seen == [params if is_later_round else {"name": "read"}]
 
 
+async def test_of_the_tools_that_a_server_lists_a_hook_is_asked_about_those_that_it_names() -> None:
+    settings = HookSettings("dlp", "http://h.example", frozenset({"call"}), tools=("[A-Z]*",))
+    hooks = Hooks([settings], Redactor(b"k"), str, lambda: BUILT_IN)
+
+    def is_asked(own: str, is_unlisted: bool) -> bool:
+        return bool(hooks.due("call", ANN, Target("fs", "tool", own, own, is_unlisted=is_unlisted)))
+
+    assert is_asked("Send", is_unlisted=False) and not is_asked("send", is_unlisted=False)
+    assert is_asked("send", is_unlisted=True), "another client may be listed what this one is not"
+
+
 async def test_a_long_name_of_a_client_is_cut_before_it_is_kept(hook: HookService) -> None:
     hooks = Hooks([HookSettings("dlp", hook.url, frozenset({"call"}), timeout=20)], Redactor(b"k"), str, dict)
     client = Client("key:ann", info={"name": "n" * 1_000_000})

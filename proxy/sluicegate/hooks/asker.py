@@ -195,7 +195,9 @@ class Hooks:
         if on not in self._ons:
             return _NONE
         own = target.own if target.kind == "tool" else ""  # hooks go by names of tools alone
-        key = on, client.principal, client.roles, target.server, target.kind, own, self._revision()
+        key = (
+            on, client.principal, client.roles, target.server, target.kind, own, target.is_unlisted, self._revision(),
+        )  # fmt: skip
         found = self._due.get(key)
         if found is None:
             if len(self._due) >= _MAX_DUE:

@@ -32,8 +32,9 @@ class HookSettings:
         if on not in self.on or not _matches(self.servers, target.server):
             return False
         if self.tools:
-            # In whatever letters: a name that is relayed unlisted may be another spelling of the tool's.
-            is_named = _matches(self.tools, target.own) or any(matches_folded(target.own, glob) for glob in self.tools)
+            is_named = _matches(self.tools, target.own)
+            if target.is_unlisted:
+                is_named = is_named or any(matches_folded(target.own, glob) for glob in self.tools)
             if target.kind != "tool" or not is_named:
                 return False
         return not self.clients or any(_matches(self.clients, one) for one in (client.principal, *client.roles, *held))
