@@ -77,6 +77,24 @@ async def test_a_change_is_told_to_a_few_scopes_in_each_step_and_once_however_of
     assert told[len(scopes) :] == told[:AT_ONCE], "who was told before it was said for the last time"
 
 
+async def test_a_change_is_told_to_the_others_also_where_somebody_cannot_be_told() -> None:
+    site = Site()
+    site.servers._login_of, site.servers._any = lambda client: "lgn_a", True
+    scopes = [site.servers.scope(Client(f"key:{number}")) for number in range(2 * AT_ONCE)]
+    publish = site.servers._publish
+
+    def fail(key: str, scope: str | None, said: Notification) -> None:
+        site.servers._publish = publish
+        raise ValueError
+
+    site.servers._publish = fail
+    with pytest.raises(ValueError):
+        site.says["lgn_a"]("mail", None, CHANGED)
+    for _ in range(3):
+        await anyio.lowlevel.checkpoint()
+    assert site.heard == [("mail", scope) for scope in scopes[1:]]
+
+
 async def test_what_is_left_to_tell_of_an_account_ends_with_it() -> None:
     site = Site()
     site.servers._login_of, site.servers._any = lambda client: "lgn_a", True

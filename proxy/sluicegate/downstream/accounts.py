@@ -207,10 +207,12 @@ class AccountServers:
     def _tell(self, served: ServedLogin) -> None:
         """A few scopes in each step: thousands of clients may see one login."""
         served.untold.clear()
-        for due in tuple(islice(served.due, AT_ONCE)):
-            self._publish(self.key, due[0], served.due.pop(due))
-        if served.due and not self._is_retired:
-            asyncio.get_running_loop().call_soon(self._tell, served)
+        try:
+            for due in tuple(islice(served.due, AT_ONCE)):
+                self._publish(self.key, due[0], served.due.pop(due))
+        finally:
+            if served.due and not self._is_retired:
+                asyncio.get_running_loop().call_soon(self._tell, served)
 
     def _all(self) -> list[DownstreamServer]:
         return [*(served.server for served in self._accounts.values()), self._nobody]
