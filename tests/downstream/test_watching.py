@@ -1,5 +1,6 @@
 """Resources that are watched: for whom an update is, what servers of either era are asked, and when again."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -124,6 +125,20 @@ async def test_of_many_listeners_few_are_told_in_a_step_and_each_of_what_changed
     steps.stop()
     assert max(told.values()) <= AT_ONCE_TOLD and told.total() == MAX_NEWS * (3 * AT_ONCE_TOLD - 1)
     assert ears("x:5") == [] and ears.board.uris, "told at once, by another ear"
+
+
+async def test_an_update_is_told_to_the_others_also_where_somebody_cannot_be_told() -> None:
+    ears = Ears(**{f"c{number}": ["x:1"] for number in range(AT_ONCE_TOLD)})
+
+    def fail(params: Json) -> None:
+        raise ValueError
+
+    ears.wants["c0"].tell = fail
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    ears.board.heard({"uri": "x:1"})
+    for _ in range(3):
+        await anyio.lowlevel.checkpoint()
+    assert ears.heard == [f"c{number}" for number in range(1, AT_ONCE_TOLD)]
 
 
 async def test_of_many_updates_that_are_read_in_a_step_few_are_told_in_one() -> None:

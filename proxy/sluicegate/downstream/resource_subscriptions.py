@@ -301,16 +301,18 @@ class WatchBoard:
 
     def _go_on(self) -> None:
         most = AT_ONCE_TOLD
-        while self._news and most > 0:
-            uri, (params, wants) = next(iter(self._news.items()))
-            for want in islice(wants, most):
-                most -= 1
-                if want in self._members:
-                    want.tell(params)
-            if most > 0:
-                del self._news[uri]
-        if self._news:
-            asyncio.get_running_loop().call_soon(self._go_on)
+        try:
+            while self._news and most > 0:
+                uri, (params, wants) = next(iter(self._news.items()))
+                for want in islice(wants, most):
+                    most -= 1
+                    if want in self._members:
+                        want.tell(params)
+                if most > 0:
+                    del self._news[uri]
+        finally:
+            if self._news:
+                asyncio.get_running_loop().call_soon(self._go_on)
 
     def _concerned(self, uri: str) -> Collection[ResourceWatch]:
         """Whoever wants that resource, or one that it is a part of (<= 2025-11-25 and 2026-07-28 schema: it may be a
