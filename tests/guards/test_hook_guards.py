@@ -148,6 +148,23 @@ async def test_large_results_are_redacted_one_after_the_other(
 
 
 @pytest.mark.parametrize(
+    "outcome", [Failure(1, "no"), Result({"taskId": "t", "status": "completed", "result": {"content": SECRET}})]
+)
+async def test_a_short_answer_waits_for_no_large_one(hook: HookService, outcome: Outcome) -> None:
+    hooks = Hooks([HookSettings("dlp", hook.url, frozenset({"result"}), timeout=20)], Redactor(b"k"), str, dict)
+    trail = Trail("c")
+    trail.add(Ruling(Verdict.ALLOW, "a.csv:1", "", "read"))
+
+    async def server(call: Call) -> Outcome:
+        return outcome
+
+    async with hooks.masking, asyncio.timeout(20):  # a large one of another server is masked
+        await result_hooks(hooks)(Call(ANN, "tasks/get", {}, target=TOOL, trail=trail), server)
+    assert len(hook.asked) == 1
+    await hooks.aclose()
+
+
+@pytest.mark.parametrize(
     ("ref", "is_asked"),
     [
         (ApprovalRef("l", "", "", LOGIN_PROFILE, "login-1"), True),  # nothing was sent before a login

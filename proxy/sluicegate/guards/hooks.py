@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from sluicegate.audit.record import is_small
 from sluicegate.guards import settled
 from sluicegate.guards.approve import CHANGED, Renew
 from sluicegate.guards.enforce import Decide
@@ -191,7 +192,8 @@ def _state(task: Json) -> Json:
 
 
 async def _whole(call: Call, target: Target, due: Sequence[HookSettings], hooks: Hooks, value: Json) -> Json | Outcome:
-    text = await budget_of(target.server).apart(hooks.masking, partial(dump, value))
+    work = partial(dump, value)
+    text = work() if is_small(value) else await budget_of(target.server).apart(hooks.masking, work)
     return await _result(call, target, due, hooks, value, text)
 
 
