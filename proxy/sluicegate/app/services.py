@@ -5,7 +5,7 @@ They are opened in this order, and closed in the opposite order when everything 
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -108,9 +108,14 @@ class PolicyService:
         identities = self.later.identities()
         return None if identities is None else identities.token_end(principal, roles)
 
-    def forget_accepted(self, server: str) -> None:
-        """What a person accepted counts for a tool's class, and so for who may use it."""
+    def forget_accepted(self, server: str) -> Generator[None, None, None]:
+        """What a person accepted counts for a tool's class, and so for who may use it. Nothing is remembered from now
+        on; the rest, which tells others, is returned."""
         self._accepted.forget()
+        return self._tell_accepted(server)
+
+    def _tell_accepted(self, server: str) -> Generator[None, None, None]:
+        yield
         self.judge.renew()
         self.later.on_change()((server,))
 

@@ -213,8 +213,8 @@ class PinBooks:
         self._on_moved: list[Callable[[str], Generator[None, None, None] | None]] = []
 
     def on_moved(self, listener: Callable[[str], Generator[None, None, None] | None]) -> None:
-        """`listener` is called with a server of which other definitions are served from now on. What takes long it
-        returns, and whoever writes waits until that is done."""
+        """`listener` is called with a server of which other definitions are served from now on, in the step in which
+        they are. What takes long it returns. That is done in the order of the listeners, and whoever writes waits."""
         self._on_moved.append(listener)
 
     def both(self, server: str, era: Era = "legacy") -> tuple[PinBook, PinBook]:
@@ -379,8 +379,8 @@ class PinBooks:
                     pass
 
     def _moved(self, server: str) -> Generator[None, None, None]:
-        for listener in self._on_moved:
-            yield from listener(server) or ()
+        for work in [listener(server) for listener in self._on_moved]:
+            yield from work or ()
 
 
 async def _attempted(
