@@ -161,6 +161,26 @@ async def test_a_refusal_that_holds_a_result_refuses_nothing(
     assert await told(lambda own: (b"data: " + json.dumps(own).encode() + b"\n\n", "text/event-stream")) == UNKNOWN
 
 
+@pytest.mark.parametrize(
+    ("body", "may_be"),
+    [
+        (json.dumps({"error": {"message": "\u00e9 result" * 10_000}}), False),
+        (json.dumps({"error": {"message": '"result": 1'}}), False),
+        ('{"error": "result", "code": "result"}', False),
+        (json.dumps([{"error": {"message": "\u00e9" * 10_000}}, {"result": {}}]), True),
+        ('{"result" :{', True),
+        ("".join(f"\\u{ord(char):04X}" for char in "result").join(('{"', '":1}')), True),
+        ('{"\\u0072es\\u0075\\u006ct":1}', True),
+    ],
+)  # fmt: skip
+def test_whether_a_refusal_holds_a_result_is_known_before_it_is_decoded(
+    body: str, may_be: bool, decoded: list[int]
+) -> None:
+    """A body of 256 KiB was decoded in one step."""
+    assert http_base._may_be_result(body.encode()) is may_be
+    assert not decoded
+
+
 @pytest.mark.parametrize("account", [None, Account()], ids=["no-login", "login"])
 @pytest.mark.parametrize("status", [401, 404])
 async def test_progress_on_another_stream_of_the_session_proves_that_the_call_has_begun(

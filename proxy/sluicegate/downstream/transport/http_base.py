@@ -8,6 +8,7 @@ from __future__ import annotations  # httpx is imported at its first use
 
 import logging
 import os
+import re
 import socket
 import ssl
 from collections.abc import Callable
@@ -27,7 +28,6 @@ from sluicegate.http.client.connection import Reply
 from sluicegate.http.client.pool import HttpClient
 from sluicegate.http.egress import Blocked
 from sluicegate.oauth.challenges import error_of
-from sluicegate.protocol.jsonrpc import MAX_NODES, Malformed, check_nodes, decode_fast
 from sluicegate.runtime.loop_budget import VALUES, LoopBudget, is_large
 from sluicegate.runtime.spool import Spool, SpoolFull
 from sluicegate.runtime.unfinished import SMALL, TooMuchUnfinished
@@ -47,6 +47,9 @@ _Keep = Callable[[bytes | bytearray], Spool | None]
 
 _MAX_CHALLENGES: Final = 8
 _MAX_ERROR_BODY: Final = 256 * 1024
+_RESULT: Final = re.compile(
+    rb'"(?:r|\\u0072)(?:e|\\u0065)(?:s|\\u0073)(?:u|\\u0075)(?:l|\\u006[cC])(?:t|\\u0074)"[ \t\n\r]*:'
+)  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -175,15 +178,8 @@ def _too_long(reply: Reply) -> Lost:
 
 
 def _may_be_result(data: bytes) -> bool:
-    """Whether a JSON-RPC message of the body may have a result."""
-    if b"result" not in data and b"\\u" not in data:
-        return False
-    try:
-        check_nodes(data, MAX_NODES)
-        value = decode_fast(data)
-    except Malformed:
-        return True
-    return any(isinstance(part, dict) and "result" in part for part in (value if isinstance(value, list) else [value]))
+    """Whether a JSON-RPC message of the body may have a result: whether any object in it has a member of that name."""
+    return _RESULT.search(data) is not None
 
 
 def lost_by(error: httpx.TransportError) -> Lost:
