@@ -506,6 +506,33 @@ async def test_to_make_room_and_to_sweep_each_connection_is_looked_at_a_few_time
         assert looks <= 4 * count and len(pool) == count // 2
 
 
+async def test_where_spares_are_dropped_each_connection_is_looked_at_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count, looks, is_live = 64, 0, PooledConnection.is_live.fget  # type: ignore[attr-defined]  # a property
+
+    def look(slot: PooledConnection) -> bool:
+        nonlocal looks
+        looks += 1
+        return bool(is_live(slot))
+
+    async with pooled(settings=ServerSettings("s", command=("x",), processes=count)) as (pool, _, _group):
+        spares = [SPARE._replace(declared=f'{{"{number}":{{}}}}') for number in range(count - 2)]
+        for spare in spares:
+            pool.needs.require(spare, is_required=True)
+            await pool.get(spare)
+        monkeypatch.setattr(PooledConnection, "is_live", property(look))
+        await pool.get(ConnectionKey("legacy", ("client", "a"), "scope a", declared='{"a":{}}'))
+        assert looks <= 8 * count and len(pool) == count - 1
+        for spare in spares:
+            pool.needs.require(spare, is_required=False)
+        pool.needs.hold(SPARE)
+        looks = 0
+        await pool.get(ConnectionKey("legacy", ("client", "b"), "scope b", declared='{"b":{}}'))
+        await until(lambda: len(pool) == 3)
+        assert looks <= 8 * count and sum(pool.is_there(spare) for spare in spares) == 1, "somebody hears on it"
+
+
 async def test_the_end_of_a_session_looks_at_no_other_one_that_lost_its_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -288,7 +288,7 @@ class ConnectionPool:
         is_idle: Callable[[str], bool] = lambda session: False,
     ) -> None:  # fmt: skip
         self._open = open
-        # Of the connection that is open so that one is, and of what was to be modern and turned out to be legacy.
+        # The key of what is open so that one is. `first` is also that of what turned out to be legacy, not modern.
         self.first = self._nobodys = SHARED if settings.sharing == "shared" else SPARE
         self._ended = ended
         self._clock = clock
@@ -413,9 +413,10 @@ class ConnectionPool:
     def _drop_spares(self, but: PooledConnection) -> None:
         """A spare that was made ready for other clients costs a process: nobody seems to want it."""
         if but.key.era == "legacy" and but.key.declared != "{}":
-            for slot in tuple(self._slots.values()):
-                is_idle = slot is not but and slot.key.is_spare and self._idle.is_free(slot)
-                if is_idle and self.needs.may_lose(slot, _heard(self._slots.values())):
+            heard = _heard(self._slots.values())
+            for slot in [one for one in self._slots.values() if one.key.is_spare and one is not but]:
+                if self._idle.is_free(slot) and self.needs.may_lose(slot, heard):
+                    heard[_scope_of(slot)] -= 1
                     self._end(slot, "not needed any more")
 
     def sweep(self) -> None:
