@@ -164,6 +164,30 @@ def test_a_call_is_an_ecs_document_with_everything_in_its_place() -> None:
     assert export.ecs({**PLACE, "type": "admin"})["event"]["type"] == ["info"]
 
 
+@pytest.mark.parametrize(
+    ("what", "status", "outcome"),
+    [
+        ("client_login_failed", "Failure", "failure"), ("client_refused", "Failure", "failure"),
+        ("login_failed", "Failure", "failure"), ("refresh_failed", "Failure", "failure"), (None, "Failure", "failure"),
+        ("client_allowed", "Success", "success"), ("client_logged_in", "Success", "success"),
+        ("login_done", "Success", "success"), ("logged_out", "Success", "success"),
+    ],
+)  # fmt: skip
+def test_both_say_whether_somebody_was_let_in(what: str | None, status: str, outcome: str) -> None:
+    made = {**PLACE, "type": "identity", **({"what": what} if what else {"address": "x", "count": 1})}
+    event = export.ocsf(made)
+    fits_ocsf(event)
+    assert event["status"] == status and export.ecs(made)["event"]["outcome"] == outcome
+
+
+def test_the_client_of_a_login_is_named_as_that_of_a_call_is() -> None:
+    made = {**PLACE, "type": "identity", "what": "client_allowed", "principal": "jwt:i#ann", "client": "Claude"}
+    assert export.ecs(made)["user_agent"] == {"name": "Claude"}
+    event = export.ocsf(made)
+    fits_ocsf(event)
+    assert event["actor"]["app_name"] == event["src_endpoint"]["svc_name"] == "Claude"
+
+
 # ---------------------------------------------------------------- composing
 
 

@@ -18,6 +18,7 @@ _CLASS: Final = 6003
 _BY_CLASS: Final = {"read": 2, "write": 3, "destroy": 4}
 _ACTIVITIES: Final = {2: "Read", 3: "Update", 4: "Delete", 99: "Other"}
 _STATUS: Final = {0: "Unknown", 1: "Success", 2: "Failure"}
+_NOT_LET_IN: Final = (None, "login_failed", "refresh_failed", "client_login_failed", "client_refused")
 _COMMON: Final = frozenset({
     "v", "writer", "epoch", "seq", "prev", "type", "time", "call", "method", "principal", "roles", "groups", "client",
     "revision", "server", "own", "decision", "outcome", "reason", "seconds", "code", "trace",
@@ -38,7 +39,10 @@ def _uid(record: Record) -> str:
 
 
 def _outcome(record: Record) -> str:
-    """As a call's outcome; for other records, that they were written is what they say."""
+    """As a call's outcome. Who was not let in has failed, and so has a login that ended so; for other records, that
+    they were written is what they say."""
+    if record["type"] == "identity":
+        return "denied" if record.get("what") in _NOT_LET_IN else "ok"
     return str(record.get("outcome", "unknown" if record["type"] == "intent" else "ok"))
 
 
@@ -94,9 +98,14 @@ def _activity(record: Record) -> int:
     return 2 if method in READING else 99
 
 
+def _client(record: Record) -> Record:
+    """What it says about itself: of a client's login, its name is all that is known."""
+    client = record.get("client", {})
+    return client if isinstance(client, dict) else {"name": client}
+
+
 def _client_name(record: Record) -> str:
-    client = record.get("client")
-    return str(client.get("name") or "unknown") if isinstance(client, dict) else "sluice"
+    return str(_client(record).get("name") or "unknown") if "client" in record else "sluice"
 
 
 def _actor(record: Record) -> Record:
@@ -139,12 +148,6 @@ def _control(record: Record) -> Record:
 # ---------------------------------------------------------------- Elastic Common Schema
 
 
-def _of_identity(record: Record) -> str:
-    """Who was not let in has failed, and so has a login to a server that ended so."""
-    what = record.get("what")
-    return "failure" if what is None or what in ("login_failed", "refresh_failed") else "success"
-
-
 def ecs(record: Record) -> Record:
     """A document with ECS field names, nested."""
     outcome = {"ok": "success", "unknown": "unknown", "waiting": "unknown"}.get(_outcome(record), "failure")
@@ -161,7 +164,7 @@ def ecs(record: Record) -> Record:
             "category": ["authentication"] if record["type"] == "identity" else ["api"],
             "type": ["start"] if record["type"] == "identity" else types,
             "action": record.get("method", record["type"]),
-            "outcome": outcome if record["type"] != "identity" else _of_identity(record),
+            "outcome": outcome,
             "sequence": record["seq"],
             "dataset": "sluice.audit",
             "provider": record["writer"],
@@ -175,7 +178,7 @@ def ecs(record: Record) -> Record:
         document["event"]["reason"] = record["reason"]
     if "principal" in record:
         document["user"] = {"name": record["principal"], "roles": [*record.get("roles", []), *record.get("groups", [])]}
-        document["user_agent"] = record.get("client", {})
+        document["user_agent"] = _client(record)
     if decision is not None:
         document["rule"] = {"id": decision.get("rule"), "version": decision.get("policy", "")}
     if "trace" in record:
