@@ -578,6 +578,15 @@ def test_a_name_that_a_broken_config_does_not_have_is_revoked_and_told(tmp_path:
     assert "end within seconds" not in done.stderr
 
 
+@pytest.mark.parametrize("text", ["clients: [", "clients: {keys: '${file:keys.yaml}'}", "- clients", "clients: text"])
+def test_a_revocation_says_that_no_name_could_be_compared(tmp_path: Path, text: str) -> None:
+    (tmp_path / "sluice.yaml").write_text(text)
+    (tmp_path / "state").mkdir(mode=0o700)
+    done = run(tmp_path, "keys", "revoke", "act", "--state-dir", "state")
+    assert done.returncode == 0 and "note: nothing in sluice.yaml says whether there is a key act\n" in done.stderr
+    assert "end within seconds" not in done.stderr
+
+
 def test_keys_of_sluice_itself_are_rotated_and_counted(sluice: Any, tmp_path: Path) -> None:
     (tmp_path / "sluice.yaml").write_text(KEYS)
     assert sluice("keys", "rotate", "seal").stdout.startswith("seal: 2 keys; the newest")

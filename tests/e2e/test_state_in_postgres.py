@@ -50,6 +50,7 @@ def test_a_key_that_is_revoked_on_another_machine_is_refused(tmp_path: Path, dat
         (there / "sluice.yaml").write_text(json.dumps(config))
         done = command(process, "keys", "revoke", "ann", config=there / "sluice.yaml")
         assert done.returncode == 0, done.stderr
+        assert "ann is revoked; its sessions and streams end" in done.stderr and "note:" not in done.stderr
         process.until(lambda: process.call("ann", "bank__look").status_code == 401)
         assert not (here / "state" / "revoked").exists()
         rows = json.loads(command(process, "keys", "list", "--json").stdout)["keys"]

@@ -125,7 +125,8 @@ def revoke(
         stop(Code.USAGE, _BAD_NAME)
     path = config.find_config(config_file)
     drafted = config.draft(path)
-    entry = inside(drafted and drafted.value, "clients", "keys", name)
+    keys = inside(drafted and drafted.value, "clients", "keys")
+    entry = inside(keys, name)
     sound = config.check(path).config
     if entry is None and sound is not None:
         stop(Code.NEGATIVE, f"{path} has no key {name} under clients.keys")
@@ -133,7 +134,8 @@ def revoke(
     if directory is None:
         problems = config.check(path).errors
         stop(Code.CONFIG, *map(str, problems), "nothing was revoked: say where state.dir is, with --state-dir DIR")
-    done = _done(path, name, inside(drafted and drafted.value, "clients", "keys"), directory)
+    shared = sound if sound is not None and sound.state.url is not None else None
+    done = _done(path, name, keys, directory, shared is not None)
     hash = inside(entry, "hash")
     valid_hash = hash if isinstance(hash, str) and _HASH.fullmatch(hash) else None
     try:
@@ -146,14 +148,14 @@ def revoke(
     if sound is None and inside(drafted and drafted.value, "state", "url") is not None:
         stop(Code.UNREACHABLE, f"{name} is revoked on this machine alone: the config has errors, and the database that "
              "it names was not told", *map(str, config.check(path).errors))  # fmt: skip
-    if sound is not None and sound.state.url is not None:
+    if shared is not None:
         try:
-            late = anyio.run(_revoke_everywhere, sound, name, valid_hash)
+            late = anyio.run(_revoke_everywhere, shared, name, valid_hash)
         except StoreFailed as error:
             stop(Code.UNREACHABLE, f"{name} is revoked on this machine alone: PostgreSQL cannot be used: {error}",
                  "revoke it again, or take its line out of the config")  # fmt: skip
         if late:
-            stale = "never" if sound.state.stale is None else f"after {sound.state.stale:g} s"
+            stale = "never" if shared.state.stale is None else f"after {shared.state.stale:g} s"
             stop(Code.UNREACHABLE, f"{name} is revoked, and not confirmed by {', '.join(late)}",
                  f"a replica that has not ended is cut off from the database, and stops serving {stale} (state.stale)",
             )  # fmt: skip
@@ -166,13 +168,15 @@ def revoke(
         info(f"{path} does not tell its hash: the name {name} is revoked. Give the next key another name.")
 
 
-def _done(path: Path, name: str, keys: object, directory: Path) -> str:
+def _done(path: Path, name: str, keys: object, directory: Path, is_shared: bool) -> str:
     """What a revocation does, or why the key that somebody means may still be good. Where the config cannot be checked,
-    a word may be mistyped."""
+    a word may be mistyped. Where the state is shared, this machine may have none yet."""
     found = []
-    if isinstance(keys, dict) and name not in keys:
+    if not isinstance(keys, dict):
+        found.append(f"note: nothing in {path} says whether there is a key {name}")
+    elif name not in keys:
         found.append(f"note: {path} has no key {name}; {suggest(name, keys)}".removesuffix("; "))
-    if not directory.exists():
+    if not is_shared and not directory.exists():
         found.append(f"note: there was no folder {directory}: a Sluice that runs has another state.dir")
     if found:
         return "\n".join((f"{name} is revoked in {directory}", *found))
