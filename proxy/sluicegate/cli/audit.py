@@ -352,7 +352,9 @@ def _tell(record: Record, as_json: bool) -> None:
     ending = " ".join(coloured(printable(str(record[name]))) for name in ("outcome", "reason") if name in record)
     if "seconds" in record:
         ending += f" {record['seconds']:.3f}s"
-    if record.get("outcome") == "denied" and (rule := inside(record, "decision", "rule")):
+    rule = inside(record, "decision", "rule")
+    # Limits, argument rules and approvals deny what that row allows or asks about.
+    if rule and record.get("outcome") == "denied" and inside(record, "decision", "verdict") == "deny":
         ending += f" by {printable(str(rule))}"
     who = str(record.get("principal") or record.get("address") or record.get("by") or "-")
     about = printable(f"{record['time'][:23]} {record['type']:<10} {who:<20} {what}".rstrip())
