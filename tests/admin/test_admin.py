@@ -3,7 +3,7 @@
 import json
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -42,7 +42,7 @@ def asker(
     sources = admin_deps(
         ready=lambda: list(reasons or []),
         metrics=given.get("metrics", lambda: lambda: (b"sluice_sessions 0\n", "text/plain; version=1")),
-        describe_servers=servers,
+        describe_servers=given.get("servers", servers),
         list_tools=given.get("listed", list_tools),
         judge_tools=given.get("listed", list_tools),
         list_prompts=given.get("listed", list_tools),
@@ -97,6 +97,34 @@ async def test_who_asks_for_much_that_is_read_in_threads_leaves_one_of_them_to_o
         finally:
             released.set()
     assert len(order) == 7
+
+
+async def test_what_the_operator_reads_of_one_kind_holds_up_none_of_another() -> None:
+    """A search of the log held up the approvals of everybody who decides as `local`."""
+    order, released = list[str](), threading.Event()
+
+    def reads(kind: str) -> Callable[..., Awaitable[list[Json]]]:
+        def read() -> None:
+            order.append(kind)
+            released.wait(20)
+
+        async def described(*of: str) -> list[Json]:
+            await in_reader_thread(read)
+            return []
+
+        return described
+
+    async with asker(listed=reads("tools"), servers=reads("servers")) as ask, anyio.create_task_group() as group:
+        try:
+            for _ in range(3):
+                group.start_soon(partial(ask.get, "/api/v1/tools", headers=OPERATOR))
+            await until(lambda: order)
+            group.start_soon(partial(ask.get, "/api/v1/servers", headers=OPERATOR))
+            await until(lambda: len(order) == 2)
+            assert order == ["tools", "servers"]
+        finally:
+            released.set()
+    assert len(order) == 4
 
 
 async def test_a_path_that_is_none_is_recorded_by_its_beginning() -> None:

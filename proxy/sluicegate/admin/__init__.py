@@ -197,7 +197,7 @@ class AdminApplication:
             body, who = read, await self._judge(route, scope)
         if isinstance(who, AdminResponse):
             return who
-        asker.set(who.principal)
+        asker.set(f"{who.principal} {route.area}")
         query = scope.get("query_string", b"")
         if len(query) > MAX_QUERY:
             return error_response(400, "the query is too long")
