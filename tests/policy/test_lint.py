@@ -1,5 +1,6 @@
 """Every mistake is found, at its line and column, with what to do about it."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from sluicegate.policy.csv_rows import read_rows, written
 from sluicegate.policy.finding import PolicyFinding
 from sluicegate.policy.lint import Denies, KnownNames, is_wider, lint
+from sluicegate.policy.profiles import ApprovalProfile
 from tests.policy.policies import PROFILES, build, lines
 
 KNOWN = KnownNames(
@@ -218,6 +220,32 @@ def test_the_operator_decides_where_the_config_makes_one_a_lead() -> None:
     rows = "g, key:ci-bot, role:lead\np, local, sluice, admin:*, *, allow\np2, role:dev, git, tool:*, *, one-of-leads"
     assert [one.code for one in find(rows)] == ["approver-without-right"]
     assert find(rows, replace(KNOWN, local=frozenset({"role:lead"}))) == []
+
+
+def test_the_row_that_an_approver_lacks_is_one_that_a_file_can_have() -> None:
+    name = "group:CN=Dev,OU=Eng"
+    profile = ApprovalProfile("devs", "other", 1, (name,), expires=60.0)
+    rows, _ = read_rows("g, key:ci-bot, role:lead\np2, role:dev, git, tool:*, *, devs", "p.csv")
+    [found] = [one for one in lint(rows, {"devs": profile}, KNOWN) if one.code == "approver-without-right"]
+    [row], wrong = read_rows(found.hint, "p.csv")
+    assert not wrong and row.fields == (name, "sluice", "admin:approvals", "*", "allow")
+
+
+def test_one_issuer_is_compared_with_the_others_once_for_all_its_rows() -> None:
+    """Each of thousands of rows took as long as the comparison of its issuer with all others."""
+
+    class Issuers(frozenset[str]):
+        walks = 0
+
+        def __iter__(self) -> Iterator[str]:
+            self.walks += 1
+            return super().__iter__()
+
+    issuers = Issuers({"https://idp.test"})
+    rows = "".join(f"p, jwt:https://idp.old#u{number}, git, *, *, allow\n" for number in range(50))
+    found = find(rows, replace(KNOWN, issuers=issuers))
+    assert [one.hint for one in found] == ['did you mean "https://idp.test"?'] * 50
+    assert issuers.walks == 1
 
 
 def test_equally_strict_approvals_of_other_people_for_one_client_are_an_error() -> None:

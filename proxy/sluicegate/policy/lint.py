@@ -15,7 +15,7 @@ from typing import Final
 
 from sluicegate.catalog.uris import is_clean, own_uri
 from sluicegate.policy.classes import CLASSES
-from sluicegate.policy.csv_rows import Row, granted
+from sluicegate.policy.csv_rows import Row, granted, written
 from sluicegate.policy.engine import RESERVED
 from sluicegate.policy.finding import Level, PolicyFinding
 from sluicegate.policy.globs import covers, has_open_set, is_glob, literal_start, matches, meets
@@ -202,7 +202,7 @@ def _never_approved(
             yield _warn(row, "profile", "approver-never-granted", f"nobody has {names}, so nobody can approve", hint)
         elif deciders and able is not None and deciders.isdisjoint(able):
             message = f"no row lets {' or '.join(sorted(deciders))} decide, so nobody can approve"
-            hint = f"p, {min(deciders)}, {RESERVED}, {_DECIDE}, *, allow"
+            hint = written("p", min(deciders), RESERVED, _DECIDE, "*", "allow")
             yield _warn(row, "profile", "approver-without-right", message, hint)
 
 
@@ -220,13 +220,16 @@ def _who_may_decide(rules: Iterable[Row], grants: Iterable[Row], existing: Known
 
 
 def _foreign_tokens(rows: Iterable[Row], existing: KnownNames) -> Iterator[PolicyFinding]:
+    hints: dict[str, str] = {}  # one issuer may have thousands of rows
     for row in rows:
         kind, _, name = row.fields[0].partition(":")
         issuer = name.partition("#")[0]
         if kind == "jwt" and existing.issuers is not None and issuer not in existing.issuers:
+            if issuer not in hints:
+                hints[issuer] = suggest(issuer, existing.issuers)
             at = "member" if row.kind == "g" else "sub"
             message = f"no token of {issuer} is taken, so nobody is {row.fields[0]}"
-            yield _warn(row, at, "unknown-issuer", message, suggest(issuer, existing.issuers))
+            yield _warn(row, at, "unknown-issuer", message, hints[issuer])
 
 
 def _names(row: Row, existing: KnownNames) -> Iterator[PolicyFinding]:
