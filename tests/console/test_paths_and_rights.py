@@ -126,7 +126,8 @@ def test_no_answer_leads_to_another_site(town: Bed, local: Tab, path: str) -> No
 
 
 def test_with_a_slash_at_its_end_the_console_is_there_too(town: Bed) -> None:
-    assert "noscript" in httpx.get(f"{town.process.admin}/console/").text
+    shell = httpx.get(f"{town.process.admin}/console/").text
+    assert "<noscript>The console needs JavaScript. `sluice approvals list` and `sluice servers` do" in shell
 
 
 DENY: Json = {"decision": "deny"}

@@ -69,7 +69,7 @@ class StaticFiles:
             f'<link rel="icon" href="{base}/icon.svg"><link rel="stylesheet" href="{base}/console.css">'
             f'<script type="module" src="{base}/{BUNDLE}"></script></head>'
             '<body><div id="app"></div><noscript>The console needs JavaScript. '
-            "`sluice approvals` and `sluice servers` do the same in a terminal.</noscript></body></html>\n"
+            "`sluice approvals list` and `sluice servers` do the same in a terminal.</noscript></body></html>\n"
         ).encode()
 
 

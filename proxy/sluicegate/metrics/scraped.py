@@ -91,7 +91,8 @@ TABLE: Final[Mapping[str, Asked]] = {
         "Calls that wait for a person. If it stays up, approvers are not reached: see approvals.notify.", "profile"
     ),
     "sluice_approval_oldest_pending_seconds": _gauge(
-        "How long the oldest call that waits for a person has been waiting: `sluice audit approvals`, approvals.notify."
+        "How long the oldest call that waits for a person has been waiting: state pending in `sluice audit approvals "
+        "--since 1h`. See approvals.notify.",
     ),
     "sluice_approvals": _counter(
         "Approvals that came to a state. Many expired: nobody looks. Many superseded: the policy changes under them.",
