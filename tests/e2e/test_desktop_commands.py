@@ -75,6 +75,11 @@ def command(folder: Path, *words: str, **environment: str) -> "subprocess.Comple
     return run(folder, *words, "-c", "sluice.yaml", env=environment)
 
 
+def in_a_process(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    line = [*COMMAND, *words, "-c", str(folder / "sluice.yaml")]
+    return subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env=clean_environment(), check=False)
+
+
 def shown(folder: Path, *words: str, **environment: str) -> Any:
     done = command(folder, *words, "--json", **environment)
     assert done.returncode == 0, done.stderr
@@ -161,16 +166,16 @@ def test_all_commands_find_the_sluice_of_a_desktop_client(tmp_path: Path) -> Non
 def test_a_server_of_a_desktop_client_is_restarted_disabled_and_enabled(tmp_path: Path) -> None:
     with served(prepare(tmp_path)) as desktop:
         (first,) = shown(tmp_path, "servers")["servers"]
-        done = command(tmp_path, "servers", "restart", "bank")
+        done = in_a_process(tmp_path, "servers", "restart", "bank")
         assert (done.returncode, done.stdout) == (0, "bank: restarted\n"), done.stderr
         assert not set(shown(tmp_path, "servers")["servers"][0]["pids"]) & set(first["pids"])
         assert "error" not in desktop.ask("tools/call", name="bank__look", arguments={})
-        assert command(tmp_path, "servers", "disable", "bank").returncode == 0
+        assert in_a_process(tmp_path, "servers", "disable", "bank").returncode == 0
         assert desktop.tools() == set() and shown(tmp_path, "servers")["servers"][0]["status"] == "disabled"
         for action in ("restart", "reconnect"):
             refused = command(tmp_path, "servers", action, "bank")
             assert refused.returncode == 1 and "enable it first" in refused.stderr
-        assert command(tmp_path, "servers", "enable", "bank").returncode == 0
+        assert in_a_process(tmp_path, "servers", "enable", "bank").returncode == 0
         until(lambda: desktop.tools() >= {"bank__look"})
         assert command(tmp_path, "servers", "reconnect", "bank").returncode == 0
         acts = [one for one in audit(tmp_path)["sluice.jsonl"] if str(one.get("act")).startswith("server_")]
@@ -203,7 +208,8 @@ def test_a_call_at_the_sluice_of_a_desktop_client_is_one_of_its_local_client(tmp
         (record,) = [one for one in audit(tmp_path)["sluice.jsonl"] if one["type"] == "intent"]
         assert (record["principal"], record["own"]) == ("local", "look")
         assert command(tmp_path, "logs", "bank").stdout == "seen\n"
-        assert shown(tmp_path, "prompts")["prompts"] == shown(tmp_path, "resources")["resources"] == []
+        for what in ("prompts", "resources"):
+            assert json.loads(in_a_process(tmp_path, what, "--json").stdout)[what] == []
         with_key = command(tmp_path, "call", "bank__look", "--key", key_of("ann"))
         assert with_key.returncode == 2 and "leave the key out" in with_key.stderr
         ignored = command(tmp_path, "call", "bank__look", SLUICE_KEY=key_of("ann"))

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import ssl
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -308,7 +309,8 @@ def test_the_logs_of_all_replicas_are_proved_together_and_one_that_is_gone_or_cu
     file.write_bytes(b"".join(lines[:3]))  # with its published checkpoint gone as well
     assert "are cut off" in proved(*logs)["sluice-r1"][0]
     assert command(here, "audit", "retire", "sluice-r9").returncode == 1
-    done = command(here, "audit", "retire", "sluice-r2")
+    line = [*sluice_process.COMMAND, "audit", "retire", "sluice-r2", "-c", str(here.process.config)]
+    done = subprocess.run(line, capture_output=True, text=True, env=sluice_process.clean_environment(), check=False)
     assert (done.returncode, done.stdout) == (0, "sluice-r2 is retired\n"), done.stderr
     assert "sluice-r2" not in proved(*logs[:2])
     found = command(here, "audit", "search", "--type", "admin", "--json").stdout
