@@ -35,8 +35,8 @@ _MAX_DIVIDED: Final = 2.0**63
 _MIN_DIVIDED: Final = 1e-15
 """A division of smaller or larger numbers is one of long integers, and takes up to 780 us."""
 _MAX_DIVISIONS: Final = 1_000
-_MAX_FOLLOWED: Final = 160_000_000
-"""Letters of patterns that are followed for letters of a text, up to 0.8 ns each, and mostly a fifth of that."""
+_MAX_FOLLOWED: Final = 132_000_000
+"""What patterns may cost for all letters of a text, in parts of an evaluation: up to 82 ms, and mostly half of that."""
 _SHORT: Final = re.compile(r"\^(?![?{])(?:[^*+|{}]|\{\d+(?:,\d+)?\})*")
 """A pattern that looks at the beginning of a text alone: so many letters as its counts allow."""
 _REPEATED: Final = re.compile(r"(?:(?<!\\)\.|\[\^[^\]]*\]|\\[DPSW][^\]{]*\]?)\{(?:\d*,\s*)?(\d+)")
@@ -162,7 +162,8 @@ def _costs(schema: Any) -> dict[str, int]:
         node, name = left.pop()
         if not isinstance(node, dict):
             continue
-        costs["" if has_references else name] += sum(map(_letters, filter(_is_costly, _patterns(node))))
+        costly = filter(_is_costly, _patterns(node))
+        costs["" if has_references else name] += sum(_part(pattern).cost for pattern in costly)
         for child, _, part in children(node):
             member = part[1] if part and part[0] == "object" else None
             left.append((child, name or member or ""))
@@ -175,14 +176,14 @@ def _is_costly(pattern: str) -> bool:
 
 
 def _followed(value: Any, costs: dict[str, int]) -> int:
-    """Letters of patterns that are followed at most, for all letters of the value."""
+    """What the patterns may cost for all letters of the value."""
     followed, left = 0, [(value, costs.get("", 0))]
     while left:
         part, cost = left.pop()
         if isinstance(part, str):
-            followed += len(part) * cost
+            followed += _bytes(part) * cost
         elif isinstance(part, dict):
-            followed += sum(map(len, part)) * cost
+            followed += sum(map(_bytes, part)) * cost
             left += [(inner, cost + (costs.get(name, 0) if name else 0)) for name, inner in part.items()]
         elif isinstance(part, list):
             left += [(inner, cost) for inner in part]
@@ -299,10 +300,21 @@ MAX_LETTERS: Final = 4_000
 _CLASS_LETTERS: Final = 10
 """What a class of letters counts for, such as `\\w`."""
 _EVALUATION: Final = 40
-"""So many letters of a pattern can be followed for one letter of a text in the time of an evaluation."""
+"""What a pattern costs for a byte of a text is counted in such parts of an evaluation."""
 _FOLLOWED: Final = 5
-"""What each pattern counts for in any case. No more counts of one that begins at `^` and has one way through."""
-_ONE_WAY: Final = re.compile(r"\^(?!\{)(?:[^*+?|{}]|\{\d+\})*")
+"""What each pattern counts for in any case."""
+_STATE: Final = 20
+"""What a place in a pattern costs, if the engine has to follow each of many for each byte of a text."""
+_FEW: Final = 9
+"""Of so many places the engine keeps each combination that it meets, and follows one combination for each byte."""
+_FOREIGN: Final = 4
+"""So many places is a class of letters with some that are not ASCII: it has more for the bytes within a letter."""
+_FOREIGN_CLASS: Final = re.compile(r"\\[pPu]|[^\x00-\x7f]")
+_TOKEN: Final = re.compile(
+    r"(?P<open>\((?!\?)|\(\?:|\(\?P?<\w+>)|(?P<close>\))|(?P<count>\{\d*,?\d*\}|[*+?])|(?P<end>\$)|(?P<or>\|)"
+    r"|(?P<class>\\[pP]\{\w+\}|\\.|\.|\[\^?(?:\\.|[^\[\]\\])+\])|(?P<letter>[^\\\[\]()])",
+    re.DOTALL,
+)
 MAX_REPEATED: Final = 100
 """Times that a pattern may ask for something by a number: each is a state in which every letter is looked at."""
 _MAX_DIGITS: Final = 9
@@ -411,8 +423,8 @@ def _weigh(schema: Any) -> tuple[int, int]:
         if isinstance(node, dict):
             found = _counted_patterns(node)
             patterns += len(found)
-            letters += sum(map(_letters, found))
-            followed_letters += sum(_letters(pattern) for pattern in found if not _ONE_WAY.fullmatch(pattern))
+            letters += sum(part.letters for part in found)
+            followed_letters += sum(part.cost for part in found)
         if isinstance(ref, str):
             endless = MAX_EVALUATIONS if ref in followed else endless
             todo += [(_referred(schema, ref), followed | {ref})] if ref not in followed else []
@@ -439,13 +451,88 @@ def _patterns(node: Json) -> list[str]:
     return [*(named if isinstance(named, dict) else ()), *([pattern] if isinstance(pattern, str) else ())]
 
 
-def _counted_patterns(node: Json) -> list[str]:
-    found = _patterns(node)
-    for text in found:
-        is_odd = _ODD_COUNT.search(_ESCAPED.sub("", text)) is not None
-        if is_odd or math.prod(max(1, count) for count in _counts(text)) > MAX_REPEATED:
+class _Part(NamedTuple):
+    """A part of a pattern: its letters and places, each as often as it is repeated, and how often that is at most.
+    Texts that match a fixed part have one length, and each place of it has one distance from its beginning."""
+
+    letters: int
+    places: int = 1
+    times: int = 1
+    is_fixed: bool = True
+    is_one_way: bool = True
+    """The engine meets one combination of its places for each length of a text: of a letter, a class, or words to
+    choose from."""
+    is_word: bool = False
+    cost: int = 0
+    """Of a whole pattern, for a byte of a text."""
+
+
+def _counted_patterns(node: Json) -> list[_Part]:
+    parts = []
+    for text in _patterns(node):
+        parts.append(_part(text))
+        if _ODD_COUNT.search(_ESCAPED.sub("", text)) or parts[-1].times > MAX_REPEATED:
             raise SchemaRefused("too-costly", "a pattern repeats something too often to be checked")
-    return found
+    return parts
+
+
+def _part(pattern: str) -> _Part:
+    """The whole pattern as one part. A text is in one place at a time of what begins with `^` and is fixed."""
+    groups: list[list[_Part]] = [[]]
+    tokens = list(_TOKEN.finditer(pattern[:MAX_LETTERS]))
+    for token in tokens:
+        kind, text, parts = token.lastgroup, token[0], groups[-1]
+        if kind == "open":
+            groups.append([])
+        elif kind == "close" and len(groups) > 1:
+            groups[-2].append(_together(groups.pop()))
+        elif kind == "count" and parts:
+            parts[-1] = _repeated(parts[-1], text)
+        elif kind == "or":
+            parts.append(_Part(1, places=0, is_fixed=False, is_one_way=False, is_word=True))
+        elif kind == "end" or (text == "^" and token.end() == 1):
+            parts.append(_Part(1, places=0, is_one_way=False))
+        elif kind == "class":
+            places = _FOREIGN if _FOREIGN_CLASS.search(text) else 1
+            parts.append(_Part(len(text) + _CLASS_LETTERS, places, is_one_way=places == 1))
+        else:
+            parts.append(_Part(1, is_word=True))
+    parts = groups[0]
+    whole = _together(parts)
+    if len(groups) > 1 or sum(len(token[0]) for token in tokens) < len(pattern):  # flags, or a class in a class
+        times = math.prod(max(1, count) for count in _counts(pattern))
+        return _Part(_letters(pattern, times), times=times, cost=_STATE * len(pattern) * times)
+    if pattern.startswith("^"):
+        first = next((number for number, part in enumerate(parts) if not part.is_fixed), len(parts))
+        parts = parts[first:]
+    if parts and pattern.endswith("$") and parts[-1].places == 0:
+        parts = parts[:-1]
+    places = sum(part.places for part in parts)
+    if pattern.startswith("^") and len(parts) == 1 and parts[0].is_one_way:
+        return whole
+    return whole._replace(cost=places if places <= _FEW else _STATE * places)
+
+
+def _together(parts: list[_Part]) -> _Part:
+    """The parts as one. Words to choose from share their beginnings."""
+    if len(parts) == 1:
+        return parts[0]
+    is_word = all(part.is_word for part in parts)
+    return _Part(
+        sum(part.letters for part in parts) + 2, sum(part.places for part in parts),
+        max((part.times for part in parts), default=1), all(part.is_fixed for part in parts), is_word, is_word,
+    )  # fmt: skip
+
+
+def _repeated(part: _Part, count: str) -> _Part:
+    """A part so often. The engine keeps the places of a longer loop in the order in which a text led to them, and there
+    are many such orders: they count twice."""
+    times = max(_counts(count), default=1) or 1 if part.times <= MAX_REPEATED else 1
+    is_fixed = part.is_fixed and part.places > 0 and count[1:-1].isdigit()
+    is_one_way = part.is_one_way and part.places == part.times
+    is_loop = not is_one_way and (count in "*+" or count[-2:-1] == ",")
+    letters, places = (part.letters + len(count)) * times, part.places * times
+    return _Part(letters, places * (1 + is_loop), part.times * times, is_fixed, is_one_way)
 
 
 def _counts(pattern: str) -> list[int]:
@@ -453,15 +540,20 @@ def _counts(pattern: str) -> list[int]:
     return [int(digits) if len(digits) <= _MAX_DIGITS else MAX_REPEATED + 1 for digits in _COUNTS.findall(pattern)]
 
 
-def _letters(pattern: str) -> int:
-    """Counts the letters of a pattern, its classes of letters included."""
+def _letters(pattern: str, times: int) -> int:
+    """Counts the letters of a pattern whose parts are not known, its classes of letters included."""
     classes = pattern.count("\\") + pattern.count(".") + pattern.count("[")
-    return (len(pattern) + _CLASS_LETTERS * classes) * max(_counts(pattern), default=1)
+    return (len(pattern) + _CLASS_LETTERS * classes) * times
+
+
+def _bytes(text: str) -> int:
+    """The engine looks at each byte of UTF-8."""
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
 
 
 def _size(value: Any, most: int) -> tuple[int, int]:
-    """Places of the value, names of fields included, and letters in it; counted up to `most` places and a little. A
-    long integer is more than that."""
+    """Places of the value, names of fields included, and bytes of its texts; counted up to `most` places and a little.
+    A long integer is more than that."""
     places, letters, todo = 1, 0, [[value]]
     while todo and places <= most:
         parts = todo.pop()
@@ -469,11 +561,11 @@ def _size(value: Any, most: int) -> tuple[int, int]:
         if int in kinds and not are_short(parts if len(kinds) == 1 else [one for one in parts if type(one) is int]):
             return most + 1, letters
         if str in kinds:
-            letters += sum(len(one) for one in parts if type(one) is str)
+            letters += sum(_bytes(one) for one in parts if type(one) is str)
         for node in parts if dict in kinds or list in kinds else ():
             if type(node) is dict:
                 places += 2 * len(node)
-                letters += sum(map(len, node))
+                letters += sum(map(_bytes, node))
                 if node:
                     todo.append(list(node.values()))
             elif type(node) is list:
