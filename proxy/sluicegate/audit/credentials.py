@@ -66,7 +66,11 @@ _ENCODED_URL: Final = lazy(r"(?i)(?<=%3A%2F%2F)[^\s/%\"'<>]{0,64}+%3A([^\s/&\"'<
 _CODES: Final = 24
 _BLANK: Final = lazy(r"[ \t]{1,16}")
 _CLOSED: Final = {mark: lazy(rf"[ \t:=?>*]{{1,4}}{mark}") for mark in "\"'`"}  # a text that ends with the name
-_PRINCIPAL: Final = lazy(r"jwt:https?://[^\s#\"'<>]{1,512}+#")  # who came in with a token: its issuer and its subject
+# Who came in with a token: its issuer, and its subject, in which a secret may stand behind a name all the same.
+_PRINCIPAL: Final = lazy(
+    r"jwt:https?://(?:[\w.\-]{1,256}+|\[::1\])(?::\d{1,5})?(?:/[\w.\-~%/]{0,512}+)?#"
+    r"(?=([^\s\"'<>]{0,512}+)(?![^\s\"'<>]))"
+)
 _NUMBER: Final = lazy(r"[#*]?\d[\d\-]{2,11}\d?[#*]?$")
 _PROSE_NEXT: Final = lazy(r"(?:[ ][\w']{1,20}){0,5}[ ](?:the|of|a|an|is|are|be|to|for|and|or)\b")
 # What a program says that lacks one: `Missing API key: set API_KEY`.
@@ -134,7 +138,9 @@ def by_name(text: str, is_secret: Callable[[str], bool]) -> Iterator[Span]:
             at = name.start() + cjk.end() + len(name[1] or "")
             far = _CJK_FAR.match(text, at)
             spans = None if far is None else _after(text, far.end(), is_secret, values.is_mixed_or_number)
-        elif principal := _PRINCIPAL.match(text, name.start(2)):
+        elif (principal := _PRINCIPAL.match(text, name.start(2))) and not any(
+            map(is_secret, principal[1].split(":")[:-1])
+        ):
             at = principal.end()
             continue
         else:
