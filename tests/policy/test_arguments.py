@@ -192,6 +192,22 @@ def test_a_text_is_only_as_long_as_the_patterns_for_it_allow() -> None:
     assert listed.check({"a": ["x", "x" * 100_000]}) is not None and listed.check({"0": "x" * 100_000}) is None
 
 
+@pytest.mark.parametrize("pattern", [r"\bfoo\B", r"(?-u:\b)foo", r"\b\\bfoo"])
+def test_a_violation_quotes_the_pattern_that_somebody_wrote(pattern: str) -> None:
+    rule = ArgumentSchema({"properties": {"q": {"pattern": pattern}, "r": {"not": {"pattern": pattern}}}})
+    found = rule.check({"q": "x"})
+    assert found is not None and found.message == f'the value does not match "{pattern}"'
+    found = rule.check({"r": 1})
+    assert found is not None and found.message == f'{{"pattern":{json.dumps(pattern)}}} is not allowed for the value'
+
+
+def test_patterns_of_names_that_are_alike_are_kept_apart() -> None:
+    names = {r"\bx": {"type": "string"}, r"(?-u:\b)x": {"maxLength": 2}, r"(?-u:(?-u:\b))x": {"minLength": 2}}
+    rule = ArgumentSchema({"patternProperties": names})
+    assert rule.check({"x": "ab"}) is None
+    assert all(rule.check({"x": value}) is not None for value in (1, "abc", "a"))
+
+
 def test_two_hundred_properties_are_no_bomb() -> None:
     check_bounds({"properties": {f"p{n}": {"type": "string", "maxLength": 5} for n in range(200)}})
 

@@ -29,6 +29,7 @@ _MAX_NAME: Final = 64
 _EXPLAINED: Final = 200
 _EXPLAINED_TEXT: Final = 64 * 1024
 _ESCAPED: Final = re.compile(r"\\.", re.DOTALL)
+_END_OF_WORD: Final = re.compile(r"\(\?-u:(\\{1,2}[bB])\)")
 _SMALLEST_INTEGER: Final = -(2**63)
 _LARGEST_INTEGER: Final = 2**64 - 1
 _MAX_DIVIDED: Final = 2.0**63
@@ -108,7 +109,8 @@ class Schema:
         try:
             self._validator.validate(value)
         except jsonschema_rs.ValidationError as error:
-            return Violation(_pointer(error.instance_path), error.message[:_MAX_TEXT])
+            as_written = _END_OF_WORD.sub(lambda end: end[1], error.message)
+            return Violation(_pointer(error.instance_path), as_written[:_MAX_TEXT])
         return None
 
 
