@@ -7,7 +7,6 @@ values do, so both are hostile, and the work of one check is bounded, too: what 
 value, times the places. A schema or a value beyond that is not used, and the result says so.
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ from urllib.parse import unquote
 import jsonschema_rs
 
 from sluicegate.policy.memo import Memo
+from sluicegate.policy.pattern_cost import ESCAPED, MAX_LETTERS, counted_patterns, is_costly, patterns_of, whole_part
 from sluicegate.policy.schema_cost import DIALECT, MAX_EVALUATIONS, SchemaRefused, check_bounds, children
 from sluicegate.protocol.jsonrpc import Json, dump
 from sluicegate.protocol.parameter_names import look_alike
@@ -28,7 +28,6 @@ _MAX_TEXT: Final = 200
 _MAX_NAME: Final = 64
 _EXPLAINED: Final = 200
 _EXPLAINED_TEXT: Final = 64 * 1024
-_ESCAPED: Final = re.compile(r"\\.", re.DOTALL)
 _END_OF_WORD: Final = re.compile(r"\(\?-u:(\\{1,2}[bB])\)")
 _SMALLEST_INTEGER: Final = -(2**63)
 _LARGEST_INTEGER: Final = 2**64 - 1
@@ -38,11 +37,6 @@ _MIN_DIVIDED: Final = 1e-15
 _MAX_DIVISIONS: Final = 1_000
 _MAX_FOLLOWED: Final = 132_000_000
 """What patterns may cost for all letters of a text, in parts of an evaluation: up to 82 ms, and mostly half of that."""
-_SHORT: Final = re.compile(r"\^(?![?{])(?:[^*+|{}]|\{\d+(?:,\d+)?\})*")
-"""A pattern that looks at the beginning of a text alone: so many letters as its counts allow."""
-_REPEATED: Final = re.compile(r"(?:(?<!\\)\.|\[\^[^\]]*\]|\\[DPSW][^\]{]*\]?)\{(?:\d*,\s*)?(\d+)")
-"""A part that most letters match, so often. Every place of a text where it may begin is a state for so many letters."""
-_MANY: Final = 20
 _EXACT: Final = 2**53
 """Larger integers share a float with others, and jsonschema-rs looks for equal items by the floats of numbers."""
 _MAX_PAIRS: Final = 40_000
@@ -71,9 +65,9 @@ def _with_ends_of_words(schema: Any) -> Any:
             continue
         left += [child for child, _, _ in children(node)]
         if isinstance(pattern := node.get("pattern"), str):
-            node["pattern"] = _ESCAPED.sub(_end_of_word, pattern)
+            node["pattern"] = ESCAPED.sub(_end_of_word, pattern)
         if isinstance(named := node.get("patternProperties"), dict):
-            node["patternProperties"] = {_ESCAPED.sub(_end_of_word, name): child for name, child in named.items()}
+            node["patternProperties"] = {ESCAPED.sub(_end_of_word, name): child for name, child in named.items()}
     return copy
 
 
@@ -164,17 +158,12 @@ def _costs(schema: Any) -> dict[str, int]:
         node, name = left.pop()
         if not isinstance(node, dict):
             continue
-        costly = filter(_is_costly, _patterns(node))
-        costs["" if has_references else name] += sum(_part(pattern).cost for pattern in costly)
+        costly = filter(is_costly, patterns_of(node))
+        costs["" if has_references else name] += sum(whole_part(pattern).cost for pattern in costly)
         for child, _, part in children(node):
             member = part[1] if part and part[0] == "object" else None
             left.append((child, name or member or ""))
     return {name: cost for name, cost in costs.items() if cost}
-
-
-def _is_costly(pattern: str) -> bool:
-    often = max((int(count[-_MAX_DIGITS:]) for count in _REPEATED.findall(pattern)), default=0)
-    return often >= _MANY and not _SHORT.fullmatch(pattern)
 
 
 def _followed(value: Any, costs: dict[str, int]) -> int:
@@ -297,37 +286,15 @@ MAX_WORK: Final = 1_000_000
 MAX_WEIGHT: Final = 10_000
 MAX_PATTERNS: Final = 16
 """Compiling one may take a millisecond and half a megabyte."""
-MAX_LETTERS: Final = 4_000
-"""Of all patterns, each as often as it is repeated, some 350 ns to compile. No other thread runs meanwhile."""
-_CLASS_LETTERS: Final = 10
-"""What a class of letters counts for, such as `\\w`."""
 _EVALUATION: Final = 40
 """What a pattern costs for a byte of a text is counted in such parts of an evaluation."""
 _FOLLOWED: Final = 5
 """What each pattern counts for in any case."""
-_STATE: Final = 20
-"""What a place in a pattern costs, if the engine has to follow each of many for each byte of a text."""
-_FEW: Final = 9
-"""Of so many places the engine keeps each combination that it meets, and follows one combination for each byte."""
-_FOREIGN: Final = 4
-"""So many places is a class of letters with some that are not ASCII: it has more for the bytes within a letter."""
-_FOREIGN_CLASS: Final = re.compile(r"\\[pPu]|[^\x00-\x7f]")
-_TOKEN: Final = re.compile(
-    r"(?P<open>\((?!\?)|\(\?:|\(\?P?<\w+>)|(?P<close>\))|(?P<count>\{\d*,?\d*\}|[*+?])|(?P<end>\$)|(?P<or>\|)"
-    r"|(?P<class>\\[pP]\{\w+\}|\\.|\.|\[\^?(?:\\.|[^\[\]\\])+\])|(?P<letter>[^\\\[\]()])",
-    re.DOTALL,
-)
-MAX_REPEATED: Final = 100
-"""Times that a pattern may ask for something by a number: each is a state in which every letter is looked at."""
-_MAX_DIGITS: Final = 9
 MULTIPLE_OF: Final = 30_000
 """What a division of one number counts for: of numbers with large exponents it is one of long integers."""
 COMPARISON: Final = 25
 """What it counts for that two items of a list are compared, for `uniqueItems`."""
 MAX_KNOWN: Final = 256
-_COUNTS: Final = re.compile(r"\{(?:\d*,)?(\d+)")
-_ODD_COUNT: Final = re.compile(r"\{(?=[\s\d,#])(?!\d*(?:,\d*)?\})")
-"""The engine reads spaces in a count, and comments after `(?x)`."""
 _HOLDERS: Final = (dict, list)
 # What most servers write with an older generator; what differs in it for their schemas is refused by the compiler.
 _ALSO: Final = ("http://json-schema.org/draft-07/schema#", "http://json-schema.org/draft-07/schema")
@@ -423,7 +390,7 @@ def _weigh(schema: Any) -> tuple[int, int]:
         todo += [(part, followed) for part in inner if isinstance(part, _HOLDERS)]
         ref = node.get("$ref") if isinstance(node, dict) else None
         if isinstance(node, dict):
-            found = _counted_patterns(node)
+            found = counted_patterns(node)
             patterns += len(found)
             letters += sum(part.letters for part in found)
             followed_letters += sum(part.cost for part in found)
@@ -446,106 +413,6 @@ def _referred(schema: Any, ref: str) -> Any:
     except (LookupError, ValueError, TypeError):
         return {}
     return schema if isinstance(schema, _HOLDERS) else {}
-
-
-def _patterns(node: Json) -> list[str]:
-    named, pattern = node.get("patternProperties"), node.get("pattern")
-    return [*(named if isinstance(named, dict) else ()), *([pattern] if isinstance(pattern, str) else ())]
-
-
-class _Part(NamedTuple):
-    """A part of a pattern: its letters and places, each as often as it is repeated, and how often that is at most.
-    Texts that match a fixed part have one length, and each place of it has one distance from its beginning."""
-
-    letters: int
-    places: int = 1
-    times: int = 1
-    is_fixed: bool = True
-    is_one_way: bool = True
-    """The engine meets one combination of its places for each length of a text: of a letter, a class, or words to
-    choose from."""
-    is_word: bool = False
-    cost: int = 0
-    """Of a whole pattern, for a byte of a text."""
-
-
-def _counted_patterns(node: Json) -> list[_Part]:
-    parts = []
-    for text in _patterns(node):
-        parts.append(_part(text))
-        if _ODD_COUNT.search(_ESCAPED.sub("", text)) or parts[-1].times > MAX_REPEATED:
-            raise SchemaRefused("too-costly", "a pattern repeats something too often to be checked")
-    return parts
-
-
-def _part(pattern: str) -> _Part:
-    """The whole pattern as one part. A text is in one place at a time of what begins with `^` and is fixed."""
-    groups: list[list[_Part]] = [[]]
-    tokens = list(_TOKEN.finditer(pattern[:MAX_LETTERS]))
-    for token in tokens:
-        kind, text, parts = token.lastgroup, token[0], groups[-1]
-        if kind == "open":
-            groups.append([])
-        elif kind == "close" and len(groups) > 1:
-            groups[-2].append(_together(groups.pop()))
-        elif kind == "count" and parts:
-            parts[-1] = _repeated(parts[-1], text)
-        elif kind == "or":
-            parts.append(_Part(1, places=0, is_fixed=False, is_one_way=False, is_word=True))
-        elif kind == "end" or (text == "^" and token.end() == 1):
-            parts.append(_Part(1, places=0, is_one_way=False))
-        elif kind == "class":
-            places = _FOREIGN if _FOREIGN_CLASS.search(text) else 1
-            parts.append(_Part(len(text) + _CLASS_LETTERS, places, is_one_way=places == 1))
-        else:
-            parts.append(_Part(1, is_word=True))
-    parts = groups[0]
-    whole = _together(parts)
-    if len(groups) > 1 or sum(len(token[0]) for token in tokens) < len(pattern):  # flags, or a class in a class
-        times = math.prod(max(1, count) for count in _counts(pattern))
-        return _Part(_letters(pattern, times), times=times, cost=_STATE * len(pattern) * times)
-    if pattern.startswith("^"):
-        first = next((number for number, part in enumerate(parts) if not part.is_fixed), len(parts))
-        parts = parts[first:]
-    if parts and pattern.endswith("$") and parts[-1].places == 0:
-        parts = parts[:-1]
-    places = sum(part.places for part in parts)
-    if pattern.startswith("^") and len(parts) == 1 and parts[0].is_one_way:
-        return whole
-    return whole._replace(cost=places if places <= _FEW else _STATE * places)
-
-
-def _together(parts: list[_Part]) -> _Part:
-    """The parts as one. Words to choose from share their beginnings."""
-    if len(parts) == 1:
-        return parts[0]
-    is_word = all(part.is_word for part in parts)
-    return _Part(
-        sum(part.letters for part in parts) + 2, sum(part.places for part in parts),
-        max((part.times for part in parts), default=1), all(part.is_fixed for part in parts), is_word, is_word,
-    )  # fmt: skip
-
-
-def _repeated(part: _Part, count: str) -> _Part:
-    """A part so often. The engine keeps the places of a longer loop in the order in which a text led to them, and there
-    are many such orders: they count twice."""
-    times = max(_counts(count), default=1) or 1 if part.times <= MAX_REPEATED else 1
-    is_fixed = part.is_fixed and part.places > 0 and count[1:-1].isdigit()
-    is_one_way = part.is_one_way and part.places == part.times
-    is_loop = not is_one_way and (count in "*+" or count[-2:-1] == ",")
-    letters, places = (part.letters + len(count)) * times, part.places * times
-    return _Part(letters, places * (1 + is_loop), part.times * times, is_fixed, is_one_way)
-
-
-def _counts(pattern: str) -> list[int]:
-    """How often a pattern repeats something. Of a long number Python makes none, so that it counts as too many."""
-    return [int(digits) if len(digits) <= _MAX_DIGITS else MAX_REPEATED + 1 for digits in _COUNTS.findall(pattern)]
-
-
-def _letters(pattern: str, times: int) -> int:
-    """Counts the letters of a pattern whose parts are not known, its classes of letters included."""
-    classes = pattern.count("\\") + pattern.count(".") + pattern.count("[")
-    return (len(pattern) + _CLASS_LETTERS * classes) * times
 
 
 def _bytes(text: str) -> int:
