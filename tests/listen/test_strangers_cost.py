@@ -5,9 +5,15 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from listen_harness import call, open_session, post, site
+from issuer import AUDIENCE, issuer
+from listen_harness import call, post, site, until
 from loop_steps import Steps
 
+from sluicegate.http.egress import Egress
+from sluicegate.http.fetch import Fetcher
+from sluicegate.listen.auth import IdentitySettings
+from sluicegate.listen.auth.issuers import KeySets, TokenIssuer
+from sluicegate.listen.auth.tokens import TokenSettings
 from sluicegate.runtime import loop_budget
 from sluicegate.runtime.loop_budget import LoopBudget
 
@@ -18,7 +24,6 @@ SHAPES = {
     "a path that is none": (b"GET /none HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
     "a strange host": (b"GET /mcp HTTP/1.1\r\nHost: evil.example\r\n\r\n", 421),
     "too large": (b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n", 413),
-    "a preflight": (b"OPTIONS /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n", 204),
 }
 
 
@@ -33,12 +38,34 @@ async def test_an_answer_without_a_credential_is_paid_by_its_address(shape: str)
         assert not loop_budget.client_budgets()["address 127.0.0.1"].is_unused()
 
 
-async def test_a_good_credential_is_paid_by_nobody() -> None:
-    async with site() as here, here.client() as client:
-        await open_session(client)
-        raw = await here.raw(post(b"{", secret="key-of-a"))
-        assert (await raw.answer())[0] == 400
-        assert "address 127.0.0.1" not in loop_budget.client_budgets()
+async def test_a_good_token_stands_behind_no_refusals_of_its_address() -> None:
+    """All who come through one proxy may have one address."""
+    with issuer() as login:
+        sets = KeySets(Fetcher(Egress()))
+        identity = IdentitySettings(tokens=TokenSettings((TokenIssuer(login.url, AUDIENCE),)))
+        async with site(identity=identity, keysets=sets) as here:
+            budget = loop_budget.client_budgets()["address 127.0.0.1"]
+            budget.charge(1.0)
+            async with budget.turn:  # whoever is refused waits
+                raw = await here.raw(post(call("echo"), secret=login.token()))
+                assert (await raw.answer())[0] == 400, "it has no session"
+            raw.close()
+
+
+async def test_whoever_leaves_waits_no_longer() -> None:
+    """One that came, was refused and left again and again would leave a task each time."""
+    async with site() as here:
+        budget = loop_budget.client_budgets()["address 127.0.0.1"]
+        budget.charge(1.0)
+        async with budget.turn:
+            before = len(asyncio.all_tasks())
+            raws = [await here.raw(post(b"{}", secret="wrong")) for _ in range(20)]
+            await until(lambda: here.server.connections == 20)
+            await asyncio.sleep(0.05)
+            for raw in raws:
+                raw.close()
+            await until(lambda: not here.server.connections)
+            await until(lambda: len(asyncio.all_tasks()) <= before)
 
 
 async def test_a_flood_of_wrong_keys_is_answered_one_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,13 +267,13 @@ def _least_entitled(
     """Which connection ends for that key, where `most` are there: of the free ones that which was idle longest, first
     of a principal that has more than an equal share. Where none is free, one of such a principal for one that has less:
     last one on which it has tasks, or calls that wait for it. Those of all clients are on what belongs to no one of
-    them, and a list ends none."""
+    them."""
     counts = Counter(slot.key.principal for slot in slots)
     counts[key.principal] += 1
     fair_part = max(1, most // len(counts))
     if not free and counts[key.principal] <= fair_part:
         many = [slot for slot in slots if counts[slot.key.principal] > fair_part]
-        free = [slot for slot in many if slot.is_at_rest or (key.principal and slot.may_be_taken)]
+        free = [slot for slot in many if slot.is_at_rest or slot.may_be_taken]
     return min(
         free, key=lambda slot: (counts[slot.key.principal] <= fair_part, not slot.is_at_rest, slot.used), default=None
     )

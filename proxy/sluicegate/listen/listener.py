@@ -4,6 +4,7 @@ The order is the contract's: Host and Origin, size, credential, protocol form, a
 given one Handler and knows nothing of what is behind it.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from itertools import count
 from math import ceil
 from secrets import token_hex
 from time import perf_counter
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -42,8 +43,6 @@ from sluicegate.runtime.loop_budget import client_budgets
 from sluicegate.runtime.own_steps import OwnSteps
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _Serve = Callable[[HttpExchange, Principal], Awaitable[None]]
 _Take = Callable[[HttpExchange, Principal, Any], Awaitable[None]]
@@ -93,43 +92,45 @@ class Authenticator:
         address = exchange.peer.server[0] if exchange.peer.server else None
         return self._identity.identify(None, is_forwarded(head.headers), address)
 
-    async def at_cost(self, exchange: HttpExchange, answer: Callable[[], Awaitable[T]]) -> T:
-        """What a request gets that has shown no credential. Nothing is a refusal: its address pays for it as a client
-        does, so that a flood of them leaves the event loop to others."""
-        budget = client_budgets()[f"address {counted_as(self._address(exchange))}"]
-        if not budget.is_unused():
-            await budget.enter()
-        work = OwnSteps(answer())
-        is_refused = True
-        try:
-            given = await work
-            is_refused = given is None
-            return given
-        finally:
-            budget.refused(work.seconds, work.longest) if is_refused else budget.served()
-
-    def refuse(self, exchange: HttpExchange, status: int, text: str) -> Awaitable[None]:
-        return self.at_cost(exchange, partial(exchange.error, status, text))
-
-    def _address(self, exchange: HttpExchange) -> str:
-        return self._forwarded.client(exchange.client, exchange.head.headers)
-
-    def verified(self, exchange: HttpExchange) -> Awaitable[Principal | None]:
+    async def verified(self, exchange: HttpExchange) -> Principal | None:
         """None where it is refused, and has its answer."""
-        return self.at_cost(exchange, partial(self._verified, exchange))
-
-    async def _verified(self, exchange: HttpExchange) -> Principal | None:
-        if exchange.head.duplicate == b"authorization":
-            found: Principal | CredentialRefused = CredentialRefused("credential")
-        else:
-            found = await self._identity.verify(exchange.head.get(b"authorization"))
+        found: Principal | CredentialRefused = CredentialRefused("credential")
+        seconds = 0.0
+        if exchange.head.duplicate != b"authorization":
+            work = OwnSteps(self._identity.verify(exchange.head.get(b"authorization")))
+            found, seconds = await work, work.seconds
         if isinstance(found, Principal):
             return found
         if self._on_refused is not None:
             self._on_refused(self._address(exchange), found.reason)
         status, text = (403, "Forbidden") if found.is_known else (401, "Unauthorized")
-        await exchange.error(status, text, self._resource.challenge(exchange, found))
+        await self.refuse(exchange, status, text, self._resource.challenge(exchange, found), seconds)
         return None
+
+    async def refuse(
+        self,
+        exchange: HttpExchange,
+        status: int,
+        text: str,
+        extra: Headers = [],  # noqa: B006 - never changed
+        seconds: float = 0.0,
+    ) -> None:
+        """Its address pays for a refusal as a client does, so that a flood of them leaves the event loop to others. It
+        waits for its turn after the verdict: nobody who is let in stands behind those who are not. `seconds` were taken
+        by the verdict."""
+        budget = client_budgets()[f"address {counted_as(self._address(exchange))}"]
+        task = asyncio.current_task()
+        if not (budget.is_unused() or exchange.peer.lost or task is None):
+            exchange.peer.on_lost = task.cancel
+            await budget.enter()
+            exchange.peer.on_lost = None
+        since = perf_counter()
+        await exchange.error(status, text, extra)
+        seconds += perf_counter() - since
+        budget.refused(seconds, seconds)
+
+    def _address(self, exchange: HttpExchange) -> str:
+        return self._forwarded.client(exchange.client, exchange.head.headers)
 
     def again(self, exchange: HttpExchange, principal: Principal) -> Principal | None:
         """Who sends this request by now, after a wait; None where that credential is over."""
@@ -326,11 +327,12 @@ class Listener:
                     return pages.serve(exchange.peer)  # without CORS: they are for nobody's script
             return self._callers.refuse(exchange, 404, "Not found")
         if head.method == "OPTIONS":
-            return self._callers.at_cost(exchange, partial(_preflight, exchange, self._policy))
+            asked = next((value for name, value in head.headers if name == b"access-control-request-headers"), None)
+            return exchange.empty(204, [*_ALLOW, *self._policy.preflight(origin, asked)])
         if origin is not None:
             exchange.cors = self._policy.cors(origin)
         if serve is None:
-            return self._callers.at_cost(exchange, partial(self._resource.serve, exchange))
+            return self._resource.serve(exchange)
         if exchange.peer.declared > self._settings.limits.max_request:
             return self._callers.refuse(exchange, 413, "request too large")
         return self._enter(exchange, serve)
@@ -350,7 +352,7 @@ class Listener:
         """Has it served by its owner, which may be another process."""
         entered = self._callers.entered(exchange, principal)
         if entered is None:
-            return exchange.error(404, "Not found")  # as a path that is none
+            return self._uncalled(partial(_refuse, 404, "Not found", []), exchange, principal)  # as a path that is none
         peers = self._peers
         if peers is not None and (forwarded := peers.begin(exchange, entered)) is not None:
             return forwarded
@@ -453,12 +455,6 @@ class Listener:
 
 def _refuse(status: int, text: str, headers: Headers, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
     return exchange.error(status, text, headers)
-
-
-def _preflight(exchange: HttpExchange, policy: HostOriginPolicy) -> Awaitable[None]:
-    headers = exchange.head.headers
-    asked = next((value for name, value in headers if name == b"access-control-request-headers"), None)
-    return exchange.empty(204, [*_ALLOW, *policy.preflight(exchange.head.get(b"origin"), asked)])
 
 
 async def _paid(large: LargeRequests, exchange: HttpExchange, principal: str, work: Awaitable[None]) -> None:
