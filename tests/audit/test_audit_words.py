@@ -169,6 +169,7 @@ def test_a_call_is_an_ecs_document_with_everything_in_its_place() -> None:
     [
         ("client_login_failed", "Failure", "failure"), ("client_refused", "Failure", "failure"),
         ("login_failed", "Failure", "failure"), ("refresh_failed", "Failure", "failure"), (None, "Failure", "failure"),
+        ("issuer_changed", "Failure", "failure"),
         ("client_allowed", "Success", "success"), ("client_logged_in", "Success", "success"),
         ("login_done", "Success", "success"), ("logged_out", "Success", "success"),
     ],
@@ -178,6 +179,22 @@ def test_both_say_whether_somebody_was_let_in(what: str | None, status: str, out
     event = export.ocsf(made)
     fits_ocsf(event)
     assert event["status"] == status and export.ecs(made)["event"]["outcome"] == outcome
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "outcome"),
+    [
+        ({"type": "admin", "act": "console_refused", "way": "key", "address": "192.0.2.1"}, "Failure", "failure"),
+        ({"type": "admin", "act": "console_login", "principal": "key:a"}, "Success", "success"),
+        ({"type": "decision", "principal": "key:a", "server": "sluice", "object": "admin:audit", "act": "read",
+          "decision": {"verdict": "deny", "rule": "no row allows it", "policy": "r7"}}, "Failure", "failure"),
+        ({"type": "decision", "what": "ssrf_blocked", "host": "x.test", "address": "10.0.0.1"}, "Failure", "failure"),
+    ],
+)  # fmt: skip
+def test_both_say_who_was_refused_without_a_call(fields: dict[str, Any], status: str, outcome: str) -> None:
+    event = export.ocsf(PLACE | fields)
+    fits_ocsf(event)
+    assert event["status"] == status and export.ecs(PLACE | fields)["event"]["outcome"] == outcome
 
 
 def test_the_client_of_a_login_is_named_as_that_of_a_call_is() -> None:

@@ -18,7 +18,9 @@ _CLASS: Final = 6003
 _BY_CLASS: Final = {"read": 2, "write": 3, "destroy": 4}
 _ACTIVITIES: Final = {2: "Read", 3: "Update", 4: "Delete", 99: "Other"}
 _STATUS: Final = {0: "Unknown", 1: "Success", 2: "Failure"}
-_NOT_LET_IN: Final = (None, "login_failed", "refresh_failed", "client_login_failed", "client_refused")
+_NOT_LET_IN: Final = (
+    None, "login_failed", "refresh_failed", "issuer_changed", "client_login_failed", "client_refused",
+)  # fmt: skip
 _COMMON: Final = frozenset({
     "v", "writer", "epoch", "seq", "prev", "type", "time", "call", "method", "principal", "roles", "groups", "client",
     "revision", "server", "own", "decision", "outcome", "reason", "seconds", "code", "trace",
@@ -39,10 +41,12 @@ def _uid(record: Record) -> str:
 
 
 def _outcome(record: Record) -> str:
-    """As a call's outcome. Who was not let in has failed, and so has a login that ended so; for other records, that
-    they were written is what they say."""
+    """As a call's outcome. Who was not let in has failed, and so has a login that ended so. A decision without a call
+    is a refusal. For other records, that they were written is what they say."""
     if record["type"] == "identity":
         return "denied" if record.get("what") in _NOT_LET_IN else "ok"
+    if record["type"] == "decision" or record.get("act") == "console_refused":
+        return "denied"
     return str(record.get("outcome", "unknown" if record["type"] == "intent" else "ok"))
 
 
