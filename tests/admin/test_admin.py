@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from admin_deps import admin_deps
+from admin_deps import admin_deps, not_given
 from loop_steps import Steps
 from waiting import until
 
@@ -46,6 +46,7 @@ def asker(
         list_tools=given.get("listed", list_tools),
         judge_tools=given.get("listed", list_tools),
         list_prompts=given.get("listed", list_tools),
+        approvals=given.get("approvals", not_given),
         client_of=lambda key: Client("key:ci") if key == KEY else None,
         may=lambda who, area, act: who.principal == "local" or (who.principal, area) in given.get("rights", ()),
         refused=given.get("refused"),
@@ -99,29 +100,48 @@ async def test_who_asks_for_much_that_is_read_in_threads_leaves_one_of_them_to_o
     assert len(order) == 7
 
 
-async def test_what_the_operator_reads_of_one_kind_holds_up_none_of_another() -> None:
-    """A search of the log held up the approvals of everybody who decides as `local`."""
+async def test_only_what_approvers_read_waits_for_nothing_else_that_the_same_client_reads() -> None:
+    """A search of the log held up the approvals of everybody who decides as `local`. An area of its own for each turn
+    let a client with two rights have both threads."""
     order, released = list[str](), threading.Event()
 
-    def reads(kind: str) -> Callable[..., Awaitable[list[Json]]]:
+    def reads(kind: str, answer: Any) -> Callable[..., Awaitable[Any]]:
         def read() -> None:
             order.append(kind)
             released.wait(20)
 
-        async def described(*of: str) -> list[Json]:
+        async def described(*of: object) -> Any:
             await in_reader_thread(read)
-            return []
+            return answer
 
         return described
 
-    async with asker(listed=reads("tools"), servers=reads("servers")) as ask, anyio.create_task_group() as group:
+    class Approvals:
+        get = staticmethod(reads("approvals", (200, {})))
+
+    rights, key = {("key:ci", "tools"), ("key:ci", "servers")}, {"Authorization": f"Bearer {KEY}"}
+    given = {"listed": reads("tools", []), "servers": reads("servers", []), "approvals": Approvals(), "rights": rights}
+    async with asker(**given) as ask, anyio.create_task_group() as group:
+        try:
+            group.start_soon(partial(ask.get, "/api/v1/tools", headers=key))
+            await until(lambda: order)
+            group.start_soon(partial(ask.get, "/api/v1/servers", headers=key))
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(partial(ask.get, "/api/v1/tools", headers=OPERATOR))
+            await until(lambda: len(order) == 2)
+            assert order == ["tools", "tools"]
+        finally:
+            released.set()
+    order.clear()
+    released.clear()
+    async with asker(**given) as ask, anyio.create_task_group() as group:
         try:
             for _ in range(3):
                 group.start_soon(partial(ask.get, "/api/v1/tools", headers=OPERATOR))
             await until(lambda: order)
-            group.start_soon(partial(ask.get, "/api/v1/servers", headers=OPERATOR))
+            group.start_soon(partial(ask.get, "/api/v1/approvals/apr_1", headers=OPERATOR))
             await until(lambda: len(order) == 2)
-            assert order == ["tools", "servers"]
+            assert order == ["tools", "approvals"]
         finally:
             released.set()
     assert len(order) == 4

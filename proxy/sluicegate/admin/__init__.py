@@ -40,6 +40,8 @@ REFUSALS_A_MINUTE: Final = 60
 """So many refusals of one client that lacks a right have a record each. The rest are counted in one record, as unknown
 credentials are. Otherwise a client with a key and no right could fill the disk."""
 _MAX_AREA: Final = 64
+_DECIDING: Final = ("approvals", "secrets")
+"""Areas of what approvers read before they decide. It waits for no search of the same client."""
 _LOOPBACK: Final = ServedNames()
 
 
@@ -197,7 +199,7 @@ class AdminApplication:
             body, who = read, await self._judge(route, scope)
         if isinstance(who, AdminResponse):
             return who
-        asker.set(f"{who.principal} {route.area}")
+        asker.set(f"{who.principal} {'decides' if route.area in _DECIDING else 'looks'}")
         query = scope.get("query_string", b"")
         if len(query) > MAX_QUERY:
             return error_response(400, "the query is too long")

@@ -16,8 +16,8 @@ MAX_READERS: Final = 2
 """Of one event loop."""
 
 asker: Final = ContextVar("asker", default="")
-"""Who asks for it, and for what. One thread at a time reads for each: two searches of one client would hold up all
-others, and one of `local`, who is every operator, their approvals."""
+"""Who asks, and whether to decide on an approval. One thread at a time reads for each: two searches of one client would
+hold up all others, and one of `local`, who is every operator, their approvals."""
 
 T = TypeVar("T")
 
