@@ -248,6 +248,35 @@ def test_one_issuer_is_compared_with_the_others_once_for_all_its_rows() -> None:
     assert issuers.walks == 1
 
 
+@pytest.mark.parametrize(
+    ("row", "hint"),
+    [
+        ("p, key:ci-bod, git, *, *, allow", 'did you mean "key:ci-bot"?'),
+        ("p, role:dev, gti, *, *, allow", 'did you mean "git"?'),
+        ("p, role:dev, git, tool:get_isue, *, allow", 'did you mean "tool:get_issue"?'),
+    ],
+)
+def test_so_is_a_name_with_those_that_there_are(row: str, hint: str) -> None:
+    """A config lost a server: each row about it took as long as the comparison of its name with all others."""
+    compared = list[str]()
+
+    class Name(str):
+        def lower(self) -> str:
+            compared.append(self)
+            return super().lower()
+
+        def __format__(self, spec: str) -> str:
+            compared.append(self)
+            return super().__format__(spec)
+
+    names = frozenset({Name("git")})
+    tools = {"git": frozenset({Name("get_issue")})}
+    known = replace(KNOWN, servers=names, tools=tools, keys=frozenset({Name("ci-bot")}))
+    found = [one.hint for one in find("\n".join([row] * 50), known) if one.code.startswith("unknown-")]
+    assert found == [hint] * 50
+    assert len(compared) <= 2  # one name, and a hint may write it once more
+
+
 def test_equally_strict_approvals_of_other_people_for_one_client_are_an_error() -> None:
     found = find("p2, role:dev, git, *, *, one-of-leads\np2, *, g*, tool:x*, write, one-of-ops")
     assert [(f.code, f.level, f.line) for f in found if f.code == "clashing-approvals"] == [

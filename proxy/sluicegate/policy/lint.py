@@ -148,8 +148,9 @@ def check_sense(
     yield from _foreign_tokens(rows, existing)
     yield from _circles(grants)
     yield from _duplicates(rows)
+    hints: dict[tuple[str, ...], str] = {}
     for row in rules:
-        yield from _names(row, existing)
+        yield from _names(row, existing, hints)
         yield from _never_matches(row)
         yield from _nearly_sluice(row)
     yield from _shadowed(rules)
@@ -232,11 +233,15 @@ def _foreign_tokens(rows: Iterable[Row], existing: KnownNames) -> Iterator[Polic
             yield _warn(row, at, "unknown-issuer", message, hints[issuer])
 
 
-def _names(row: Row, existing: KnownNames) -> Iterator[PolicyFinding]:
+def _names(row: Row, existing: KnownNames, hints: dict[tuple[str, ...], str]) -> Iterator[PolicyFinding]:
+    def unknown(at: str, code: str, message: str, word: str, words: Iterable[str], *among: str) -> PolicyFinding:
+        if (code, word, *among) not in hints:
+            hints[code, word, *among] = suggest(word, words)
+        return _warn(row, at, code, message, hints[code, word, *among])
+
     sub, srv, obj, _, _ = row.fields
     if existing.keys is not None and sub.startswith("key:") and sub.removeprefix("key:") not in existing.keys:
-        hint = suggest(sub, (f"key:{key}" for key in existing.keys))
-        yield _warn(row, "sub", "unknown-key", f"there is no {sub}", hint)
+        yield unknown("sub", "unknown-key", f"there is no {sub}", sub, (f"key:{key}" for key in existing.keys))
     if srv == RESERVED or existing.servers is None:
         return
     reached = [server for server in existing.servers if matches(server, srv)]
@@ -245,7 +250,7 @@ def _names(row: Row, existing: KnownNames) -> Iterator[PolicyFinding]:
         hint = "allow by name what may be used, or remove unlisted: forward"
         yield _warn(row, "obj", "denies-unlisted", message, hint)
     if not reached:
-        yield _warn(row, "srv", "unknown-server", f'no server is called "{srv}"', suggest(srv, existing.servers))
+        yield unknown("srv", "unknown-server", f'no server is called "{srv}"', srv, existing.servers)
     elif obj.startswith("res:"):
         found = own_uri(obj.removeprefix("res:"), {existing.prefixes.get(server, "") for server in reached})
         if found is not None:
@@ -254,8 +259,8 @@ def _names(row: Row, existing: KnownNames) -> Iterator[PolicyFinding]:
     elif obj.startswith("tool:") and all(server in existing.tools for server in reached):
         names = sorted(name for server in reached for name in existing.tools[server])
         if not any(matches(name, obj.removeprefix("tool:")) for name in names):
-            hint = suggest(obj, (f"tool:{name}" for name in names))
-            yield _warn(row, "obj", "unknown-tool", f"no tool there is called {obj.removeprefix('tool:')}", hint)
+            message = f"no tool there is called {obj.removeprefix('tool:')}"
+            yield unknown("obj", "unknown-tool", message, obj, (f"tool:{name}" for name in names), *reached)
 
 
 def _circles(grants: Iterable[Row]) -> Iterator[PolicyFinding]:
