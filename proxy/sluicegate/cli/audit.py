@@ -339,6 +339,8 @@ def _about(record: Record) -> str:
         words.append(f"by {about['approver']}")
     if isinstance(reasons := record.get("reasons"), dict):
         words.append("refused: " + ", ".join(f"{reason} {times}" for reason, times in reasons.items()))
+    if record["type"] == "decision" and inside(record, "decision", "verdict") == "deny":
+        words.append(f"denied: {inside(record, 'decision', 'rule')}")
     if not words and "call" in record:  # one that a crash interrupted: its intent says what it was
         words = ["call", record["call"]]
     return " ".join(map(str, words))
