@@ -13,6 +13,7 @@ from sluicegate.config import Config
 from sluicegate.downstream.failures import LoginRequired, Lost
 from sluicegate.login.model import Bearer, CachedBearer, LoginInfo
 from sluicegate.protocol.model import Client
+from sluicegate.store import StoreFailed
 
 pytestmark = pytest.mark.anyio
 ANN = Client("key:ann")
@@ -78,7 +79,7 @@ async def test_calls_without_a_login_look_for_one_in_a_part_of_the_time() -> Non
 
         async def all(self) -> list[LoginInfo]:
             self.looks += 1
-            await anyio.sleep(0.02)
+            time.sleep(0.02)  # noqa: ASYNC251  # of the loop's own time
             return [self.login]
 
     known = Many()
@@ -92,6 +93,90 @@ async def test_calls_without_a_login_look_for_one_in_a_part_of_the_time() -> Non
     known.become(replace(FIRST, id="lgn_b", whose="key:bob"))
     await anyio.sleep(module._JUST_NOW)
     assert await index.wait("mail", Client("key:bob"), 0), "no call is refused for what another one saw before"
+
+
+class Held(KnownLogins):
+    """The first look reads what was there when it began, and ends when the test lets it, as the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks, self.has_begun, self.may_end = 0, anyio.Event(), anyio.Event()
+        self.failure: Exception | None = None
+
+    async def all(self) -> list[LoginInfo]:
+        self.looks, login = self.looks + 1, self.login
+        if self.looks == 1:
+            self.has_begun.set()
+            await self.may_end.wait()
+            if self.failure is not None:
+                raise self.failure
+        return [login]
+
+
+async def test_a_call_waits_for_a_look_that_goes_on() -> None:
+    known = Held()
+    index, found = LoginIndex(lambda: known, CONFIG), list[bool]()
+
+    async def call() -> None:
+        found.append(await index.wait("mail", ANN, 0))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(index.look)
+        await known.has_begun.wait()
+        group.start_soon(call)
+        await anyio.wait_all_tasks_blocked()
+        assert found == [], "what was known before is not the answer"
+        known.may_end.set()
+    assert found == [True]
+
+
+async def test_calls_are_told_that_the_look_which_they_waited_for_failed() -> None:
+    """One look tells all of them: a store that fails slowly would be waited for once for each."""
+    known, told = Held(), list[str]()
+    known.failure, index = StoreFailed("the disk is full"), LoginIndex(lambda: known, CONFIG)
+
+    async def call() -> None:
+        with pytest.raises(StoreFailed) as failed:
+            await index.wait("mail", ANN, 0)
+        told.append(str(failed.value))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(call)
+        await anyio.wait_all_tasks_blocked()
+        known.may_end.set()
+    assert told == ["the disk is full"] * 3 and known.looks == 1
+    await index.look()
+    assert await index.wait("mail", ANN, 0)
+
+
+async def test_a_look_that_was_cancelled_counts_for_no_other_call() -> None:
+    known = Held()
+    index, found = LoginIndex(lambda: known, CONFIG), list[bool]()
+
+    async def call() -> None:
+        found.append(await index.wait("mail", ANN, 0))
+
+    async with anyio.create_task_group() as group, anyio.create_task_group() as first:
+        first.start_soon(index.wait, "mail", ANN, 0)
+        await known.has_begun.wait()
+        group.start_soon(call)
+        await anyio.wait_all_tasks_blocked()
+        first.cancel_scope.cancel()
+    assert found == [True] and known.looks == 2
+
+
+async def test_a_database_that_is_far_away_costs_the_loop_nothing() -> None:
+    """The time until its answer counted: each call without a login waited for ten times as long."""
+
+    class Far(KnownLogins):
+        async def all(self) -> list[LoginInfo]:
+            await anyio.sleep(0.2)
+            return [self.login]
+
+    index = LoginIndex(Far, CONFIG)
+    await index.look()
+    assert index._took < 0.2
 
 
 async def test_a_token_that_comes_late_is_not_sent_in_place_of_a_newer_one() -> None:

@@ -24,6 +24,7 @@ from sluicegate.metrics.scraped import Sample
 from sluicegate.oauth import shown as quoted
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client
+from sluicegate.runtime.own_steps import OwnSteps
 from sluicegate.store import StoreFailed
 
 _LOOK_AGAIN: Final = 0.25  # while a call waits for one
@@ -88,7 +89,9 @@ class LoginIndex:
         self._ids: dict[tuple[str, str], str] = {}
         self._generations: dict[str, int] = {}
         self._abouts: dict[str, dict[str, Json]] = {}
-        self._looked_at, self._took, self._is_due, self._turn = -inf, 0.0, anyio.Event(), anyio.Lock()
+        self._looked_at, self._took = -inf, 0.0  # when the last look began that has ended, and its own seconds
+        self._failure: StoreFailed | None = None  # of that look
+        self._is_due, self._turn = anyio.Event(), anyio.Lock()
         self._states: Counter[tuple[str, str]] = Counter()
         self.on_change = Late[OnChange](lambda server, logins, new: None)
         self._links: Any = None
@@ -117,18 +120,19 @@ class LoginIndex:
         """Whether the client has a login, at the latest after so many seconds."""
         until = anyio.current_time() + seconds
         while True:
-            if anyio.current_time() - self._looked_at >= _JUST_NOW:
-                await self._look_in_turn(anyio.current_time())
+            await self._look_in_turn(anyio.current_time() - _JUST_NOW)
             if self.find(server, client) or anyio.current_time() >= until:
                 return bool(self.find(server, client))
             await anyio.sleep(_LOOK_AGAIN)
 
     async def _look_in_turn(self, since: float) -> None:
-        """Once for all calls that have come meanwhile. Ten thousand logins take 50 ms."""
+        """Once for all calls that have come meanwhile, also where it fails. Ten thousand logins take 50 ms."""
         async with self._turn:
-            await anyio.sleep_until(self._looked_at + min(_SPARE * self._took, LOOK_EVERY))
             if self._looked_at < since:
-                await self.look()
+                await anyio.sleep_until(self._looked_at + min(_SPARE * self._took, LOOK_EVERY))
+                await self._look()
+            elif self._failure is not None:
+                raise self._failure.with_traceback(None)
 
     def objection(self, server: str, client: Client) -> str:
         """Why a client can have no login to a server; empty where it can."""
@@ -186,11 +190,19 @@ class LoginIndex:
 
     async def look(self) -> None:
         """Raises `StoreFailed`."""
+        async with self._turn:  # what was read first must not take effect last
+            await self._look()
+
+    async def _look(self) -> None:
         if self.logins is None:
             return
-        self._looked_at = anyio.current_time()
-        every = await self.logins.all()
-        self._took = anyio.current_time() - self._looked_at
+        since, work = anyio.current_time(), OwnSteps[Any](self.logins.all())
+        try:
+            every = await work
+        except StoreFailed as error:
+            self._looked_at, self._failure = since, error
+            raise
+        self._looked_at, self._failure, self._took = since, None, work.seconds
         self._states = Counter((one.server, one.state) for one in every)
         good = [one for one in every if one.state in _GOOD]
         before, generations = self._ids, self._generations
