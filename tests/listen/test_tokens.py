@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -313,16 +314,21 @@ async def test_many_first_tokens_lead_to_one_fetch(login: Issuer) -> None:
 
 async def test_keys_that_were_good_stay_good_while_the_issuer_is_away_for_a_day(login: Issuer) -> None:
     clock = Clock()
-    who = identity(login, clock)
+    keysets = KeySets(Fetcher(Egress()), clock)
+    who = Identity(settings(login), clock, keysets)
     assert isinstance(await ask(who, login.token()), Principal)
     login.pages.clear()
+    assert keysets.problems() == [], "it is asked when a token comes"
     for later, good in ((keys.FRESH + 1, True), (keys.STALE - 1, True), (keys.STALE + 1, False)):
         clock.now = clock.start + later
         found = await ask(who, login.token(exp=clock.start + 10**6, jti=str(later)))
         assert isinstance(found, Principal) is good
+        (note,) = keysets.problems()
+        assert re.search(r"cannot be had: .+ \(last tried at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\)$", note)
     login.publish()
     clock.now += keys.WINDOW + 1
     assert isinstance(await ask(who, login.token(exp=clock.start + 10**6, jti="back")), Principal)
+    assert keysets.problems() == []
 
 
 @pytest.mark.parametrize(

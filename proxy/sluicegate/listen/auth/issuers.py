@@ -70,7 +70,7 @@ class KeySet:
         self._keys: tuple[Json, ...] = ()
         self._good = float("-inf")  # when a fetch last went well
         self._count = 0
-        self.problem = ""  # of the last fetch
+        self.problem = ""  # of the last fetch, and when it was: nobody fetches before the next token comes
         self._fetches = Windows(PER_WINDOW, WINDOW, clock)
         self._turn = asyncio.Lock()
 
@@ -108,7 +108,8 @@ class KeySet:
                     self._keys = await self._get()
                 self._good, self.problem = self._clock(), ""
             except (Unfetched, TimeoutError) as error:
-                self.problem = why = str(error) or f"no answer within {WITHIN:g} s"
+                why = str(error) or f"no answer within {WITHIN:g} s"
+                self.problem = f"{why} (last tried at {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} UTC)"
                 log.warning("the keys of a token issuer cannot be had", extra={"issuer": self._issuer, "why": why})
             self._count += 1  # last: who came while it went on has waited for this one
 
