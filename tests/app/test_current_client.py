@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sluicegate import config
+from sluicegate.app import state
 from sluicegate.app.approvals import current, may_still
 from sluicegate.app.services import open_policy_service
 from sluicegate.protocol.model import Call, Client, Decision, Target, Trail, Verdict
@@ -125,3 +126,13 @@ async def test_a_call_that_waited_at_its_server_meets_the_argument_rules_of_now(
         await judges.reload.renew()
         assert not judges.reload.problems and not may_still(judges, judges.judge.decide, call)
         assert may_still(judges, judges.judge.decide, replace(call, params={"arguments": {"to": "bob"}}))
+
+
+async def test_readiness_names_rows_of_the_store_that_may_be_revoked_keys(tmp_path: Path) -> None:
+    settings = config.Config.model_validate({
+        "version": 1, "policy": {"use": "team"}, "state": {"dir": str(tmp_path / "state")},
+    })  # fmt: skip
+    async with open_policy_service(settings, None, "http") as judges, state.open_store(settings) as store:
+        await store.put(state.revoked_key("ann", None), b"lea")
+        await judges.learn(store)
+        assert [note for note in judges.notes() if "a key that was revoked may be good: row 1" in note]

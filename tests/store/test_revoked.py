@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluicegate.store.private import Exposed
-from sluicegate.store.revoked import FILE, Revoked, revoke
+from sluicegate.store.revoked import FILE, Revoked, entry, revoke
 
 
 def test_a_key_is_taken_back_by_its_hash_and_its_name_stays_good(tmp_path: Path) -> None:
@@ -40,11 +40,35 @@ def test_lines_that_cannot_be_read_are_told_until_somebody_removes_them(tmp_path
     sound = file.read_bytes()
     file.write_bytes(sound + b"lea\n" + sound + b"{}\n")
     running.look()
-    assert running.problem == f"{file}: a key that was revoked may be good: line 2, 4 cannot be read"
+    assert running.problem == f"{file}: a key that was revoked may be good: lines 2, 4 cannot be read"
     assert Revoked(tmp_path).problem == running.problem
     file.write_bytes(sound)
     running.look()
     assert running.problem == ""
+    file.write_bytes(b"lea\n" * 10**5)
+    running.look()
+    assert running.problem.endswith("may be good: lines 1, 2, 3, 4, 5 and 99995 more cannot be read")
+    aside = file.rename(tmp_path / "aside")
+    assert not running.look() and running.problem == ""
+    aside.rename(file)
+    running.look()
+    assert "99995 more" in running.problem, "the same file has come back"
+
+
+def test_rows_of_the_store_that_cannot_be_read_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each such row let a revoked key in without a word."""
+    running, sound = Revoked(tmp_path), entry("ci", "sha256:aa")
+    for _ in range(2):
+        running.take({"revoked/ann/": b"lea", "revoked/ci/": sound}.values())
+        running.look()
+        assert running.problem == "the store: a key that was revoked may be good: row 1 cannot be read"
+    assert [one.message for one in caplog.records] == [running.problem] and running.has("ci", "sha256:aa")
+    (tmp_path / FILE).write_bytes(b"lea\n")
+    (tmp_path / FILE).chmod(0o600)
+    running.look()
+    assert running.problem.count("may be good") == 2
+    running.take([sound])
+    assert running.problem == f"{tmp_path / FILE}: a key that was revoked may be good: line 1 cannot be read"
 
 
 def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 from sluicegate.store import private
 
 FILE: Final = "revoked"
+_TOLD: Final = 5  # numbers of lines: the note is in each answer of /readyz
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +29,17 @@ class Revoked:
         self._mark: tuple[int, int, int] | None = None
         self._hashes: frozenset[str] = frozenset()
         self._names: frozenset[str] = frozenset()
-        self.problem = ""  # lines of the file that cannot be read, in words
+        self._problems: dict[str, str] = {}  # by place: what of it cannot be read, in words
         if self._path.exists():
             private.check(self._path, private.FILE)
             self.look()
             if self._mark is None:
                 raise OSError(f"{self._path} cannot be read: Sluice does not know which keys are revoked")
+
+    @property
+    def problem(self) -> str:
+        """Why a key that was revoked may be good; empty where all can be read."""
+        return "; ".join(self._problems.values())
 
     def has(self, name: str, hash: str) -> bool:
         return hash in self._hashes or name in self._names
@@ -47,25 +53,35 @@ class Revoked:
                 return False
             text = self._path.read_bytes()
         except FileNotFoundError:
+            self._mark = None
+            self._problems.pop(str(self._path), None)
             return False
         except OSError as error:
             log.error("revoked keys cannot be read", extra={"path": str(self._path), "error": error.strerror})
             return False
         self._mark = mark
-        lines = text.splitlines()
-        bad = ", ".join(str(number) for number, line in enumerate(lines, 1) if _entry(line) is None)
-        self.problem = f"{self._path}: a key that was revoked may be good: line {bad} cannot be read" if bad else ""
-        if bad:
-            log.error(self.problem)
-        return self.take(lines)
+        return self.take(text.splitlines(), str(self._path), "line")
 
-    def take(self, lines: Iterable[bytes]) -> bool:
-        """Whether they say something new."""
+    def take(self, lines: Iterable[bytes], place: str = "the store", unit: str = "row") -> bool:
+        """Whether they say something new. They are all that the place has."""
         before = self._hashes, self._names
-        found = [entry for line in lines if (entry := _entry(line)) is not None]
+        read = [_entry(line) for line in lines]
+        self._tell(place, unit, [number for number, entry in enumerate(read, 1) if entry is None])
+        found = [entry for entry in read if entry is not None]
         self._hashes |= {hash for _, hash in found if isinstance(hash, str)}
         self._names |= {name for name, hash in found if not isinstance(hash, str) and isinstance(name, str)}
         return before != (self._hashes, self._names)
+
+    def _tell(self, place: str, unit: str, bad: list[int]) -> None:
+        before = self._problems.pop(place, "")
+        if not bad:
+            return
+        more = f" and {len(bad) - _TOLD} more" if len(bad) > _TOLD else ""
+        which = f"{unit}{'s' if len(bad) > 1 else ''} {', '.join(map(str, bad[:_TOLD]))}{more}"
+        problem = f"{place}: a key that was revoked may be good: {which} cannot be read"
+        self._problems[place] = problem
+        if problem != before:
+            log.error(problem)
 
 
 def _entry(line: bytes) -> tuple[object, object] | None:
