@@ -161,12 +161,20 @@ def test_what_one_place_costs_much_is_checked_at_few_places() -> None:
 
 @pytest.mark.parametrize("pattern", [
     "a[ab]{ 90}c", "a[ab]{0, 90}c", "a[ab]{90,\t91 }c", "(?x)a[ab]{#\n90}c", "(?x)a[ab]{90#}\n}c",
-    "(?x)a[ab]{0#\n,90}c", "\\\\{ 90}a",
+    "(?x)a[ab]{0#\n,90}c", "\\\\{ 90}a", "(?x)# [\na{ 90}# ]", "(?P<a[>b{ 90})(?P<b]>a)", "[b[c]]{ 90}", r"[\]b]{ 90}",
 ])  # fmt: skip
 def test_a_count_with_spaces_or_comments_is_not_used(pattern: str) -> None:
     """The engine reads it, but it was not counted. Seven million letters took 4.8 s."""
     assert check({"properties": {"a": {"not": {"pattern": pattern}}}}, {"a": "b"}) == "output_schema_unused"
     assert check({"properties": {"a": {"pattern": r"^\{ 9\}[a-z]{1,}\p{L}{2,3}$"}}}, {"a": "{ 9}aaa"}) is None
+
+
+@pytest.mark.parametrize("pattern", [
+    r"^\u{1F600}$", r"^[\u{1F300}-\u{1F64F}]+$", "^[^{ ]+$", r"^[^{,\]]$", r"^\p{L}|[{ ]",
+])  # fmt: skip
+def test_braces_that_are_no_counts_are_used(pattern: str) -> None:
+    schema = {"properties": {"a": {"pattern": pattern}}}
+    assert check(schema, {"b": 1}) is None and check(schema, {"a": ""}) == "output_schema"
 
 
 _TIME = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?(Z|[+-]\d{2}:\d{2})$"
@@ -199,6 +207,7 @@ def test_a_pattern_that_follows_few_states_is_checked_in_long_results(name: str)
 
 @pytest.mark.parametrize("pattern", [
     "a[ab]{90}c", "a" + "[ab]" * 90 + "c", "^{0}a[ab]{90}c", "a(?:(?:[ab]{5}){5}){4}c", "^*a[ab]{90}c", "^x|a[ab]{90}c",
+    "x{0}a" + "[ab]" * 90 + "c", "x{0}a" + "[ab]" * 90 + "[ab]{0,}c",
     "^[ab]*a[ab]{90}c", "^([ab]+a)?[ab]{90}c", "^(a|[ab]){90}c", "^(ab|[ab]a){45}", "(?i)^a|[ab]{90}c",
     "^[a[b]]+a[ab]{50}c", "(?:a[ab]{7}){1,}" + "[ab]" * 70, r"^\(|a[ab]{90}c", "^[(]*a[ab]{90}c", r"^[\]]*a[ab]{90}c",
 ])  # fmt: skip

@@ -33,12 +33,18 @@ _MAX_DIGITS: Final = 9
 _COUNTS: Final = re.compile(r"\{(?:\d*,)?(\d+)")
 _ODD_COUNT: Final = re.compile(r"\{(?=[\s\d,#])(?!\d*(?:,\d*)?\})")
 """The engine reads spaces in a count, and comments after `(?x)`."""
+_BY_NUMBER: Final = re.compile(r"\\[uUxpP]\{\w+\}|\\.", re.DOTALL)
+_CLASS: Final = re.compile(r"\[[^\[\]]+\]")
+_OTHER_GROUP: Final = re.compile(r"\(\?(?!:|[ims]+[:)])")
+"""What stands between `[` and `]` may be no class: these are letters of comments after `(?x)` and of groups' names."""
 ESCAPED: Final = re.compile(r"\\.", re.DOTALL)
 _SHORT: Final = re.compile(r"\^(?![?{])(?:[^*+|{}]|\{\d+(?:,\d+)?\})*")
 """A pattern that looks at the beginning of a text alone: so many letters as its counts allow."""
-_REPEATED: Final = re.compile(r"(?:(?<!\\)\.|\[\^[^\]]*\]|\\[DPSW][^\]{]*\]?)\{(?:\d*,\s*)?(\d+)")
-"""A part that most letters match, so often. Every place of a text where it may begin is a state for so many letters."""
-_MANY: Final = 20
+_MANY: Final = 21
+"""So many open places make a pattern of an argument rule costly."""
+_FLAGS: Final = re.compile(r"\(\?[ims]+\)")
+_SET_OPERATOR: Final = re.compile(r"--|&&|~~|\|\|")
+_NO_WORD: Final = re.compile(r"\W", re.ASCII)
 
 
 def patterns_of(node: Json) -> list[str]:
@@ -60,15 +66,23 @@ class PatternPart(NamedTuple):
     is_word: bool = False
     cost: int = 0
     """Of a whole pattern, for a byte of a text."""
+    open: int = 0
+    """Places of classes of letters, and of what is repeated. Words share their places, however many they are."""
 
 
 def counted_patterns(node: Json) -> list[PatternPart]:
     parts = []
     for text in patterns_of(node):
         parts.append(whole_part(text))
-        if _ODD_COUNT.search(ESCAPED.sub("", text)) or parts[-1].times > MAX_REPEATED:
+        if has_odd_count(text) or parts[-1].times > MAX_REPEATED:
             raise SchemaRefused("too-costly", "a pattern repeats something too often to be checked")
     return parts
+
+
+def has_odd_count(pattern: str) -> bool:
+    """Whether a count may be in the pattern that `whole_part` does not read. In a class `{` is a letter."""
+    left = _BY_NUMBER.sub("a", pattern)
+    return _ODD_COUNT.search(left if _OTHER_GROUP.search(left) else _CLASS.sub("a", left)) is not None
 
 
 def whole_part(pattern: str) -> PatternPart:
@@ -89,14 +103,15 @@ def whole_part(pattern: str) -> PatternPart:
             parts.append(PatternPart(1, places=0, is_one_way=False))
         elif kind == "class":
             places = _FOREIGN if _FOREIGN_CLASS.search(text) else 1
-            parts.append(PatternPart(len(text) + _CLASS_LETTERS, places, is_one_way=places == 1))
+            parts.append(PatternPart(len(text) + _CLASS_LETTERS, places, is_one_way=places == 1, open=places))
         else:
             parts.append(PatternPart(1, is_word=True))
     parts = groups[0]
     whole = _together(parts)
     if len(groups) > 1 or sum(len(token[0]) for token in tokens) < len(pattern):  # flags, or a class in a class
         times = math.prod(max(1, count) for count in _counts(pattern))
-        return PatternPart(_letters(pattern, times), times=times, cost=_STATE * len(pattern) * times)
+        places = len(pattern) * times
+        return PatternPart(_letters(pattern, times), times=times, cost=_STATE * places, open=places * (times > 1))
     if pattern.startswith("^"):
         first = next((number for number, part in enumerate(parts) if not part.is_fixed), len(parts))
         parts = parts[first:]
@@ -105,7 +120,9 @@ def whole_part(pattern: str) -> PatternPart:
     places = sum(part.places for part in parts)
     if pattern.startswith("^") and len(parts) == 1 and parts[0].is_one_way:
         return whole
-    return whole._replace(cost=places if places <= _FEW else _STATE * places)
+    return whole._replace(
+        cost=places if places <= _FEW else _STATE * places, open=sum(part.open for part in parts)
+    )  # fmt: skip
 
 
 def _together(parts: list[PatternPart]) -> PatternPart:
@@ -116,6 +133,7 @@ def _together(parts: list[PatternPart]) -> PatternPart:
     return PatternPart(
         sum(part.letters for part in parts) + 2, sum(part.places for part in parts),
         max((part.times for part in parts), default=1), all(part.is_fixed for part in parts), is_word, is_word,
+        open=sum(part.open for part in parts),
     )  # fmt: skip
 
 
@@ -127,7 +145,9 @@ def _repeated(part: PatternPart, count: str) -> PatternPart:
     is_one_way = part.is_one_way and part.places == part.times
     is_loop = not is_one_way and (count in "*+" or count[-2:-1] == ",")
     letters, places = (part.letters + len(count)) * times, part.places * times
-    return PatternPart(letters, places * (1 + is_loop), part.times * times, is_fixed, is_one_way)
+    places *= 1 + is_loop
+    opened = places if times > 1 else part.open
+    return PatternPart(letters, places, part.times * times, is_fixed, is_one_way, open=opened)
 
 
 def _counts(pattern: str) -> list[int]:
@@ -141,6 +161,40 @@ def _letters(pattern: str, times: int) -> int:
     return (len(pattern) + _CLASS_LETTERS * classes) * times
 
 
-def is_costly(pattern: str) -> bool:
-    often = max((int(count[-_MAX_DIGITS:]) for count in _REPEATED.findall(pattern)), default=0)
-    return often >= _MANY and not _SHORT.fullmatch(pattern)
+def costly_part(pattern: str) -> int:
+    """What a letter costs if a client can write a text that is in many places of the pattern at once, and else 0."""
+    if _SHORT.fullmatch(pattern):
+        return 0
+    if flags := _FLAGS.match(pattern):
+        pattern = pattern[flags.end() :]
+        if "m" in flags[0] and pattern.startswith("^"):
+            pattern = "\n" + pattern[1:]
+    tokens, left = list(_TOKEN.finditer(pattern[:MAX_LETTERS])), pattern
+    if sum(len(token[0]) for token in tokens) == len(pattern):
+        for number in range(len(tokens) - 1, 0, -1):
+            count = tokens[number]
+            if count[0][0] == "{" and count.lastgroup == "count" and _begins_once(tokens[:number]):
+                left = left[: count.start()] + left[count.end() :]
+    return whole_part(pattern).cost if whole_part(left).open > _MANY else 0
+
+
+def _begins_once(tokens: list[re.Match[str]]) -> bool:
+    """Whether a text that is within the class at the end cannot begin it anew: it is the first of the pattern, or
+    follows a letter, or an end of a word, that is not of that class."""
+    *before, repeated = tokens
+    if repeated.lastgroup != "class" or _SET_OPERATOR.search(repeated[0]):
+        return False
+    if not before or (len(before) == 1 and before[0][0] == "^"):
+        return True
+    try:
+        letters = re.compile(repeated[0], re.IGNORECASE | re.DOTALL | re.ASCII)
+    except re.error:
+        return False
+    if before and before[-1][0] == "\\b":
+        return not any(letters.match(chr(code)) for code in range(256) if _NO_WORD.match(chr(code)))
+    for token in reversed(before):
+        if token.lastgroup != "letter" and (token[0][0] != "\\" or token[0][1:].isalnum()):
+            return False
+        if not letters.match(token[0][-1]):
+            return True
+    return False

@@ -18,7 +18,14 @@ from urllib.parse import unquote
 import jsonschema_rs
 
 from sluicegate.policy.memo import Memo
-from sluicegate.policy.pattern_cost import ESCAPED, MAX_LETTERS, counted_patterns, is_costly, patterns_of, whole_part
+from sluicegate.policy.pattern_cost import (
+    ESCAPED,
+    MAX_LETTERS,
+    costly_part,
+    counted_patterns,
+    has_odd_count,
+    patterns_of,
+)
 from sluicegate.policy.schema_cost import DIALECT, MAX_EVALUATIONS, SchemaRefused, check_bounds, children
 from sluicegate.protocol.jsonrpc import Json, dump
 from sluicegate.protocol.parameter_names import look_alike
@@ -158,8 +165,10 @@ def _costs(schema: Any) -> dict[str, int]:
         node, name = left.pop()
         if not isinstance(node, dict):
             continue
-        costly = filter(is_costly, patterns_of(node))
-        costs["" if has_references else name] += sum(whole_part(pattern).cost for pattern in costly)
+        patterns = patterns_of(node)
+        if any(map(has_odd_count, patterns)):
+            raise SchemaRefused("bad-schema", "a count of a pattern has something else in it than numbers: {0, 9}")
+        costs["" if has_references else name] += sum(map(costly_part, patterns))
         for child, _, part in children(node):
             member = part[1] if part and part[0] == "object" else None
             left.append((child, name or member or ""))
