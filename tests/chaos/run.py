@@ -7,8 +7,8 @@
 
 A row takes a window without the fault, one with it, and the time until the faulted server answers again. Where the
 ratio of the p99 is over the bar, more pairs of windows are taken, at most seven in all, and the median counts: five
-calls make the p99 of a window, and one slow one moves it by half. What cannot be had on this machine is said, and is not ok.
-Exit code: 0 if every bar is held.
+calls make the p99 of a window, and one slow one moves it by half. What cannot be had on this machine is said, and is
+not ok. Exit code: 0 if every bar is held.
 """
 
 import argparse
