@@ -442,6 +442,18 @@ async def test_nobody_keeps_all_processes_from_others_by_tasks() -> None:
         bench.opened[0].pending.clear()
 
 
+async def test_a_list_of_ones_own_ends_no_task_of_ones_own() -> None:
+    async with pooled(settings=ServerSettings("s", command=("x",), processes=2)) as (pool, bench, _):
+        for number in range(2):
+            key = ConnectionKey("legacy", ("session", "ann", f"a{number}"), f"scope {number}")
+            (await pool.get(key)).tasks_until = anyio.current_time() + 24 * 3600
+        with pytest.raises(Full):
+            await pool.get(SPARE, "ann")
+        assert len(pool) == len(bench.opened) == 2
+        await pool.get(SPARE, "bob")
+        assert len(pool) == 2 and len(bench.opened) == 3
+
+
 async def test_what_belongs_to_no_one_client_is_not_ended_with_the_tasks_of_all() -> None:
     async with pooled(settings=ServerSettings("s", command=("x",), processes=2)) as (pool, bench, group):
         (await pool.get(MODERN_KEY)).tasks_until = anyio.current_time() + 24 * 3600

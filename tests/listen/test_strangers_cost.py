@@ -52,11 +52,18 @@ async def test_a_good_token_stands_behind_no_refusals_of_its_address() -> None:
             raw.close()
 
 
-async def test_whoever_leaves_waits_no_longer() -> None:
+async def test_whoever_leaves_waits_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that came, was refused and left again and again would leave a task each time."""
+    charged = 0
+
+    def counted(budget: LoopBudget, seconds: float) -> None:
+        nonlocal charged
+        charged += 1
+
     async with site() as here:
         budget = loop_budget.client_budgets()["address 127.0.0.1"]
         budget.charge(1.0)
+        monkeypatch.setattr(LoopBudget, "charge", counted)
         async with budget.turn:
             before = len(asyncio.all_tasks())
             raws = [await here.raw(post(b"{}", secret="wrong")) for _ in range(20)]
@@ -66,6 +73,7 @@ async def test_whoever_leaves_waits_no_longer() -> None:
                 raw.close()
             await until(lambda: not here.server.connections)
             await until(lambda: len(asyncio.all_tasks()) <= before)
+        assert charged == 20, "each pays for its verdict all the same"
 
 
 async def test_a_flood_of_wrong_keys_is_answered_one_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,13 +182,10 @@ def test_long_texts_are_violations_of_a_rule_with_a_costly_pattern(schema: dict[
 
 
 @pytest.mark.parametrize("pattern", [
-    r"key[^\]]{0,100}value", r"key\w{0,100}value", "key[a-z]{0,100}value", "key.{0,19}" * 5, r"\\.{0,100}",
-    "a" + "[ab]" * 90 + "c", "x{0}a" + "[ab]" * 90 + "c", r"k(?:ab?){0,50}v", "key[[:alpha:]]{0,100}v",
-    "(?s)key.{0,100}v", "(?i)KEY[a-z]{0,100}v", r"key\d[0-9]{60}", r"^a*k[ak]{60}", "-?[a-z]{60}", r"\b[^x]{60}k",
-    "k.{0,22}v", "(?m)^[^x]{60}k",
+    r"key[^\]]{0,100}value", r"\D{20,30}x", "(?s)key.{0,100}v", r"\b[^x]{60}k", "(?i:key).{0,100}(?i:value)",
+    "(?m)^[^x]{60}k", "(?-u:k).{0,50}v",
 ])  # fmt: skip
-def test_a_client_chooses_the_letters_that_a_pattern_has_to_follow(pattern: str) -> None:
-    """Five `.{0,19}` took 9 s for 4 MiB of the letters that they begin with."""
+def test_a_pattern_that_most_texts_have_to_be_followed_in_takes_no_long_text(pattern: str) -> None:
     found = ArgumentSchema({"properties": {"text": {"not": {"pattern": pattern}}}}).check({"text": "-" * 2_000_000})
     assert found is not None and found.message == "it has too much text for the patterns of the rule"
 
@@ -200,20 +197,13 @@ def test_a_client_chooses_the_letters_that_a_pattern_has_to_follow(pattern: str)
     "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "-----BEGIN [A-Z ]{0,20}PRIVATE KEY",
     "(?m)^[a-z]{1,64}:$", "[[:alpha:]]+ (?i:password|secret) ?= ?[[:alpha:]]+",
     r"eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,}", r"(?i)\b(drop|delete|truncate|alter)\s+table\b",
+    r"(?i:api_key)|AKIA[0-9A-Z]{16}|ghp_[0-9A-Za-z]{36}|xox[bp]-[0-9A-Za-z]{10,48}|AIza[0-9A-Za-z\-_]{35}",
+    r"(?i:bearer) [\w-]{20,64}\.[\w-]{20,64}", r"^(?i:https?)://[a-z0-9.-]{1,253}(:\d{1,5})?/.*$",
+    "[[:alpha:]]{2,10}-[[:digit:]]{2,10}-[[:alpha:]]{2,10}", r"\[[a-z]{1,20}] [a-z]{1,80}:", "^[^{ ]+ (?<name>[{ ])",
 ])  # fmt: skip
 def test_usual_rules_take_long_texts(pattern: str) -> None:
     rule = ArgumentSchema({"properties": {"a": {"not": {"pattern": pattern}}, "b": {"type": "string"}}})
     assert rule.check({"a": "?" * 1_048_576}) is None
-
-
-@pytest.mark.parametrize("pattern", [
-    ".{ 0,100}", ".{0, 100}", "(?x)a.{#\n90}", "[]{ 9}]{ 9}", "(?P<a[>x{ 90})(?P<b]>y)",
-])  # fmt: skip
-def test_a_rule_with_a_count_that_is_not_read_is_refused(pattern: str) -> None:
-    for schema in ({"properties": {"a": {"pattern": pattern}}}, {"items": {"patternProperties": {pattern: True}}}):
-        with pytest.raises(SchemaRefused, match="a count of a pattern"):
-            ArgumentSchema(schema)
-    assert ArgumentSchema({"pattern": r"^[^{ ]+\{ 9[{,]$"}).check("a{ 9,") is None
 
 
 def test_a_text_is_only_as_long_as_the_patterns_for_it_allow() -> None:

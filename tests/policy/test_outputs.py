@@ -171,6 +171,7 @@ def test_a_count_with_spaces_or_comments_is_not_used(pattern: str) -> None:
 
 @pytest.mark.parametrize("pattern", [
     r"^\u{1F600}$", r"^[\u{1F300}-\u{1F64F}]+$", "^[^{ ]+$", r"^[^{,\]]$", r"^\p{L}|[{ ]",
+    "^(?<key>[^{ ]+)=x$", "^(?i-s:[^{ ]+)$",
 ])  # fmt: skip
 def test_braces_that_are_no_counts_are_used(pattern: str) -> None:
     schema = {"properties": {"a": {"pattern": pattern}}}

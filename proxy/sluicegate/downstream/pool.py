@@ -262,16 +262,16 @@ def _heard(slots: Iterable[PooledConnection]) -> Scopes:
 
 
 def _least_entitled(
-    key: ConnectionKey, slots: Collection[PooledConnection], most: int, free: Sequence[PooledConnection]
+    whose: str, slots: Collection[PooledConnection], most: int, free: Sequence[PooledConnection]
 ) -> PooledConnection | None:
-    """Which connection ends for that key, where `most` are there: of the free ones that which was idle longest, first
-    of a principal that has more than an equal share. Where none is free, one of such a principal for one that has less:
-    last one on which it has tasks, or calls that wait for it. Those of all clients are on what belongs to no one of
-    them."""
+    """Which connection ends for one of that principal, where `most` are there: of the free ones that which was idle
+    longest, first of a principal that has more than an equal share. Where none is free, one of such a principal for one
+    that has less: last one on which it has tasks, or calls that wait for it. Those of all clients are on what belongs
+    to no one of them."""
     counts = Counter(slot.key.principal for slot in slots)
-    counts[key.principal] += 1
+    counts[whose] += 1
     fair_part = max(1, most // len(counts))
-    if not free and counts[key.principal] <= fair_part:
+    if not free and counts[whose] <= fair_part:
         many = [slot for slot in slots if counts[slot.key.principal] > fair_part]
         free = [slot for slot in many if slot.is_at_rest or slot.may_be_taken]
     return min(
@@ -341,15 +341,15 @@ class ConnectionPool:
         """Whether that key has a connection, or one is being made."""
         return key in self._slots
 
-    async def get(self, key: ConnectionKey) -> ServerConnection:
-        """The same as `find`, dialled where it is missing; who asks twice at once waits for the same one. Raises
-        what dialling raises."""
+    async def get(self, key: ConnectionKey, whose: str = "") -> ServerConnection:
+        """The same as `find`, dialled where it is missing; who asks twice at once waits for the same one. `whose` is
+        the principal that wants a spare. Raises what dialling raises."""
         connection = self.find(key) or await self._spare_for(key) or self.find(key)
         if connection is not None:
             return connection
         slot = self._slots.get(key)
         if slot is None or slot.connection is not None:
-            slot = self._dial(key)
+            slot = self._dial(key, whose)
         await slot.arrived.wait()
         if slot.connection is None or slot.error is not None:
             error = slot.error or Lost("dialling failed", sent=False)
@@ -380,21 +380,21 @@ class ConnectionPool:
         self.lost.tell(key, spare.connection)
         return spare.connection
 
-    def _dial(self, key: ConnectionKey) -> PooledConnection:
+    def _dial(self, key: ConnectionKey, whose: str) -> PooledConnection:
         if self._group is None:
             raise Lost("the server is not running", sent=False)
         if len(self._slots) >= self._most:
-            self._make_room(key)
+            self._make_room(whose or key.principal)
         now = self._clock()
         slot = self._slots[key] = PooledConnection(key, now, now)
         self._group.start_soon(self._live, slot)
         return slot
 
-    def _make_room(self, key: ConnectionKey) -> None:
-        """Raises `Full` where no connection may end for that one."""
+    def _make_room(self, whose: str) -> None:
+        """Raises `Full` where no connection may end for one of that principal."""
         slots, heard = self._slots.values(), _heard(self._slots.values())
         free = [slot for slot in slots if self._idle.is_free(slot) and self.needs.may_lose_idle(slot, heard)]
-        if (slot := _least_entitled(key, slots, self._most, free)) is None:
+        if (slot := _least_entitled(whose, slots, self._most, free)) is None:
             raise Full(self.all_in_use, sent=False)
         self._take(slot, "another session needed its place")
 

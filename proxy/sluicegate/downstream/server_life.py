@@ -153,7 +153,8 @@ class ConnectionSelector:
         key = self.key(call.client, era)
         if era == "legacy" and call.method in SEEN_BY_ALL:
             is_coming = self._pool.is_there(key)
-            return self._pool.find_like(key) or await self._pool.get(key if is_coming else spare_for(key))
+            wanted = key if is_coming else spare_for(key)
+            return self._pool.find_like(key) or await self._pool.get(wanted, key.principal)
         connection = await self._pool.get(key)
         return await self._lane(key, call) if _is_busy(connection, call) else connection
 
@@ -162,7 +163,7 @@ class ConnectionSelector:
         key = self.key(client, era)
         if era == "modern":
             return await self._pool.get(key), key
-        return self._pool.find_hearing(key) or await self._pool.get(spare_for(key)), key
+        return self._pool.find_hearing(key) or await self._pool.get(spare_for(key), key.principal), key
 
     async def hold(self, connection: ServerConnection, key: ConnectionKey) -> Callable[[], None]:
         """Returns when changes are heard on it, or it takes too long; and what ends the need for that."""

@@ -122,12 +122,15 @@ class Authenticator:
         task = asyncio.current_task()
         if not (budget.is_unused() or exchange.peer.lost or task is None):
             exchange.peer.on_lost = task.cancel
-            await budget.enter()
+            try:
+                await budget.enter()
+            except asyncio.CancelledError:  # whoever leaves pays for the verdict, too
+                budget.charge(seconds)
+                raise
             exchange.peer.on_lost = None
-        since = perf_counter()
-        await exchange.error(status, text, extra)
-        seconds += perf_counter() - since
-        budget.refused(seconds, seconds)
+        work = OwnSteps(exchange.error(status, text, extra))
+        await work
+        budget.refused(seconds + work.seconds, max(seconds, work.longest))
 
     def _address(self, exchange: HttpExchange) -> str:
         return self._forwarded.client(exchange.client, exchange.head.headers)

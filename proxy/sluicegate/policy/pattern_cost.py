@@ -23,8 +23,8 @@ _FOREIGN: Final = 4
 """So many places is a class of letters with some that are not ASCII: it has more for the bytes within a letter."""
 _FOREIGN_CLASS: Final = re.compile(r"\\[pPu]|[^\x00-\x7f]")
 _TOKEN: Final = re.compile(
-    r"(?P<open>\((?!\?)|\(\?:|\(\?P?<\w+>)|(?P<close>\))|(?P<count>\{\d*,?\d*\}|[*+?])|(?P<end>\$)|(?P<or>\|)"
-    r"|(?P<class>\\[pP]\{\w+\}|\\.|\.|\[\^?(?:\\.|[^\[\]\\])+\])|(?P<letter>[^\\\[\]()])",
+    r"(?P<open>\((?!\?)|\(\?[imsU-]*:|\(\?P?<\w+>)|(?P<close>\))|(?P<count>\{\d*,?\d*\}|[*+?])|(?P<end>\$)|(?P<or>\|)"
+    r"|(?P<class>\\[pP]\{\w+\}|\\.|\.|\[\^?(?:\\.|\[:\^?\w+:\]|[^\[\]\\])+\])|(?P<letter>[^\\\[()])",
     re.DOTALL,
 )
 MAX_REPEATED: Final = 100
@@ -35,16 +35,15 @@ _ODD_COUNT: Final = re.compile(r"\{(?=[\s\d,#])(?!\d*(?:,\d*)?\})")
 """The engine reads spaces in a count, and comments after `(?x)`."""
 _BY_NUMBER: Final = re.compile(r"\\[uUxpP]\{\w+\}|\\.", re.DOTALL)
 _CLASS: Final = re.compile(r"\[[^\[\]]+\]")
-_OTHER_GROUP: Final = re.compile(r"\(\?(?!:|[ims]+[:)])")
+_OTHER_GROUP: Final = re.compile(r"\(\?(?![imsuU-]*[:)]|P?<\w+>)")
 """What stands between `[` and `]` may be no class: these are letters of comments after `(?x)` and of groups' names."""
 ESCAPED: Final = re.compile(r"\\.", re.DOTALL)
-_SHORT: Final = re.compile(r"\^(?![?{])(?:[^*+|{}]|\{\d+(?:,\d+)?\})*")
-"""A pattern that looks at the beginning of a text alone: so many letters as its counts allow."""
-_MANY: Final = 21
-"""So many open places make a pattern of an argument rule costly."""
-_FLAGS: Final = re.compile(r"\(\?[ims]+\)")
-_SET_OPERATOR: Final = re.compile(r"--|&&|~~|\|\|")
-_NO_WORD: Final = re.compile(r"\W", re.ASCII)
+_BEGINNING: Final = re.compile(r"\A\^(?![?{])(?:[^*+|{}(]|\{\d+(?:,\d+)?\})*")
+"""What a pattern looks for at the beginning of a text alone: in so many letters as its counts allow."""
+_REPEATED: Final = re.compile(r"(?:(?<!\\)\.|\[\^(?:\\.|[^\]\\])*\]|\\[DPSW][^\]{]*\]?)\{(?:\d*,\s*)?(\d+)")
+"""A part that most letters match, so often. Every place of a text where it may begin is a state for so many letters."""
+_MANY: Final = 20
+_FLAGS: Final = re.compile(r"\A\(\?[is]+\)")
 
 
 def patterns_of(node: Json) -> list[str]:
@@ -66,8 +65,6 @@ class PatternPart(NamedTuple):
     is_word: bool = False
     cost: int = 0
     """Of a whole pattern, for a byte of a text."""
-    open: int = 0
-    """Places of classes of letters, and of what is repeated. Words share their places, however many they are."""
 
 
 def counted_patterns(node: Json) -> list[PatternPart]:
@@ -87,6 +84,7 @@ def has_odd_count(pattern: str) -> bool:
 
 def whole_part(pattern: str) -> PatternPart:
     """The whole pattern as one part. A text is in one place at a time of what begins with `^` and is fixed."""
+    pattern = _FLAGS.sub("", pattern)
     groups: list[list[PatternPart]] = [[]]
     tokens = list(_TOKEN.finditer(pattern[:MAX_LETTERS]))
     for token in tokens:
@@ -103,15 +101,14 @@ def whole_part(pattern: str) -> PatternPart:
             parts.append(PatternPart(1, places=0, is_one_way=False))
         elif kind == "class":
             places = _FOREIGN if _FOREIGN_CLASS.search(text) else 1
-            parts.append(PatternPart(len(text) + _CLASS_LETTERS, places, is_one_way=places == 1, open=places))
+            parts.append(PatternPart(len(text) + _CLASS_LETTERS, places, is_one_way=places == 1))
         else:
             parts.append(PatternPart(1, is_word=True))
     parts = groups[0]
     whole = _together(parts)
     if len(groups) > 1 or sum(len(token[0]) for token in tokens) < len(pattern):  # flags, or a class in a class
         times = math.prod(max(1, count) for count in _counts(pattern))
-        places = len(pattern) * times
-        return PatternPart(_letters(pattern, times), times=times, cost=_STATE * places, open=places * (times > 1))
+        return PatternPart(_letters(pattern, times), times=times, cost=_STATE * len(pattern) * times)
     if pattern.startswith("^"):
         first = next((number for number, part in enumerate(parts) if not part.is_fixed), len(parts))
         parts = parts[first:]
@@ -120,9 +117,7 @@ def whole_part(pattern: str) -> PatternPart:
     places = sum(part.places for part in parts)
     if pattern.startswith("^") and len(parts) == 1 and parts[0].is_one_way:
         return whole
-    return whole._replace(
-        cost=places if places <= _FEW else _STATE * places, open=sum(part.open for part in parts)
-    )  # fmt: skip
+    return whole._replace(cost=places if places <= _FEW else _STATE * places)
 
 
 def _together(parts: list[PatternPart]) -> PatternPart:
@@ -133,7 +128,6 @@ def _together(parts: list[PatternPart]) -> PatternPart:
     return PatternPart(
         sum(part.letters for part in parts) + 2, sum(part.places for part in parts),
         max((part.times for part in parts), default=1), all(part.is_fixed for part in parts), is_word, is_word,
-        open=sum(part.open for part in parts),
     )  # fmt: skip
 
 
@@ -145,9 +139,7 @@ def _repeated(part: PatternPart, count: str) -> PatternPart:
     is_one_way = part.is_one_way and part.places == part.times
     is_loop = not is_one_way and (count in "*+" or count[-2:-1] == ",")
     letters, places = (part.letters + len(count)) * times, part.places * times
-    places *= 1 + is_loop
-    opened = places if times > 1 else part.open
-    return PatternPart(letters, places, part.times * times, is_fixed, is_one_way, open=opened)
+    return PatternPart(letters, places * (1 + is_loop), part.times * times, is_fixed, is_one_way)
 
 
 def _counts(pattern: str) -> list[int]:
@@ -162,39 +154,10 @@ def _letters(pattern: str, times: int) -> int:
 
 
 def costly_part(pattern: str) -> int:
-    """What a letter costs if a client can write a text that is in many places of the pattern at once, and else 0."""
-    if _SHORT.fullmatch(pattern):
+    """What a letter costs in a rule for arguments, if most texts are in many places of the pattern at once, and else 0.
+    A pattern that costs as much for few texts alone is the operator's: `key[a-z]{0,100}value`."""
+    repeated = _REPEATED.findall(_BEGINNING.sub("", pattern))
+    often = max((int(count[-_MAX_DIGITS:]) for count in repeated), default=0)
+    if often < _MANY:
         return 0
-    if flags := _FLAGS.match(pattern):
-        pattern = pattern[flags.end() :]
-        if "m" in flags[0] and pattern.startswith("^"):
-            pattern = "\n" + pattern[1:]
-    tokens, left = list(_TOKEN.finditer(pattern[:MAX_LETTERS])), pattern
-    if sum(len(token[0]) for token in tokens) == len(pattern):
-        for number in range(len(tokens) - 1, 0, -1):
-            count = tokens[number]
-            if count[0][0] == "{" and count.lastgroup == "count" and _begins_once(tokens[:number]):
-                left = left[: count.start()] + left[count.end() :]
-    return whole_part(pattern).cost if whole_part(left).open > _MANY else 0
-
-
-def _begins_once(tokens: list[re.Match[str]]) -> bool:
-    """Whether a text that is within the class at the end cannot begin it anew: it is the first of the pattern, or
-    follows a letter, or an end of a word, that is not of that class."""
-    *before, repeated = tokens
-    if repeated.lastgroup != "class" or _SET_OPERATOR.search(repeated[0]):
-        return False
-    if not before or (len(before) == 1 and before[0][0] == "^"):
-        return True
-    try:
-        letters = re.compile(repeated[0], re.IGNORECASE | re.DOTALL | re.ASCII)
-    except re.error:
-        return False
-    if before and before[-1][0] == "\\b":
-        return not any(letters.match(chr(code)) for code in range(256) if _NO_WORD.match(chr(code)))
-    for token in reversed(before):
-        if token.lastgroup != "letter" and (token[0][0] != "\\" or token[0][1:].isalnum()):
-            return False
-        if not letters.match(token[0][-1]):
-            return True
-    return False
+    return min(whole_part(pattern).cost, _STATE * len(pattern) * often)  # parts that cannot be read are few
