@@ -22,7 +22,7 @@ from database_bed import ROWS, Json, api, approve, command, database, machine, s
 from e2e import sluice_process
 from e2e.wire import META, MODERN
 from fleet_stage import ACCEPT, Session, forwarded
-from peers.debian import provide
+from peers.faketime import shifted
 from peers.fleet import free_port, peers, task_server
 from peers.postgres import Cluster, postgres
 from policy_bed import Bed, bearer, bed, reason
@@ -365,10 +365,9 @@ def test_an_approval_lasts_as_long_whatever_the_clocks_of_the_machines_say(
     tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be over by one that is fast by more than it lasts, and last longer by one that is slow."""
-    program = provide("faketime", "faketime")
     monkeypatch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
     with replica(tmp_path, "a", database) as here, ExitStack() as stack:
-        monkeypatch.setattr(sluice_process, "COMMAND", [program, "-f", "+2000s", *sluice_process.COMMAND])
+        monkeypatch.setattr(sluice_process, "COMMAND", [*shifted(2000), *sluice_process.COMMAND])
         fast = stack.enter_context(replica(tmp_path, "b", database))
         offset = pytest.approx(-2000, abs=1)
         # A busy machine may answer the first question late: what is known is as exact as one that was answered at once.

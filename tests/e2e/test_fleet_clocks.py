@@ -17,7 +17,7 @@ from e2e.test_fleet import metric, replica
 from e2e.test_logins import log_in, said
 from e2e.wire import LEGACY, META
 from fleet_stage import ACCEPT
-from peers.debian import provide
+from peers.faketime import shifted
 from peers.fleet import free_port, task_server
 from peers.login.authorities import oidc_provider
 from peers.login.browser import Browser
@@ -41,12 +41,12 @@ def engine() -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def off() -> Iterator[Any]:
     """Starts a replica, whose clock is ahead by so many seconds."""
-    program, before = provide("faketime", "faketime"), sluice_process.COMMAND
+    before = sluice_process.COMMAND
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
 
         def start(by: int, *about: Any, **config: Any) -> AbstractContextManager[Bed]:
-            patch.setattr(sluice_process, "COMMAND", [program, "-f", f"{by:+}s", *before])
+            patch.setattr(sluice_process, "COMMAND", [*shifted(by), *before])
             made: AbstractContextManager[Bed] = replica(*about, **config)
             return made
 
