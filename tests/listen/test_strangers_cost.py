@@ -67,8 +67,7 @@ async def test_whoever_leaves_waits_no_longer(monkeypatch: pytest.MonkeyPatch) -
         async with budget.turn:
             before = len(asyncio.all_tasks())
             raws = [await here.raw(post(b"{}", secret="wrong")) for _ in range(20)]
-            await until(lambda: here.server.connections == 20)
-            await asyncio.sleep(0.05)
+            await until(lambda: len(budget.turn._waiters or ()) == 20)
             for raw in raws:
                 raw.close()
             await until(lambda: not here.server.connections)
