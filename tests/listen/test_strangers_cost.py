@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -28,14 +29,17 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_an_answer_without_a_credential_is_paid_by_its_address(shape: str) -> None:
+async def test_an_answer_without_a_credential_is_paid_by_its_address(
+    monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
     data, status = SHAPES[shape]
+    paid: list[LoopBudget] = []
+    monkeypatch.setattr(LoopBudget, "refused", lambda budget, *cost: paid.append(budget))
     async with site() as here:
         raw = await here.raw(data)
         assert (await raw.answer())[0] == status
         raw.close()
-        assert loop_budget.client_budgets().keys() == {"address 127.0.0.1"}
-        assert not loop_budget.client_budgets()["address 127.0.0.1"].is_unused()
+        assert paid == [loop_budget.client_budgets()["address 127.0.0.1"]]
 
 
 async def test_a_good_token_stands_behind_no_refusals_of_its_address() -> None:
@@ -86,6 +90,8 @@ async def test_a_flood_of_wrong_keys_is_answered_one_in_a_step(monkeypatch: pyte
 
     monkeypatch.setattr(LoopBudget, "refused", counted)
     async with site() as here:
+        # What was paid is forgotten slowly: a busy machine may do something else between two requests.
+        loop_budget.client_budgets()["address 127.0.0.1"] = LoopBudget(lambda: perf_counter() / 1000)
         raws = [await here.raw(b"") for _ in range(40)]
         for _ in range(3):
             for raw in raws:
