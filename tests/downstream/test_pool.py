@@ -482,57 +482,54 @@ async def test_who_has_more_than_an_equal_share_gives_its_own_idle_process_first
         assert [pool.is_there(key) for key in (bob, eve, *anns)] == [True, True, True, False, False]
 
 
-async def test_to_make_room_and_to_sweep_each_connection_is_looked_at_a_few_times(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Not as often as there are connections: 512 of them took 110 ms, in one step, for each that was wanted."""
-    count, looks, is_live = 64, 0, PooledConnection.is_live.fget  # type: ignore[attr-defined]  # a property
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[PooledConnection]:
+    """The connections of which it was asked whether they live, each time."""
+    seen, is_live = list[PooledConnection](), PooledConnection.is_live.fget  # type: ignore[attr-defined]  # a property
 
     def look(slot: PooledConnection) -> bool:
-        nonlocal looks
-        looks += 1
+        seen.append(slot)
         return bool(is_live(slot))
 
     monkeypatch.setattr(PooledConnection, "is_live", property(look))
+    return seen
+
+
+async def test_to_make_room_and_to_sweep_each_connection_is_looked_at_few_times(looks: list[PooledConnection]) -> None:
+    """Not as often as there are connections: 512 of them took 110 ms, in one step, for each that was wanted."""
+    count = 64
     async with pooled(settings=ServerSettings("s", command=("x",), processes=count)) as (pool, bench, _):
         keys = [ConnectionKey("legacy", ("client", f"c{number}"), f"scope {number}") for number in range(count)]
         for key in keys:
             await pool.get(key)
         for key in keys[::2]:
             pool.needs.hold(key)
-        looks = 0
+        looks.clear()
         await pool.get(A)
-        assert looks <= 4 * count and pool.find(keys[0]) is not None and pool.find(keys[1]) is None
-        looks, bench.now = 0, IDLE
+        assert len(looks) <= 4 * count and pool.find(keys[0]) is not None and pool.find(keys[1]) is None
+        looks.clear()
+        bench.now = IDLE
         pool.sweep()
-        assert looks <= 4 * count and len(pool) == count // 2
+        assert len(looks) <= 4 * count and len(pool) == count // 2
 
 
-async def test_where_spares_are_dropped_each_connection_is_looked_at_a_few_times(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    count, looks, is_live = 64, 0, PooledConnection.is_live.fget  # type: ignore[attr-defined]  # a property
-
-    def look(slot: PooledConnection) -> bool:
-        nonlocal looks
-        looks += 1
-        return bool(is_live(slot))
-
+async def test_where_spares_are_dropped_each_connection_is_looked_at_a_few_times(looks: list[PooledConnection]) -> None:
+    count = 64
     async with pooled(settings=ServerSettings("s", command=("x",), processes=count)) as (pool, _, _group):
         spares = [SPARE._replace(declared=f'{{"{number}":{{}}}}') for number in range(count - 2)]
         for spare in spares:
             pool.needs.require(spare, is_required=True)
             await pool.get(spare)
-        monkeypatch.setattr(PooledConnection, "is_live", property(look))
+        looks.clear()
         await pool.get(ConnectionKey("legacy", ("client", "a"), "scope a", declared='{"a":{}}'))
-        assert looks <= 8 * count and len(pool) == count - 1
+        assert len(looks) <= 8 * count and len(pool) == count - 1
         for spare in spares:
             pool.needs.require(spare, is_required=False)
         pool.needs.hold(SPARE)
-        looks = 0
+        looks.clear()
         await pool.get(ConnectionKey("legacy", ("client", "b"), "scope b", declared='{"b":{}}'))
         await until(lambda: len(pool) == 3)
-        assert looks <= 8 * count and sum(pool.is_there(spare) for spare in spares) == 1, "somebody hears on it"
+        assert len(looks) <= 8 * count and sum(pool.is_there(spare) for spare in spares) == 1, "somebody hears on it"
 
 
 async def test_the_end_of_a_session_looks_at_no_other_one_that_lost_its_connection(

@@ -15,7 +15,8 @@ from sluicegate.http.hosts import MCP_PORT, HostOriginPolicy, ServedNames
 from sluicegate.listen.auth import IdentitySettings
 from sluicegate.listen.auth.issuers import KeySets, TokenIssuer
 from sluicegate.listen.auth.tokens import TokenSettings
-from sluicegate.listen.http1 import RequestParser
+from sluicegate.listen.http1 import Http1, RequestParser
+from sluicegate.listen.http_request import HttpRequest
 from sluicegate.listen.settings import ConnectionLimits, ListenSettings
 
 
@@ -55,13 +56,23 @@ async def test_a_known_head_may_have_another_length(monkeypatch: pytest.MonkeyPa
         parsed.append(parser)
         complete(parser)
 
+    lengths: list[tuple[int, int]] = []
+    accept = Http1.accept
+
+    def noted(connection: Http1, request: HttpRequest) -> None:
+        if request.is_whole:  # a known head comes with its body
+            lengths.append((request.declared, request.size))
+        accept(connection, request)
+
     monkeypatch.setattr(RequestParser, "on_headers_complete", counted)
+    monkeypatch.setattr(Http1, "accept", noted)
     async with site(patch(ListenSettings(), "limits", max_request=10_000)) as here:
         raw = await here.raw(b"")
         for size in (1, 100, 1, 8_000, 3):
             answer = await asked(raw, echo("x" * size, size))
             assert answer["id"] == size and "x" * size in json.dumps(answer["result"])
         assert len(parsed) == 2, "those of the first two requests of the connection"
+        assert len(lengths) == 3 and all(declared == size for declared, size in lengths)
         raw.writer.write(echo("x" * 12_000))
         assert (await raw.answer())[0] == 413
 
