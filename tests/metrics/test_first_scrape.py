@@ -4,6 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
+import httpx
 from e2e.sluice_process import sluice
 from waiting import until_so
 
@@ -27,8 +28,12 @@ def test_the_first_scrape_has_every_configured_server_client_and_profile(tmp_pat
             'sluice_approvals_total{profile="confirm",result="expired"} 0.0',
             'sluice_approval_wait_seconds_count{profile="confirm"} 0.0',
             'sluice_audit_records_total{result="refused",sink="file"} 0.0',
+            'sluice_credentials_refused_total{reason="expired"} 0.0',
         ):
             assert line in page, page
+        refused = httpx.post(process.url, json={}, headers={"Authorization": "Bearer eve"})
+        assert refused.status_code == 401
+        assert 'sluice_credentials_refused_total{reason="credential"} 1.0' in process.get("/metrics")[1]
         assert "\nsluice_event_loop_tasks " in page and "\nsluice_event_loop_tasks 0" not in page
         changed = json.loads(process.config.read_text())
         changed["clients"]["keys"]["new"] = key("new")

@@ -11,6 +11,7 @@ from sluicegate.policy.csv_rows import read_rows, written
 from sluicegate.policy.finding import PolicyFinding
 from sluicegate.policy.lint import Denies, KnownNames, is_wider, lint
 from sluicegate.policy.profiles import ApprovalProfile
+from sluicegate.protocol.model import Client
 from tests.policy.policies import PROFILES, build, lines
 
 KNOWN = KnownNames(
@@ -220,6 +221,29 @@ def test_the_operator_decides_where_the_config_makes_one_a_lead() -> None:
     rows = "g, key:ci-bot, role:lead\np, local, sluice, admin:*, *, allow\np2, role:dev, git, tool:*, *, one-of-leads"
     assert [one.code for one in find(rows)] == ["approver-without-right"]
     assert find(rows, replace(KNOWN, local=frozenset({"role:lead"}))) == []
+
+
+def test_a_quorum_that_the_keys_cannot_make_is_a_warning() -> None:
+    """Such a call waited until it expired, each time."""
+    profile = ApprovalProfile("pairs", "other", 2, ("role:lead",), expires=60.0)
+    rows, _ = read_rows(
+        "g, key:ann, role:lead\np, role:lead, sluice, admin:approvals, write, allow\n"
+        "p2, role:dev, git, tool:*, *, pairs", "p.csv",
+    )  # fmt: skip
+    ann, bea = Client("key:ann"), Client("key:bea", ("role:lead",), "Bea")
+    bot = Client("key:bot", ("role:lead",), "bea")
+
+    def told(*clients: Client, issuers: frozenset[str] = frozenset()) -> list[str]:
+        keys = frozenset(client.principal.removeprefix("key:") for client in clients)
+        known = replace(KNOWN, keys=keys, issuers=issuers, clients=clients)
+        return [str(one) for one in lint(rows, {"pairs": profile}, known) if one.code == "quorum-too-high"]
+
+    assert told(ann, Client("key:dev", ("role:dev",))) == told(replace(ann, owner="bea"), bea, bot) == [
+        "p.csv:3:31 quorum-too-high warning: pairs asks 2 people, and 1 may decide, so nobody can approve"
+        " (give role:lead to keys of other owners, or lower its quorum)"
+    ]
+    assert told(ann, bea) == []
+    assert told(ann, issuers=frozenset({"https://idp.test"})) == [], "who comes with a token is not known here"
 
 
 def test_the_row_that_an_approver_lacks_is_one_that_a_file_can_have() -> None:

@@ -184,7 +184,7 @@ def admin_application(
             may=judges.judge.may_administer,
             changes=changes,
             denied=inner.services.notes.denied,
-            refused=audit.identity_failure if audit is not None else None,
+            refused=inner.services.notes.refused,
             audit=audit,
             calls=calls,
             verification=None if audit is None else Verification(audit.settings, audit.public_keys),

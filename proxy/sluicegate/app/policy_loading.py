@@ -19,7 +19,7 @@ from sluicegate.policy.lint import KnownNames
 from sluicegate.policy.profiles import BUILT_IN, ApprovalProfile
 from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist, nobody_accepted
 from sluicegate.policy.toolsets import Search, Toolset, Toolsets
-from sluicegate.protocol.model import Kind, Target
+from sluicegate.protocol.model import Client, Kind, Target
 from sluicegate.protocol.shape import Shape
 
 
@@ -64,6 +64,10 @@ def existing(config: Config) -> KnownNames:
         keys=frozenset(clients.keys),
         issuers=token_issuers(config),
         local=frozenset(clients.local.roles),
+        clients=(
+            Client("local", clients.local.roles),
+            *(Client(f"key:{name}", key.roles, key.owner) for name, key in clients.keys.items()),
+        ),
         forwarding=frozenset(key for key, server in config.servers.items() if server.unlisted == "forward"),
         prefixes={key: server.prefix for key, server in config.servers.items() if server.uris == "prefix"},
     )

@@ -137,14 +137,13 @@ async def running(
         if in_force is not None:
             await _take(inner, in_force)
         identities = inner.services.identities
-        refused = inner.services.audit.identity_failure if inner.services.audit is not None else None
         pages = tuple(_pages(config, inner))
         peer = config.fleet.peer if config.fleet is not None else None
         peers = await stack.enter_async_context(_peers(peer, inner.services, placement))
         mark = "" if inner.services.replicas is None else inner.services.replicas.mark
         listener = Listener(inner.handler, ME, identities.clients, settings.listening(config, mark), inner.end_session,
-                            refused, on_abandoned=inner.abandon, on_sweep=inner.keep, until_free=inner.until_free,
-                            pages=pages, peers=peers,
+                            inner.services.notes.refused, on_abandoned=inner.abandon, on_sweep=inner.keep,
+                            until_free=inner.until_free, pages=pages, peers=peers,
                             toolsets=PolicyToolsets(inner.services.judging.judge))  # fmt: skip
         inner.behind.sessions.set(listener)
         inner.services.metrics.watch(partial(_open, listener))
@@ -207,8 +206,7 @@ def _pages(config: Config, inner: Core) -> Iterator[Pages]:
     if not base:
         return
 
-    audit = services.audit
-    refused = audit.identity_failure if audit is not None else _to_nobody
+    audit, refused = services.audit, services.notes.refused
 
     def config_now() -> Config:
         return services.judging.config

@@ -5,6 +5,7 @@ They are opened in this order, and closed in the opposite order when everything 
 
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -31,7 +32,7 @@ from sluicegate.http.egress import AddressRefused, Egress
 from sluicegate.http.fetch import Fetcher
 from sluicegate.listen.auth import Identity
 from sluicegate.listen.auth.issuers import KeySets
-from sluicegate.metrics import Metrics, PolicyState
+from sluicegate.metrics import Metrics, PolicyState, Sample
 from sluicegate.policy.blocks import Blocks
 from sluicegate.policy.files import LoadedPolicy
 from sluicegate.policy.judge import AcceptedDefinitions, PolicyEngine
@@ -132,7 +133,7 @@ class PolicyService:
         """Takes what the store has of revoked keys and of blocks. Raises `StoreFailed`."""
         async with self._learns:  # what was read first must not take effect last
             since, found = time.monotonic(), await store.scan(state.REVOKED)
-            if self._revoked.take(found.values()):
+            if self._revoked.take(map(state.named, found)):
                 self._take(self.reload.config)
                 self.later.on_change()(None)
             stored = await blocks.read(store)
@@ -254,6 +255,7 @@ class Notes:
     def __init__(self, audit: AuditLog | None, judge: PolicyEngine, config: Config) -> None:
         self._audit, self._judge, self._config = audit, judge, config
         self._last: Json = {}
+        self._refused = Counter({"none": 0, "credential": 0, "expired": 0})
         self.pin_changes = 0
 
     def policy(self) -> None:
@@ -292,6 +294,16 @@ class Notes:
         """Records a decision about a definition."""
         self.pin_changes += 1
         note_pin(self._audit, event)
+
+    def refused(self, address: str, reason: str) -> None:
+        """Somebody who shows no good credential was not let in."""
+        self._refused[reason] += 1
+        if self._audit is not None:
+            self._audit.identity_failure(address, reason)
+
+    def samples(self) -> Iterator[Sample]:
+        for reason, count in self._refused.items():
+            yield "sluice_credentials_refused", (reason,), count
 
     def denied(self, principal: str, area: str, act: str) -> None:
         """Records that somebody lacks a right on Sluice itself."""
@@ -477,6 +489,7 @@ async def open_services(
         metric_sources.expect(metrics, config)
         judges.on_config.append(partial(metric_sources.expect, metrics))
         notes = Notes(audit, judge, judges.config)
+        metrics.watch(notes.samples)
         judges.on_config.append(notes.reloaded)
         judges.later.on_rejected.set(notes.rejected)
         notes.policy()

@@ -111,8 +111,14 @@ def revoked(config: Config) -> Revoked:
     except OSError as error:
         raise StoreFailed(str(error)) from None
     if config.state.url is not None:
-        ended_keys.take(read(config, [REVOKED]).values())
+        ended_keys.take(map(named, read(config, [REVOKED])))
     return ended_keys
+
+
+def named(key: str) -> tuple[str, str | None]:
+    """Name and hash of `revoked_key`: the row counts whatever is in it."""
+    name, _, hash = key.removeprefix(REVOKED).rpartition("/")
+    return name, hash or None
 
 
 def revoked_key(name: str, hash: str | None) -> str:

@@ -156,6 +156,11 @@ TABLE: Final[Mapping[str, Asked]] = {
         "limit that is too low (limits.per_client, limits.per_tool).",
         "scope", "result",
     ),
+    "sluice_credentials_refused": _counter(
+        "Requests without a good credential, by reason, such as none, expired or audience; admin_* at the admin port. "
+        "`sluice audit search --type identity` shows from where.",
+        "reason",
+    ),
     "sluice_sessions": _gauge(
         "Open sessions of legacy clients. One that only rises is a client that never ends its sessions."
     ),

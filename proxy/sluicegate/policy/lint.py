@@ -9,6 +9,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import combinations, product
 from operator import itemgetter
 from typing import Final
@@ -20,7 +21,8 @@ from sluicegate.policy.engine import RESERVED
 from sluicegate.policy.finding import Level, PolicyFinding
 from sluicegate.policy.globs import covers, has_open_set, is_glob, literal_start, matches, meets
 from sluicegate.policy.profiles import NONE, ApprovalProfile, clash
-from sluicegate.policy.roles import ANYBODY, AUTHENTICATED, BUILT_IN, EVERYONE, Grants, chains, is_principal
+from sluicegate.policy.roles import ANYBODY, AUTHENTICATED, BUILT_IN, EVERYONE, Grants, chains, held, is_principal
+from sluicegate.protocol.model import Client
 
 EFFECTS: Final = ("allow", "deny")
 ADMIN: Final = "admin:"
@@ -134,6 +136,7 @@ class KnownNames:
     keys: frozenset[str] | None = None
     issuers: frozenset[str] | None = None
     local: frozenset[str] = frozenset()  # the roles of the client `local`, who is the operator, too
+    clients: tuple[Client, ...] = ()  # everybody, where no tokens are taken
     forwarding: frozenset[str] = frozenset()  # servers of which names are relayed that they did not list
     prefixes: Mapping[str, str] = field(default_factory=dict)  # before the URIs of each server, for clients
 
@@ -193,11 +196,21 @@ def _never_approved(
 ) -> Iterator[PolicyFinding]:
     if existing.roles is None:
         return
-    granted = {row.last for row in grants} | existing.roles | BUILT_IN
-    able = _who_may_decide(rules, grants, existing)
+    given = {row.last for row in grants} | existing.roles | BUILT_IN
+    able, edges = _who_may_decide(rules, grants, existing), granted(grants)
+
+    @cache
+    def people(profile: str) -> frozenset[str]:
+        """Keys of one owner are one person."""
+        deciders = profiles[profile].deciders
+        return frozenset(
+            (client.owner or client.principal).casefold() for client in existing.clients
+            if not deciders.isdisjoint(held(client, edges))
+        )  # fmt: skip
+
     for row in rules:
         deciders = profiles[row.last].deciders if row.kind == "p2" and row.last in profiles else frozenset()
-        if deciders and all(name.startswith("role:") and name not in granted for name in deciders):
+        if deciders and all(name.startswith("role:") and name not in given for name in deciders):
             names = " or ".join(sorted(deciders))
             hint = "give it in the config's clients, or with a g row"
             yield _warn(row, "profile", "approver-never-granted", f"nobody has {names}, so nobody can approve", hint)
@@ -205,6 +218,11 @@ def _never_approved(
             message = f"no row lets {' or '.join(sorted(deciders))} decide, so nobody can approve"
             hint = written("p", min(deciders), RESERVED, _DECIDE, "*", "allow")
             yield _warn(row, "profile", "approver-without-right", message, hint)
+        elif deciders and existing.issuers == frozenset() and len(people(row.last)) < profiles[row.last].quorum:
+            profile, count = profiles[row.last], len(people(row.last))
+            message = f"{row.last} asks {profile.quorum} people, and {count} may decide, so nobody can approve"
+            hint = f"give {' or '.join(sorted(deciders))} to keys of other owners, or lower its quorum"
+            yield _warn(row, "profile", "quorum-too-high", message, hint)
 
 
 def _who_may_decide(rules: Iterable[Row], grants: Iterable[Row], existing: KnownNames) -> Collection[str] | None:

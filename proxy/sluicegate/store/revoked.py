@@ -16,30 +16,28 @@ from sluicegate.store import private
 
 FILE: Final = "revoked"
 _TOLD: Final = 5  # numbers of lines: the note is in each answer of /readyz
+_HINT: Final = ". Put that right, or delete it and revoke again what it may have named"
 
 log = logging.getLogger(__name__)
 
 
 class Revoked:
-    """What the file of a state directory says. Raises `Exposed` where others may write it, and `OSError` where nobody
-    can read it: which keys would be let in is not known."""
+    """What the file of a state directory says. Raises `Exposed` where others may write it, and `OSError` where it, or a
+    line of it, cannot be read: which keys would be let in is not known."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
         self._mark: tuple[int, int, int] | None = None
         self._hashes: frozenset[str] = frozenset()
         self._names: frozenset[str] = frozenset()
-        self._problems: dict[str, str] = {}  # by place: what of it cannot be read, in words
+        self.problem = ""
+        """Why a key that was revoked may be good: what of a file, which changed since the start, cannot be read."""
         if self._path.exists():
             private.check(self._path, private.FILE)
             self.look()
-            if self._mark is None:
-                raise OSError(f"{self._path} cannot be read: Sluice does not know which keys are revoked")
-
-    @property
-    def problem(self) -> str:
-        """Why a key that was revoked may be good; empty where all can be read."""
-        return "; ".join(self._problems.values())
+            if self.problem or self._mark is None:
+                why = self.problem or f"{self._path} cannot be read"
+                raise OSError(f"{why}: Sluice does not know which keys are revoked{_HINT if self.problem else ''}")
 
     def has(self, name: str, hash: str) -> bool:
         return hash in self._hashes or name in self._names
@@ -53,41 +51,40 @@ class Revoked:
                 return False
             text = self._path.read_bytes()
         except FileNotFoundError:
-            self._mark = None
-            self._problems.pop(str(self._path), None)
+            self._mark, self.problem = None, ""
             return False
         except OSError as error:
             log.error("revoked keys cannot be read", extra={"path": str(self._path), "error": error.strerror})
             return False
         self._mark = mark
-        return self.take(text.splitlines(), str(self._path), "line")
+        read = [_entry(line) for line in text.splitlines()]
+        self._tell([number for number, entry in enumerate(read, 1) if entry is None])
+        return self.take(entry for entry in read if entry is not None)
 
-    def take(self, lines: Iterable[bytes], place: str = "the store", unit: str = "row") -> bool:
-        """Whether they say something new. They are all that the place has."""
+    def take(self, entries: Iterable[tuple[str, str | None]]) -> bool:
+        """Takes names and hashes. Whether they say something new."""
         before = self._hashes, self._names
-        read = [_entry(line) for line in lines]
-        self._tell(place, unit, [number for number, entry in enumerate(read, 1) if entry is None])
-        found = [entry for entry in read if entry is not None]
-        self._hashes |= {hash for _, hash in found if isinstance(hash, str)}
-        self._names |= {name for name, hash in found if not isinstance(hash, str) and isinstance(name, str)}
+        found = list(entries)
+        self._hashes |= {hash for _, hash in found if hash}
+        self._names |= {name for name, hash in found if not hash}
         return before != (self._hashes, self._names)
 
-    def _tell(self, place: str, unit: str, bad: list[int]) -> None:
-        before = self._problems.pop(place, "")
+    def _tell(self, bad: list[int]) -> None:
+        before, self.problem = self.problem, ""
         if not bad:
             return
         more = f" and {len(bad) - _TOLD} more" if len(bad) > _TOLD else ""
-        which = f"{unit}{'s' if len(bad) > 1 else ''} {', '.join(map(str, bad[:_TOLD]))}{more}"
-        problem = f"{place}: a key that was revoked may be good: {which} cannot be read"
-        self._problems[place] = problem
-        if problem != before:
-            log.error(problem)
+        which = f"line{'s' if len(bad) > 1 else ''} {', '.join(map(str, bad[:_TOLD]))}{more}"
+        self.problem = f"{self._path}: a key that was revoked may be good: {which} cannot be read"
+        if self.problem != before:
+            log.error(self.problem)
 
 
-def _entry(line: bytes) -> tuple[object, object] | None:
+def _entry(line: bytes) -> tuple[str, str | None] | None:
     with suppress(ValueError, KeyError, TypeError):
         entry = json.loads(line)
-        return entry["name"], entry["hash"]
+        name, hash = entry["name"], entry["hash"]
+        return (name, hash) if isinstance(name, str) and isinstance(hash, str | None) else None
     return None
 
 
@@ -98,14 +95,14 @@ def revoke(directory: Path, name: str, hash: str | None) -> None:
 
 
 def entries(directory: Path) -> Iterator[tuple[str, str | None, bytes]]:
-    """Name, hash and line of each that can be read. Raises `OSError` where there is a file that cannot."""
+    """Name, hash and line of each. Raises `OSError` where the file, or a line of it, cannot be read."""
     path = directory / FILE
     if path.exists():
         private.check(path, private.FILE)
         for line in path.read_bytes().splitlines():
-            with suppress(ValueError, KeyError, TypeError):
-                found = json.loads(line)
-                yield str(found["name"]), found["hash"], line
+            if (found := _entry(line)) is None:
+                raise OSError(f"{path}: a line cannot be read: Sluice does not know which keys are revoked{_HINT}")
+            yield *found, line
 
 
 def entry(name: str, hash: str | None) -> bytes:
