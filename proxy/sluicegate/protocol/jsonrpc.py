@@ -333,6 +333,8 @@ def decode_fast(data: bytes | bytearray, is_in_range: bool | None = None) -> Any
         value = from_json(data, allow_inf_nan=False, cache_strings="keys")
     except ValueError:
         raise Malformed(PARSE_ERROR, "not valid UTF-8 JSON") from None
+    if is_in_range is None and (most := len(data) // BYTES_A_VALUE) > _SOME:
+        is_in_range = _is_finite(value, most)  # to walk a few values is quicker than to search a long text
     if not (_is_in_range(data) if is_in_range is None else is_in_range):
         _check_range(value)
     return value
