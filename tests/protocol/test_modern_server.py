@@ -189,6 +189,16 @@ def test_a_result_is_an_outcome(method: str, result: Json, outcome: Outcome) -> 
     assert dialect.outcome(call(method), Response(1, result)) == outcome
 
 
+@pytest.mark.parametrize("method", ["tasks/cancel", "tasks/update"])
+def test_what_acknowledges_says_nothing_of_the_task(method: str) -> None:
+    """Nobody has judged the question or the sizes in it, and the record of the task would keep it."""
+    ask: Json = {"method": "elicitation/create", "params": {"mode": "url", "message": "m", "url": "javascript:1"}}
+    said: Json = {"taskId": "1", "status": ["w"], "statusMessage": "m" * 5_000_000, "pollIntervalMs": "soon"}
+    said |= {"inputRequests": {"k": ask}, "result": {"content": []}}
+    assert dialect.outcome(call(method), Response(1, {**said, "_meta": {"k": 1}})) == Result({"_meta": {"k": 1}})
+    assert dialect.outcome(call(method), Response(1, said)) == Result({})
+
+
 @pytest.mark.parametrize(
     ("method", "result"),
     [

@@ -36,6 +36,7 @@ MAX_ABOUT: Final = 16 * 1024
 """Characters of a server's capabilities, and of its instructions."""
 _MAX_PART: Final = 1024
 _TOOLS: Final = 100  # that are looked at in one step
+_ACKNOWLEDGED: Final = frozenset({"tasks/cancel", "tasks/update"})  # SEP-2663: they say nothing of the task
 # 2025-11-25 and 2026-07-28 schema: ServerCapabilities
 CAPABILITIES: Final = ("completions", "experimental", "extensions", "logging", "prompts", "resources", "tasks", "tools")
 
@@ -128,7 +129,10 @@ def result(method: str, value: Json) -> Outcome:
             return Failure(INTERNAL_ERROR, "The server said of a task what cannot be said of one")
         value = detailed
     if kind == "complete":
-        return with_required_fields(method, complete(method, value))
+        value = complete(method, value)
+        if method in _ACKNOWLEDGED:  # whatever it says of the task, nobody has judged, and a record would keep it
+            value = {"_meta": value["_meta"]} if "_meta" in value else {}
+        return with_required_fields(method, value)
     if kind == "task" and method == "tools/call" and (task := tasks.read(value)) is not None:
         return TaskStarted(tasks.begun(task))  # SEP-2663, Task Creation
     if kind == "input_required" and method in MULTI_ROUND:
