@@ -4,7 +4,7 @@
 
 FOLDER/catalog.json says what it lists: {"tools": [..], "prompts": [..], "resources": [..], "templates": [..]}, names
 and URIs, or whole definitions of tools and prompts; "broken" names tools that answer with an error, "silent" those that
-never do. "results" has results of tools by name.
+never do. "results" has results of tools by name. With "subscribes" one can subscribe to resources.
 FOLDER/seen.jsonl gets one line for each request: what is not in there did not reach the server. A tool call writes its
 argument "stderr" to stderr.
 """
@@ -45,7 +45,8 @@ def respond(message: Json, folder: Path) -> Json:
     match message["method"]:
         case "initialize":
             every: Json = {"listChanged": True}
-            capabilities = {"tools": every, "prompts": every, "resources": every, "completions": {}}
+            resources = every | ({"subscribe": True} if "subscribes" in catalog else {})
+            capabilities = {"tools": every, "prompts": every, "resources": resources, "completions": {}}
             info = {"name": "recorder", "version": "1"}
             version = params["protocolVersion"]
             result: Json = {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}
@@ -73,7 +74,7 @@ def respond(message: Json, folder: Path) -> Json:
             result = {"contents": [{"uri": params["uri"], "text": "secret"}]}
         case "completion/complete":
             result = {"completion": {"values": ["secret"]}}
-        case "ping":
+        case "ping" | "resources/subscribe":
             result = {}
         case _:
             return {"error": {"code": -32601, "message": "Method not found"}}

@@ -42,9 +42,10 @@ def guarded(tmp_path: Path, hook: HookService) -> Iterator[Bed]:
 
 def hooked(folder: Path, hooks: Json, rows: str = ROWS, **config: Any) -> Any:
     servers = {
-        "fs": recorder(folder, "fs", tools=TOOLS, resources=["file:///plain"], prompts=["plain"], broken=["write"])
+        "fs": recorder(folder, "fs", tools=TOOLS, resources=["file:///plain"], prompts=["plain"], broken=["write"],
+                       subscribes=[True])
         | {"tools": {"classes": {"drop": "destroy"}}},
-        "other": recorder(folder, "other", tools=TOOLS),
+        "other": recorder(folder, "other", tools=TOOLS, subscribes=[True]),
     }
     clients = {"keys": client_keys(user=["role:user"], lead=["role:lead"])}
     config = {"approvals": {"hold_for": "100ms"}, "clients": clients, **config}
@@ -317,6 +318,23 @@ def test_nothing_is_completed_for_what_hooks_are_about(guarded: Bed, hook: HookS
     answer = guarded.ask("user", "completion/complete", ref=ref, argument={"name": "a", "value": "secret"}).json()
     assert answer["result"]["completion"]["values"] == []
     assert (guarded.seen("fs"), hook.asked) == ([], [])
+
+
+@pytest.mark.parametrize("what", ["call", "result"])
+def test_nobody_subscribes_to_what_a_hook_on_calls_is_about(tmp_path: Path, hook: HookService, what: str) -> None:
+    """A server learns of the URI by it, and its client of changes: that is as much as a completion says."""
+    with hooked(tmp_path, {"gate": {"url": hook.url, "on": [what], "servers": ["fs"]}}) as made:
+        params = {"_meta": META, "notifications": {"resourceSubscriptions": ["fs+file:///plain", "other+file:///o"]}}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}
+        headers = {"MCP-Protocol-Version": META["io.modelcontextprotocol/protocolVersion"], **bearer("user"),
+                   "Mcp-Method": "subscriptions/listen", "Accept": "application/json, text/event-stream"}  # fmt: skip
+        with httpx.stream("POST", made.process.url, json=body, headers=headers, timeout=20) as answer:
+            said = next(json.loads(line[5:]) for line in answer.iter_lines() if line.startswith("data:"))
+        watched = said["params"]["notifications"]["resourceSubscriptions"]
+        assert watched == ["fs+file:///plain"] * (what == "result") + ["other+file:///o"]
+        lines = (tmp_path / "fs" / "seen.jsonl").read_text()
+        assert ("resources/subscribe" in lines) is (what == "result")
+        assert hook.asked == []
 
 
 def test_a_hook_that_is_told_of_approvals_may_deny_them_and_approves_none(tmp_path: Path, hook: HookService) -> None:

@@ -9,7 +9,7 @@ from sluicegate.app import approvals, policy_loading, settings
 from sluicegate.app.pipeline import HookGuards
 from sluicegate.app.services import Services
 from sluicegate.config import Config
-from sluicegate.guards.hooks import asking_again, call_hooks, result_hooks, shown_task, with_hooks
+from sluicegate.guards.hooks import asking_again, call_hooks, result_hooks, shown_task, watching, with_hooks
 from sluicegate.hooks.asker import Hooks
 from sluicegate.hooks.messages import WORDS
 from sluicegate.hooks.settings import HookSettings
@@ -75,7 +75,7 @@ async def open_hooks(services: Services) -> AsyncIterator[HookGuards]:
     try:
         yield HookGuards(
             call_hooks(hooks) if hooks.has("call") else None, result_hooks(hooks) if hooks.has("result") else None,
-            partial(with_hooks, hooks), partial(asking_again, hooks), shown_task(hooks),
+            partial(with_hooks, hooks), partial(asking_again, hooks), shown_task(hooks), partial(watching, hooks),
         )  # fmt: skip
     finally:
         await hooks.aclose()

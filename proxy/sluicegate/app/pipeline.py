@@ -48,13 +48,15 @@ def _as_it_is(given: T) -> T:
 @dataclass(frozen=True, slots=True)
 class HookGuards:
     """Those of the config's hooks. `renewed` makes of a decision one that keeps what hooks have said of the call, and
-    `again` has them asked once more before an approval is used. `shown_task` is what they leave of a task's state."""
+    `again` has them asked once more before an approval is used. `shown_task` is what they leave of a task's state, and
+    `watched` the decision on a subscription."""
 
     call: Guard | None = None
     result: Guard | None = None
     renewed: Callable[[Decide], Decide] = _as_it_is
     again: Callable[[Renew], Renew] = _as_it_is
     shown_task: ShownTask = shown_whole
+    watched: Callable[[Decide], Decide] = _as_it_is
 
 
 NO_HOOKS: Final = HookGuards()
@@ -81,7 +83,7 @@ def pipeline(
     is_allowed_still = partial(may_still, services.judging, asked.decide)
     behind.tasking.may_still.set(is_allowed_still)
     router = Router(behind.servers, behind.lists, resolver, behind.hub, cursors, judge.may_list, judge.may_see,
-                    judge.decide, services.store, judge.permission_key,
+                    hooks.watched(judge.decide), services.store, judge.permission_key,
                     about_task=lambda call: about_task()(call),
                     inspected=partial(inspect_task_state, behind.tasking.inspected), current=asked.current,
                     mark="" if replicas is None else replicas.mark,

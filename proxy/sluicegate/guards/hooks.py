@@ -52,9 +52,10 @@ def call_hooks(hooks: Hooks) -> Guard:
         target, trail = call.target, call.trail
         if target is None or target.is_part:
             return inner(call)
+        due = hooks.due("call", call.client, target)
         if call.method == "completion/complete":
-            return settled(_NOTHING) if _concerned(hooks, call.client, target) else inner(call)
-        if due := hooks.due("call", call.client, target):
+            return settled(_NOTHING) if due or hooks.due("result", call.client, target) else inner(call)
+        if due:
             call = _as_shown(call)
         if call.method not in TARGET_KINDS:
             return inner(call)
@@ -73,10 +74,6 @@ def _as_shown(call: Call) -> Call:
     if call.trail.round is None and "inputResponses" in params and call.method in TARGET_KINDS:
         params = {name: value for name, value in params.items() if name != "inputResponses"}
     return replace(call, params=params, meta=defined(call.meta))
-
-
-def _concerned(hooks: Hooks, client: Client, target: Target) -> bool:
-    return bool(hooks.due("call", client, target) or hooks.due("result", client, target))
 
 
 async def _ask(
@@ -110,6 +107,16 @@ def with_hooks(hooks: Hooks, decide: Decide) -> Decide:
         return combine(decision, verdicts, hooks.profiles) if verdicts else decision
 
     return again
+
+
+def watching(hooks: Hooks, decide: Decide) -> Decide:
+    """The decision on a subscription. Of what a hook is asked about, nobody asks a server without it."""
+
+    def watched(call: Call, target: Target) -> Decision:
+        due = hooks.due("call", call.client, target) if call.method == "resources/read" else ()
+        return Decision(Verdict.DENY, f"hook {due[0].name}", "nobody subscribes to it") if due else decide(call, target)
+
+    return watched
 
 
 def asking_again(hooks: Hooks, renew: Renew) -> Renew:
