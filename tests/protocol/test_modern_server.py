@@ -170,8 +170,11 @@ def test_tools_are_looked_at_in_pieces_and_say_nothing_of_the_tasks_of_before() 
         (
             "tools/list",
             {"tools": [], "ttlMs": 5, "cacheScope": "public", "nextCursor": ""},
-            Result({"tools": [], "ttlMs": 5, "cacheScope": "public", "nextCursor": ""}),
+            Result({"tools": [], "ttlMs": 5, "cacheScope": "private", "nextCursor": ""}),
         ),
+        # Here a policy decides who gets it, of which its server knows nothing.
+        ("resources/read", {"contents": [], "ttlMs": 5, "cacheScope": "public"},
+         Result({"contents": [], "ttlMs": 5, "cacheScope": "private"})),
         (
             "prompts/list",
             {"prompts": [], "ttlMs": -1, "cacheScope": 1, "nextCursor": None},

@@ -11,7 +11,7 @@ from sluicegate.protocol import tasks, union_members
 from sluicegate.protocol.canonical_json import is_longer
 from sluicegate.protocol.input_requests_server import MAX_REQUESTS, for_modern_server, listing
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Response, error_text, inside, without
-from sluicegate.protocol.methods import CACHEABLE, LISTS, MIRRORED, MULTI_ROUND, SEEN_BY_ALL
+from sluicegate.protocol.methods import ABOUT_A_TASK, CACHEABLE, LISTS, MIRRORED, MULTI_ROUND, SEEN_BY_ALL
 from sluicegate.protocol.mirrored_headers import annotations, annotations_of, encode_value
 from sluicegate.protocol.model import (
     HEADER_MISMATCH,
@@ -36,7 +36,6 @@ MAX_ABOUT: Final = 16 * 1024
 """Characters of a server's capabilities, and of its instructions."""
 _MAX_PART: Final = 1024
 _TOOLS: Final = 100  # that are looked at in one step
-_ACKNOWLEDGED: Final = frozenset({"tasks/cancel", "tasks/update"})  # SEP-2663: they say nothing of the task
 # 2025-11-25 and 2026-07-28 schema: ServerCapabilities
 CAPABILITIES: Final = ("completions", "experimental", "extensions", "logging", "prompts", "resources", "tasks", "tools")
 
@@ -130,7 +129,7 @@ def result(method: str, value: Json) -> Outcome:
         value = detailed
     if kind == "complete":
         value = complete(method, value)
-        if method in _ACKNOWLEDGED:  # whatever it says of the task, nobody has judged, and a record would keep it
+        if method in ABOUT_A_TASK and method != "tasks/get":  # SEP-2663: the others say nothing of the task
             value = {"_meta": value["_meta"]} if "_meta" in value else {}
         return with_required_fields(method, value)
     if kind == "task" and method == "tools/call" and (task := tasks.read(value)) is not None:
@@ -165,9 +164,9 @@ def complete(method: str, value: Json) -> Json:
 
 
 def caching(value: Mapping[str, Any]) -> Json:
-    """2026-07-28 server/utilities/caching: absent or negative is 0; what is not said to be public is private."""
-    scope = "public" if value.get("cacheScope") == "public" else "private"
-    return {"ttlMs": time_to_live(value), "cacheScope": scope}
+    """2026-07-28 server/utilities/caching: absent or negative is 0. Whatever its server says, no cache may hand it to
+    others: policy decides who gets it."""
+    return {"ttlMs": time_to_live(value), "cacheScope": "private"}
 
 
 def time_to_live(value: Mapping[str, Any]) -> int:
