@@ -570,6 +570,22 @@ def test_a_key_is_revoked_where_state_is_while_the_config_is_broken(tmp_path: Pa
     assert list((tmp_path / place).iterdir())
 
 
+def test_a_damaged_list_of_revoked_keys_stops_the_start_and_no_revocation(tmp_path: Path) -> None:
+    (tmp_path / "sluice.yaml").write_text(KEYS)
+    (tmp_path / "state").mkdir(mode=0o700)
+    file = tmp_path / "state" / "revoked"
+    file.write_text("damaged\n")
+    file.chmod(0o600)
+    done = run(tmp_path, "keys", "revoke", "cat")
+    assert done.returncode == 0 and "cat is revoked" in done.stderr
+    done = run(tmp_path, "serve")
+    assert done.returncode == 3 and "may be good: line 1 cannot be read. Put that right, or delete it" in done.stderr
+    assert run(tmp_path, "keys", "list").returncode == 4
+    file.write_text(file.read_text().removeprefix("damaged\n"))
+    rows = json.loads(run(tmp_path, "keys", "list", "--json").stdout)["keys"]
+    assert [row["name"] for row in rows if row["state"] == "revoked"] == ["cat"]
+
+
 def test_a_name_that_a_broken_config_does_not_have_is_revoked_and_told(tmp_path: Path) -> None:
     (tmp_path / "sluice.yaml").write_text(KEYS + "nonsense: 1\n")
     (tmp_path / "state").mkdir(mode=0o700)

@@ -26,6 +26,7 @@ from sluicegate.policy.lint import suggest
 from sluicegate.protocol.jsonrpc import inside
 from sluicegate.store import StoreFailed
 from sluicegate.store.keys import KeyRing
+from sluicegate.store.private import Exposed
 from sluicegate.store.revoked import Revoked, entry
 from sluicegate.store.revoked import revoke as take_back
 
@@ -139,8 +140,7 @@ def revoke(
     hash = inside(entry, "hash")
     valid_hash = hash if isinstance(hash, str) and _HASH.fullmatch(hash) else None
     try:
-        has_been = Revoked(directory).has(name, valid_hash or "")
-        if not has_been:
+        if not (has_been := _is_revoked(directory, name, valid_hash or "")):
             take_back(directory, name, valid_hash)
     except OSError as error:
         stop(Code.NEGATIVE, f"{name} is NOT revoked: cannot write in {directory}: {error.strerror or error}",
@@ -166,6 +166,16 @@ def revoke(
     info(done)
     if valid_hash is None:
         info(f"{path} does not tell its hash: the name {name} is revoked. Give the next key another name.")
+
+
+def _is_revoked(directory: Path, name: str, hash: str) -> bool:
+    """False, too, where a line cannot be read: it may be the key's, and another line revokes it. Raises `Exposed`."""
+    try:
+        return Revoked(directory).has(name, hash)
+    except Exposed:
+        raise
+    except OSError:
+        return False
 
 
 def _done(path: Path, name: str, keys: object, directory: Path, is_shared: bool) -> str:

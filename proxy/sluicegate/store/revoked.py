@@ -35,9 +35,8 @@ class Revoked:
         if self._path.exists():
             private.check(self._path, private.FILE)
             self.look()
-            if self.problem or self._mark is None:
-                why = self.problem or f"{self._path} cannot be read"
-                raise OSError(f"{why}: Sluice does not know which keys are revoked{_HINT if self.problem else ''}")
+            if self.problem:
+                raise OSError(f"{self.problem}{_HINT}")
 
     def has(self, name: str, hash: str) -> bool:
         return hash in self._hashes or name in self._names
@@ -50,15 +49,16 @@ class Revoked:
             if mark == self._mark:
                 return False
             text = self._path.read_bytes()
-        except FileNotFoundError:
-            self._mark, self.problem = None, ""
-            return False
         except OSError as error:
-            log.error("revoked keys cannot be read", extra={"path": str(self._path), "error": error.strerror})
+            self._mark = None
+            self._tell("" if isinstance(error, FileNotFoundError) else "it")
             return False
         self._mark = mark
         read = [_entry(line) for line in text.splitlines()]
-        self._tell([number for number, entry in enumerate(read, 1) if entry is None])
+        bad = [number for number, entry in enumerate(read, 1) if entry is None]
+        more = f" and {len(bad) - _TOLD} more" if len(bad) > _TOLD else ""
+        which = f"line{'s' if len(bad) > 1 else ''} {', '.join(map(str, bad[:_TOLD]))}{more}"
+        self._tell(which if bad else "")
         return self.take(entry for entry in read if entry is not None)
 
     def take(self, entries: Iterable[tuple[str, str | None]]) -> bool:
@@ -69,15 +69,12 @@ class Revoked:
         self._names |= {name for name, hash in found if not hash}
         return before != (self._hashes, self._names)
 
-    def _tell(self, bad: list[int]) -> None:
+    def _tell(self, what: str) -> None:
         before, self.problem = self.problem, ""
-        if not bad:
-            return
-        more = f" and {len(bad) - _TOLD} more" if len(bad) > _TOLD else ""
-        which = f"line{'s' if len(bad) > 1 else ''} {', '.join(map(str, bad[:_TOLD]))}{more}"
-        self.problem = f"{self._path}: a key that was revoked may be good: {which} cannot be read"
-        if self.problem != before:
-            log.error(self.problem)
+        if what:
+            self.problem = f"{self._path}: a key that was revoked may be good: {what} cannot be read"
+            if self.problem != before:
+                log.error(self.problem)
 
 
 def _entry(line: bytes) -> tuple[str, str | None] | None:
@@ -89,8 +86,10 @@ def _entry(line: bytes) -> tuple[str, str | None] | None:
 
 
 def revoke(directory: Path, name: str, hash: str | None) -> None:
-    """On return it survives a power cut. Raises `OSError`, also where the disk took a part of it alone."""
+    """On return it survives a power cut. Raises `OSError`, also where the disk took a part of it alone, and `Exposed`
+    where the directory is another user's."""
     private.make_directory(directory)
+    private.check(directory, private.DIRECTORY)  # or Sluice could not read the file of another user
     private.append(directory / FILE, entry(name, hash) + b"\n")
 
 
@@ -101,7 +100,7 @@ def entries(directory: Path) -> Iterator[tuple[str, str | None, bytes]]:
         private.check(path, private.FILE)
         for line in path.read_bytes().splitlines():
             if (found := _entry(line)) is None:
-                raise OSError(f"{path}: a line cannot be read: Sluice does not know which keys are revoked{_HINT}")
+                raise OSError(f"{path}: a key that was revoked may be good: a line cannot be read{_HINT}")
             yield *found, line
 
 
