@@ -586,6 +586,23 @@ async def test_finished_streams_are_kept_for_a_while_and_in_bounds() -> None:
         assert (await client.get("/mcp", headers={"last-event-id": "6-0"})).status_code == 400
 
 
+async def test_the_finished_streams_of_one_client_take_no_place_of_others() -> None:
+    """One that filled the memory had everybody else's answers forgotten, which could not be resumed then."""
+    settings = patch(ListenSettings(), "sessions", kept_bytes=2500)
+    async with site(settings) as here, here.client() as client, here.client(B) as other:
+        for one in (other, client):
+            await open_session(one, "2025-06-18")
+            await one.post("/mcp", json=call("progress"))
+        for _ in range(6):
+            await client.post("/mcp", json=call("progress"))
+        assert (await other.get("/mcp", headers={"last-event-id": "1-0"})).status_code == 200
+        assert (await client.get("/mcp", headers={"last-event-id": "1-0"})).status_code == 400
+        assert (await client.get("/mcp", headers={"last-event-id": "7-0"})).status_code == 200
+        assert (await client.delete("/mcp")).status_code == (await other.delete("/mcp")).status_code == 200
+        sessions = here.listener.sessions
+        assert not (sessions._retained or sessions._kept or sessions._kept_bytes)
+
+
 async def test_the_oldest_revision_has_no_event_ids() -> None:
     async with site() as here, here.client() as client:
         await open_session(client, "2024-11-05")

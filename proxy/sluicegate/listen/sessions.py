@@ -6,7 +6,7 @@ A session belongs to the principal that opened it; to anybody else it does not e
 import asyncio
 import logging
 import secrets
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Coroutine, Iterator
 from heapq import nlargest
 from typing import Any, Final
@@ -35,7 +35,8 @@ class Sessions:
         self._all: OrderedDict[str, HttpSession] = OrderedDict()  # least recently used first
         self._owned: dict[str, OrderedDict[str, HttpSession]] = {}  # of each principal, in the same order
         self._retained: OrderedDict[ResumableResponse, tuple[float, int, HttpSession]] = OrderedDict()  # oldest first
-        self._kept_bytes = 0
+        self._kept: dict[str, dict[ResumableResponse, None]] = {}  # the same of each principal
+        self._kept_bytes = Counter[str]()
 
     def __len__(self) -> int:
         return len(self._all)
@@ -98,19 +99,25 @@ class Sessions:
         self._on_end(session.id)
 
     def keep(self, session: HttpSession, answer: ResumableResponse) -> None:
-        """A finished stream can be resumed for a while, as long as all of them together fit."""
+        """A finished stream can be resumed for a while, as long as all of them together fit. Else the oldest of whoever
+        has most bytes go: one client takes those of no other."""
         if answer.log is None or session.ended:
             return
         self._retained[answer] = (self._clock(), answer.log.bytes, session)
-        self._kept_bytes += answer.log.bytes
-        while self._kept_bytes > self._limits.kept_bytes and self._retained:
-            self._forget(next(iter(self._retained)))
+        self._kept.setdefault(session.principal.name, {})[answer] = None
+        self._kept_bytes[session.principal.name] += answer.log.bytes
+        while self._kept_bytes.total() > self._limits.kept_bytes:
+            self._forget(next(iter(self._kept[max(self._kept_bytes, key=self._kept_bytes.__getitem__)])))
 
     def _forget(self, answer: ResumableResponse) -> None:
         _, size, session = self._retained.pop(answer, (0.0, 0, None))
-        self._kept_bytes -= size
         if session is not None and answer.log is not None:
             session.answers.pop(answer.log.stream, None)
+            name = session.principal.name
+            del self._kept[name][answer]
+            self._kept_bytes[name] -= size
+            if not self._kept[name]:
+                del self._kept[name], self._kept_bytes[name]
 
     def sweep(self, is_known: Callable[[Principal], bool]) -> Iterator[None]:
         """Ends what is idle too long or belongs to nobody any more; forgets what is too old to be resumed. In pieces:
