@@ -739,6 +739,26 @@ async def test_a_trial_that_says_nothing_of_the_server_is_not_the_last_one(metho
         assert rig.server.describe()["circuit"] == "closed"
 
 
+async def test_what_one_client_makes_a_server_fail_at_closes_it_to_nobody_else() -> None:
+    """A tool that fails on what it was given: whoever calls it again and again is left waiting alone."""
+
+    async def script(asked: Asked) -> None:
+        if await modern_start(asked):
+            return
+        if asked.message["params"]["name"] == "fragile":
+            await asked.reply(status=500)
+        else:
+            await asked.result(COMPLETE)
+
+    async with endpoint(script) as (url, log), running(url=url) as rig:
+        for _ in range(5):
+            assert await rig.reason("fragile", MODERN) == "outcome_unknown"
+        asked_before = len(log)
+        assert await rig.reason("fragile", MODERN) == "server_unavailable" and len(log) == asked_before
+        assert rig.server.describe()["circuit"] == "open"
+        assert await rig.tool("t", client=Client("key:b")) == "done"
+
+
 async def test_a_server_that_listens_again_is_called_at_once_however_often_it_refused() -> None:
     """Sluice has looked itself, and says that it is up."""
 

@@ -5,7 +5,7 @@ import asyncio
 import anyio
 import pytest
 
-from sluicegate.downstream.call_limits import Breaker
+from sluicegate.downstream.call_limits import MAX_FAILING, Breaker
 from sluicegate.downstream.failures import Lost, may_resend
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.runtime import concurrency_limit
@@ -208,22 +208,35 @@ async def test_one_alone_has_every_place_and_no_place_is_lost() -> None:
 def test_the_breaker_opens_after_failures_in_a_row_and_tries_one_call() -> None:
     now = 0.0
     breaker = Breaker(lambda: now, threshold=2, pause=30)
-    breaker.failed()
+    breaker.failed("ann")
     breaker.succeeded()
-    breaker.failed()
-    assert breaker.admits()
-    breaker.failed()
-    assert not breaker.admits() and breaker.state == "open"
+    breaker.failed("ann")
+    assert breaker.admits("ann")
+    breaker.failed("ann")
+    assert not breaker.admits("ann") and breaker.state == "open"
     now = 30.0
-    assert breaker.state == "half-open" and breaker.admits() and not breaker.admits()
-    breaker.ended()  # the trial was cancelled: the next one is the trial
-    assert breaker.admits()
-    breaker.failed()
-    assert not breaker.admits()
+    assert breaker.state == "half-open" and breaker.admits("ann") and not breaker.admits("ann")
+    breaker.ended("ann")  # the trial was cancelled: the next one is the trial
+    assert breaker.admits("ann")
+    breaker.failed("ann")
+    assert not breaker.admits("ann")
     now = 60.0
-    assert breaker.admits()
+    assert breaker.admits("ann")
     breaker.succeeded()
     assert breaker.state == "closed"
+
+
+def test_whoever_makes_a_server_fail_opens_the_breaker_for_itself_alone() -> None:
+    breaker = Breaker(lambda: 0.0, threshold=2)
+    for name in ("ann", "ann", "bob"):
+        breaker.failed(name)
+    assert not breaker.admits("ann") and breaker.admits("bob") and breaker.state == "open"
+    for number in range(MAX_FAILING):
+        breaker.failed(f"{number}")
+    assert breaker.admits("ann") and len(breaker._failing) == MAX_FAILING
+    breaker.failed("0")
+    breaker.succeeded()
+    assert breaker.admits("0") and breaker.state == "closed"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 import random
 from collections.abc import Callable
-from typing import Literal
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from sluicegate.telemetry import DEFAULT_BACKOFF
 
@@ -31,45 +32,53 @@ class RetryBackoff:
         self._failures, self._until = 0, 0.0
 
 
-Circuit = Literal["closed", "open", "half-open"]
+Circuit = Literal["closed", "half-open", "open"]
+MAX_FAILING: Final = 1_000
+
+
+@dataclass(slots=True)
+class _Failures:
+    count: int = 0
+    last: float = 0.0
+    is_tried: bool = False
 
 
 class Breaker:
-    """After `threshold` failures in a row nothing passes for `pause` seconds, then one call to try."""
+    """After `threshold` failures in a row none of a principal's calls passes for `pause` seconds, then one to try. Each
+    has its own count, for what it asks may be what fails; that any call succeeds closes it for all."""
 
     def __init__(self, clock: Callable[[], float], threshold: int = 5, pause: float = 30.0) -> None:
         self._clock = clock
         self._threshold = threshold
         self._pause = pause
-        self._failures = 0
-        self._opened = 0.0
-        self._is_tried = False
+        self._failing: dict[str, _Failures] = {}
 
     @property
     def state(self) -> Circuit:
-        if self._failures < self._threshold:
-            return "closed"
-        return "half-open" if self._clock() - self._opened >= self._pause else "open"
+        """For whom it is open longest."""
+        lasts = [one.last for one in self._failing.values() if one.count >= self._threshold]
+        return "closed" if not lasts else "half-open" if self._clock() - max(lasts) >= self._pause else "open"
 
-    def admits(self) -> bool:
+    def admits(self, whose: str) -> bool:
         """Whether a call may pass. In the half-open state the first one is the trial."""
-        if self._failures < self._threshold:
+        found = self._failing.get(whose)
+        if found is None or found.count < self._threshold:
             return True
-        if self._is_tried or self.state == "open":
+        if found.is_tried or self._clock() - found.last < self._pause:
             return False
-        self._is_tried = True
+        found.is_tried = True
         return True
 
     def succeeded(self) -> None:
-        self._failures = 0
-        self._is_tried = False
+        self._failing.clear()
 
-    def failed(self) -> None:
-        self._failures += 1
-        self._is_tried = False
-        if self._failures >= self._threshold:
-            self._opened = self._clock()
+    def failed(self, whose: str) -> None:
+        before = self._failing.pop(whose, _Failures())
+        if len(self._failing) >= MAX_FAILING:
+            del self._failing[next(iter(self._failing))]
+        self._failing[whose] = _Failures(before.count + 1, self._clock())
 
-    def ended(self) -> None:
+    def ended(self, whose: str) -> None:
         """A call has ended, whether or not that said anything about the server: the next one may be the trial."""
-        self._is_tried = False
+        if (found := self._failing.get(whose)) is not None:
+            found.is_tried = False

@@ -73,10 +73,10 @@ class ServerCalls:
         return await self.start(call) if discovered is None else Result(discovered)
 
     async def start(self, call: Call) -> Outcome:
-        if not self._breaker.admits():
+        who = call.client.principal
+        if not self._breaker.admits(who):
             why = f"it has failed repeatedly and is left alone for a moment: {self._life.health.error.text}"
             return failures.failed(call, self._settings.key, failures.Lost(why, sent=False), self._life.health.lines)
-        who = call.client.principal
         try:
             has_waited = not self.limit.enter_at_once(who)
             if has_waited and not await self.limit.enter(who, self._settings.timeout):
@@ -88,7 +88,7 @@ class ServerCalls:
             finally:
                 self.limit.leave(who)
         finally:
-            self._breaker.ended()
+            self._breaker.ended(who)
 
     async def go_on(self, call: Call) -> Outcome:
         """The next round of a call. One that a legacy server did not end is taken up there, and nowhere else."""
@@ -142,7 +142,7 @@ class ServerCalls:
         except (failures.Lost, TimeoutError) as error:
             if is_again or not isinstance(error, failures.Lost) or not failures.may_resend(call.method, error):
                 return self._failed(call, error)
-            self._life.lost(error)
+            self._life.lost(error, call.client.principal)
             return await self.relay(call, is_again=True)
         self._breaker.succeeded()
         if self._life.is_suspect:
@@ -163,10 +163,10 @@ class ServerCalls:
         if isinstance(error, failures.AnswerTooLarge):
             self._breaker.succeeded()
         elif isinstance(error, TimeoutError):
-            self._breaker.failed()
+            self._breaker.failed(call.client.principal)
             self._life.health.failed(error, f"no answer to {call.method} in time")
         elif not isinstance(error, failures.Full | failures.LoginRequired | failures.Withheld):
-            self._life.lost(error)
+            self._life.lost(error, call.client.principal)
         return failures.failed(call, self._settings.key, error, self._life.health.lines)
 
 

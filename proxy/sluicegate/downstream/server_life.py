@@ -266,10 +266,10 @@ class ServerLife:
             return None
         return error if isinstance(error := self.health.error, failures.LoginRequired) else None
 
-    def lost(self, lost: failures.Lost) -> None:
+    def lost(self, lost: failures.Lost, whose: str) -> None:
         if lost.gone and not lost.sent:
             return  # the server is there; only that connection is not
-        self.breaker.failed()
+        self.breaker.failed(whose)
         self.health.failed(lost)
         if self._settings.url and not lost.sent and lost.status is None:
             self.is_suspect = True  # nothing listens there: find out when it does again

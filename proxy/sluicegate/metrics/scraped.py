@@ -57,7 +57,7 @@ TABLE: Final[Mapping[str, Asked]] = {
         "server",
     ),
     "sluice_circuit_state": _gauge(
-        "0 closed, 1 half-open, 2 open: the server failed repeatedly and gets no calls for a moment: `sluice servers`.",
+        "0 closed, 1 half-open, 2 open: five calls of a client failed; they are refused for a moment: `sluice servers`.",
         "server",
     ),
     "sluice_logins": _gauge(
