@@ -57,7 +57,7 @@ TABLE: Final[Mapping[str, Asked]] = {
         "server",
     ),
     "sluice_circuit_state": _gauge(
-        "0 closed, 1 half-open, 2 open: five calls of a client failed; they are refused for a moment: `sluice servers`.",
+        "0 closed, 1 half-open, 2 open: calls of a client failed in a row, and are refused for now: `sluice servers`.",
         "server",
     ),
     "sluice_logins": _gauge(
