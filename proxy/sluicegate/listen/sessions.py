@@ -36,7 +36,8 @@ class Sessions:
         self._owned: dict[str, OrderedDict[str, HttpSession]] = {}  # of each principal, in the same order
         self._retained: OrderedDict[ResumableResponse, tuple[float, int, HttpSession]] = OrderedDict()  # oldest first
         self._kept: dict[str, dict[ResumableResponse, None]] = {}  # the same of each principal
-        self._kept_bytes = Counter[str]()
+        self._kept_of = Counter[str]()  # bytes
+        self._kept_bytes = 0
 
     def __len__(self) -> int:
         return len(self._all)
@@ -105,19 +106,23 @@ class Sessions:
             return
         self._retained[answer] = (self._clock(), answer.log.bytes, session)
         self._kept.setdefault(session.principal.name, {})[answer] = None
-        self._kept_bytes[session.principal.name] += answer.log.bytes
-        while self._kept_bytes.total() > self._limits.kept_bytes:
-            self._forget(next(iter(self._kept[max(self._kept_bytes, key=self._kept_bytes.__getitem__)])))
+        self._kept_of[session.principal.name] += answer.log.bytes
+        self._kept_bytes += answer.log.bytes
+        while self._kept_bytes > self._limits.kept_bytes:
+            self._forget(next(iter(self._kept[max(self._kept_of, key=self._kept_of.__getitem__)])))
 
     def _forget(self, answer: ResumableResponse) -> None:
         _, size, session = self._retained.pop(answer, (0.0, 0, None))
-        if session is not None and answer.log is not None:
+        if session is None:
+            return
+        if answer.log is not None:
             session.answers.pop(answer.log.stream, None)
-            name = session.principal.name
-            del self._kept[name][answer]
-            self._kept_bytes[name] -= size
-            if not self._kept[name]:
-                del self._kept[name], self._kept_bytes[name]
+        name = session.principal.name
+        del self._kept[name][answer]
+        self._kept_of[name] -= size
+        self._kept_bytes -= size
+        if not self._kept[name]:
+            del self._kept[name], self._kept_of[name]
 
     def sweep(self, is_known: Callable[[Principal], bool]) -> Iterator[None]:
         """Ends what is idle too long or belongs to nobody any more; forgets what is too old to be resumed. In pieces:
