@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from audit_kit import SEED, check_one, one_call, open_audit, records, settings, settled, unchecked_audit
+from audit_kit import SEED, check_one, one_call, open_audit, records, settings, settled
 
 from sluicegate.audit import chain, export, posting, record_templates, sinks
 from sluicegate.audit import log as audit_log
@@ -496,22 +496,6 @@ async def test_a_sink_sends_bounded_batches_in_order_and_remembers_what_has_arri
     for broken in (b"", b"[]", b'{"seq":"7"}', b"{}"):
         position.write_bytes(broken)
         assert sink_with(tmp_path, channel).seq == 0, "rather twice than never"
-
-
-async def test_a_line_with_a_high_number_confirms_no_call(tmp_path: Path) -> None:
-    """Whoever may write the log could have all calls pass that wait for the sink."""
-    async with unchecked_audit(tmp_path) as audit:
-        await one_call(audit, "c1")
-        await settled(audit)
-        count, path = len(records(tmp_path)), tmp_path / "audit" / "sluice.jsonl"
-        high = path.read_bytes().splitlines()[-1].replace(b'"seq":%d' % count, b'"seq":999999')
-        with path.open("ab") as file:
-            file.write(high + b"\n")
-        sink = sink_with(tmp_path, Collector())
-        sink.start()
-        await until(lambda: sink.sent == count + 1)
-        sink.stop()
-        assert (sink.seq, sink.arrived) == (count, count)
 
 
 async def test_a_sink_that_waits_for_its_place_is_behind_since_its_first_failure(

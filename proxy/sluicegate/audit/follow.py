@@ -14,8 +14,7 @@ from sluicegate.audit.recover import File, list_files, open_segment
 
 
 class Follower:
-    """Lines of one writer after `seq`. `read` returns what is there now; call it again later for more. `seq` rises over
-    what follows it alone: by a line with a high number, whoever may write the files would hide all records up to it."""
+    """Lines of one writer after `seq`. `read` returns what is there now; call it again later for more."""
 
     def __init__(self, directory: Path, writer: str, seq: int = 0) -> None:
         self.writer, self.seq = writer, seq
@@ -55,7 +54,7 @@ class Follower:
             if link is None or link.writer != self.writer or (self._end is not None and link.seq > self._end):
                 continue
             if link.seq > self.seq:
-                self.seq += link.seq == self.seq + 1
+                self.seq = link.seq
                 return link, line[:-1]
 
     def _is_current(self) -> bool:
@@ -73,8 +72,6 @@ class Follower:
         file = self._choose(files)
         if file is None:
             return False
-        if self._stream is not None or file.seq > self.seq:
-            self.seq = file.seq - 1
         self.close()
         try:
             self._stream, self._first = open_segment(file), file.seq

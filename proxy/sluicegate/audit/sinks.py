@@ -108,7 +108,7 @@ class AuditSink:
         if not records:
             return False
         self._channel.send(records)
-        self.seq = self.arrived = self._follower.seq
+        self.seq = self.arrived = records[-1][0].seq
         self.sent += len(records)
         self._tell(is_down=False)
         private.write(self._position, json.dumps({"seq": self.seq}).encode("ascii"), replace=True)
