@@ -631,6 +631,42 @@ async def test_a_follower_starts_where_it_is_told(tmp_path: Path) -> None:
     follower.close()
 
 
+@pytest.mark.parametrize("is_first", [True, False], ids=["after the second look", "between the looks"])
+async def test_a_follower_has_what_is_written_while_the_log_begins_a_new_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    """Records between its last look at a file and the file's end were sent to no sink."""
+    async with open_audit(tmp_path, rotate=SMALL) as audit:
+        for number in range(20):
+            await one_call(audit, f"c{number}")
+    whole = {path.name: path.read_bytes() for path in segments(tmp_path)}
+    assert len(whole) > 2
+    folder, (name, first) = tmp_path / "later", next(iter(whole.items()))
+    folder.mkdir()
+    live, cut = folder / "sluice.jsonl", first.index(b"\n", len(first) // 2) + 1
+    live.write_bytes(first[:cut])
+    follower = Follower(folder, "sluice")
+    found = follower.read()
+    is_current, next_line = follower._is_current, follower._next
+
+    def at_the_end(look: Callable[[], Any]) -> Any:
+        seen = look()
+        if (seen is None or seen is True) and not (folder / name).exists():
+            live.write_bytes(first)
+            live.rename(folder / name)
+            for other, data in list(whole.items())[1:]:
+                (folder / other).write_bytes(data)
+        return seen
+
+    monkeypatch.setattr(follower, "_is_current", lambda: at_the_end(is_current) if is_first else is_current())
+    monkeypatch.setattr(follower, "_next", lambda: next_line() if is_first else at_the_end(next_line))
+    found += follower.read()
+    found += follower.read()
+    follower.close()
+    assert [place.seq for place, _ in found] == list(range(1, len(found) + 1))
+    assert len(found) == sum(data.count(b"\n") for data in whole.values())
+
+
 @pytest.mark.parametrize("wrong", [
     {"seconds": "x"}, {"seconds": 1e300}, {"seconds": -1}, {"seconds": None},
     {"time": "9999-99-99T99:99:99.000000000Z"},

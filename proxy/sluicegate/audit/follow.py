@@ -30,9 +30,13 @@ class Follower:
             if self._stream is None and not self._open():
                 break
             entry = self._next()
+            if entry is None:
+                if self._is_current():
+                    break
+                entry = self._next()  # what was written to it between the two looks
             if entry is not None:
                 found.append(entry)
-            elif self._is_current() or not self._open():  # at the end of the newest segment
+            elif not self._open():
                 break
         return found
 
