@@ -233,10 +233,30 @@ def test_whoever_makes_a_server_fail_opens_the_breaker_for_itself_alone() -> Non
     assert not breaker.admits("ann") and breaker.admits("bob") and breaker.state == "open"
     for number in range(MAX_FAILING):
         breaker.failed(f"{number}")
-    assert breaker.admits("ann") and len(breaker._failing) == MAX_FAILING
-    breaker.failed("0")
+    assert "ann" not in breaker._failing and len(breaker._failing) == MAX_FAILING
     breaker.succeeded()
     assert breaker.admits("0") and breaker.state == "closed"
+
+
+def test_a_server_that_fails_for_several_gets_one_call_to_try_from_all_of_them() -> None:
+    """Each of 300 users would wait five times for a server that hangs."""
+    now = 0.0
+    breaker = Breaker(lambda: now)
+    for name in ("ann", "bob", "ann", "bob"):
+        breaker.failed(name)
+    assert breaker.admits("eve") and breaker.state == "closed"
+    breaker.failed("cy")
+    assert not any(breaker.admits(name) for name in ("ann", "bob", "cy", "eve")) and breaker.state == "open"
+    now = 30.0
+    assert breaker.state == "half-open"
+    assert [breaker.admits(name) for name in ("eve", "ann", "bob")] == [True, False, False]
+    breaker.failed("eve")
+    breaker.ended("eve")
+    assert not breaker.admits("ann") and breaker.state == "open"
+    now = 60.0
+    assert breaker.admits("ann")
+    breaker.succeeded()
+    assert breaker.admits("bob") and breaker.admits("cy")
 
 
 @pytest.mark.parametrize(

@@ -233,16 +233,20 @@ def test_a_quorum_that_the_keys_cannot_make_is_a_warning() -> None:
     ann, bea = Client("key:ann"), Client("key:bea", ("role:lead",), "Bea")
     bot = Client("key:bot", ("role:lead",), "bea")
 
-    def told(*clients: Client, issuers: frozenset[str] = frozenset()) -> list[str]:
+    def told(*clients: Client, issuers: frozenset[str] = frozenset(), code: str = "quorum-too-high") -> list[str]:
         keys = frozenset(client.principal.removeprefix("key:") for client in clients)
         known = replace(KNOWN, keys=keys, issuers=issuers, clients=clients)
-        return [str(one) for one in lint(rows, {"pairs": profile}, known) if one.code == "quorum-too-high"]
+        return [str(one) for one in lint(rows, {"pairs": profile}, known) if one.code == code]
 
     assert told(ann, Client("key:dev", ("role:dev",))) == told(replace(ann, owner="bea"), bea, bot) == [
-        "p.csv:3:31 quorum-too-high warning: pairs asks 2 people, and 1 may decide, so nobody can approve"
+        "p.csv:3:31 quorum-too-high warning: 2 people have to approve, and 1 may, so nobody can"
         " (give role:lead to keys of other owners, or lower its quorum)"
     ]
     assert told(ann, bea) == []
+    assert told(code="approver-never-granted") == [
+        "p.csv:3:31 approver-never-granted warning: nobody has role:lead, so nobody can approve"
+        " (give it in the config's clients, or with a g row)"
+    ]
     assert told(ann, issuers=frozenset({"https://idp.test"})) == [], "who comes with a token is not known here"
 
 

@@ -38,12 +38,17 @@ def test_lines_that_cannot_be_read_are_told_until_somebody_removes_them(tmp_path
     running, file = Revoked(tmp_path), tmp_path / FILE
     assert running.problem == ""
     sound = file.read_bytes()
+    file.write_bytes(sound + b"\n \r\n")
+    assert Revoked(tmp_path).has("ci", "sha256:aa") and [one[:2] for one in entries(tmp_path)] == [("ci", "sha256:aa")]
+    file.write_bytes(b"[" * 100_000)
+    running.look()
+    assert running.problem.endswith("line 1 cannot be read")
     file.write_bytes(sound + b"lea\n" + sound + b"{}\n")
     running.look()
     assert running.problem == f"{file}: a key that was revoked may be good: lines 2, 4 cannot be read"
     with pytest.raises(OSError, match=r"lines 2, 4 cannot be read\. Put that right"):
         Revoked(tmp_path)  # nobody knows who would be let in
-    with pytest.raises(OSError, match="a line cannot be read"):
+    with pytest.raises(OSError, match="line 2 cannot be read"):
         list(entries(tmp_path))
     file.write_bytes(sound)
     running.look()

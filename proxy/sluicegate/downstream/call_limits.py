@@ -34,6 +34,7 @@ class RetryBackoff:
 
 Circuit = Literal["closed", "half-open", "open"]
 MAX_FAILING: Final = 1_000
+_SEVERAL: Final = 3
 
 
 @dataclass(slots=True)
@@ -45,25 +46,30 @@ class _Failures:
 
 class Breaker:
     """After `threshold` failures in a row none of a principal's calls passes for `pause` seconds, then one to try. Each
-    has its own count, for what it asks may be what fails; that any call succeeds closes it for all."""
+    has its own count, for what it asks may be what fails; where several fail, nobody's pass. Any call that succeeds
+    closes it for all."""
 
     def __init__(self, clock: Callable[[], float], threshold: int = 5, pause: float = 30.0) -> None:
         self._clock = clock
         self._threshold = threshold
         self._pause = pause
         self._failing: dict[str, _Failures] = {}
+        self._all = _Failures()
 
     @property
     def state(self) -> Circuit:
-        """For whom it is open longest."""
-        lasts = [one.last for one in self._failing.values() if one.count >= self._threshold]
-        return "closed" if not lasts else "half-open" if self._clock() - max(lasts) >= self._pause else "open"
+        """Of all calls together, whoever made them."""
+        if self._all.count < self._threshold:
+            return "closed"
+        return "half-open" if self._clock() - self._all.last >= self._pause else "open"
 
     def admits(self, whose: str) -> bool:
         """Whether a call may pass. In the half-open state the first one is the trial."""
         found = self._failing.get(whose)
         if found is None or found.count < self._threshold:
-            return True
+            if len(self._failing) < _SEVERAL or self._all.count < self._threshold:
+                return True
+            found = self._all
         if found.is_tried or self._clock() - found.last < self._pause:
             return False
         found.is_tried = True
@@ -71,14 +77,17 @@ class Breaker:
 
     def succeeded(self) -> None:
         self._failing.clear()
+        self._all = _Failures()
 
     def failed(self, whose: str) -> None:
         before = self._failing.pop(whose, _Failures())
         if len(self._failing) >= MAX_FAILING:
             del self._failing[next(iter(self._failing))]
         self._failing[whose] = _Failures(before.count + 1, self._clock())
+        self._all = _Failures(self._all.count + 1, self._clock())
 
     def ended(self, whose: str) -> None:
         """A call has ended, whether or not that said anything about the server: the next one may be the trial."""
+        self._all.is_tried = False
         if (found := self._failing.get(whose)) is not None:
             found.is_tried = False

@@ -109,7 +109,10 @@ class Sessions:
         self._kept_of[session.principal.name] += answer.log.bytes
         self._kept_bytes += answer.log.bytes
         while self._kept_bytes > self._limits.kept_bytes:
-            self._forget(next(iter(self._kept[max(self._kept_of, key=self._kept_of.__getitem__)])))
+            name = max(self._kept_of, key=self._kept_of.__getitem__)
+            fair = self._kept_bytes // len(self._kept_of)
+            while self._kept_bytes > self._limits.kept_bytes and self._kept_of[name] >= fair > 0:
+                self._forget(next(iter(self._kept[name])))
 
     def _forget(self, answer: ResumableResponse) -> None:
         _, size, session = self._retained.pop(answer, (0.0, 0, None))

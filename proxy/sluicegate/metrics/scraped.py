@@ -57,7 +57,7 @@ TABLE: Final[Mapping[str, Asked]] = {
         "server",
     ),
     "sluice_circuit_state": _gauge(
-        "0 closed, 1 half-open, 2 open: calls of a client failed in a row, and are refused for now: `sluice servers`.",
+        "0 closed, 1 half-open, 2 open: five calls in a row failed, and the next are refused: `sluice servers`.",
         "server",
     ),
     "sluice_logins": _gauge(
@@ -157,8 +157,8 @@ TABLE: Final[Mapping[str, Asked]] = {
         "scope", "result",
     ),
     "sluice_credentials_refused": _counter(
-        "Requests without a good credential, by reason, such as none, expired or audience; admin_* at the admin port. "
-        "`sluice audit search --type identity` shows from where.",
+        "Requests without a good credential, by reason, such as none, expired or audience; admin_*, login_* and "
+        "client_login at those pages. `sluice audit search --type identity` shows from where.",
         "reason",
     ),
     "sluice_sessions": _gauge(

@@ -219,10 +219,13 @@ def _never_approved(
             hint = written("p", min(deciders), RESERVED, _DECIDE, "*", "allow")
             yield _warn(row, "profile", "approver-without-right", message, hint)
         elif deciders and existing.issuers == frozenset() and len(people(row.last)) < profiles[row.last].quorum:
-            profile, count = profiles[row.last], len(people(row.last))
-            message = f"{row.last} asks {profile.quorum} people, and {count} may decide, so nobody can approve"
-            hint = f"give {' or '.join(sorted(deciders))} to keys of other owners, or lower its quorum"
-            yield _warn(row, "profile", "quorum-too-high", message, hint)
+            names, count = " or ".join(sorted(deciders)), len(people(row.last))
+            code, message = "approver-never-granted", f"nobody has {names}, so nobody can approve"
+            hint = "give it in the config's clients, or with a g row"
+            if count:
+                code, hint = "quorum-too-high", f"give {names} to keys of other owners, or lower its quorum"
+                message = f"{profiles[row.last].quorum} people have to approve, and {count} may, so nobody can"
+            yield _warn(row, "profile", code, message, hint)
 
 
 def _who_may_decide(rules: Iterable[Row], grants: Iterable[Row], existing: KnownNames) -> Collection[str] | None:

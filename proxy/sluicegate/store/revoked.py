@@ -54,12 +54,12 @@ class Revoked:
             self._tell("" if isinstance(error, FileNotFoundError) else "it")
             return False
         self._mark = mark
-        read = [_entry(line) for line in text.splitlines()]
-        bad = [number for number, entry in enumerate(read, 1) if entry is None]
+        read = [(number, _entry(line)) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        bad = [number for number, entry in read if entry is None]
         more = f" and {len(bad) - _TOLD} more" if len(bad) > _TOLD else ""
         which = f"line{'s' if len(bad) > 1 else ''} {', '.join(map(str, bad[:_TOLD]))}{more}"
         self._tell(which if bad else "")
-        return self.take(entry for entry in read if entry is not None)
+        return self.take(entry for _, entry in read if entry is not None)
 
     def take(self, entries: Iterable[tuple[str, str | None]]) -> bool:
         """Takes names and hashes. Whether they say something new."""
@@ -78,7 +78,7 @@ class Revoked:
 
 
 def _entry(line: bytes) -> tuple[str, str | None] | None:
-    with suppress(ValueError, KeyError, TypeError):
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
         entry = json.loads(line)
         name, hash = entry["name"], entry["hash"]
         return (name, hash) if isinstance(name, str) and isinstance(hash, str | None) else None
@@ -98,9 +98,11 @@ def entries(directory: Path) -> Iterator[tuple[str, str | None, bytes]]:
     path = directory / FILE
     if path.exists():
         private.check(path, private.FILE)
-        for line in path.read_bytes().splitlines():
+        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            if not line.strip():
+                continue
             if (found := _entry(line)) is None:
-                raise OSError(f"{path}: a key that was revoked may be good: a line cannot be read{_HINT}")
+                raise OSError(f"{path}: a key that was revoked may be good: line {number} cannot be read{_HINT}")
             yield *found, line
 
 
