@@ -322,6 +322,22 @@ def test_a_uri_that_takes_long_to_judge_in_its_other_spellings_is_denied_where_t
         assert policy.decide_alike(ALICE, Target("k8s", "res", f"memo:{own}", f"memo:{own}"), "read") is None, own
 
 
+def test_a_uri_with_more_text_in_its_spellings_than_its_rows_can_look_at_is_denied() -> None:
+    """Each row looks at each spelling. For a request of 3 KB 20 rows looked at 370 KB each: 190 ms in one step."""
+    rows = "".join(f"p, *, k8s, res:*secret{n}*, *, deny\n" for n in range(20))
+    others = "".join(f"p, *, k8s, tool:x{n}*, *, deny\n" for n in range(500))
+    policy, alone = (policy_of(f"p, *, *, *, *, allow\n{given}") for given in (rows + others, rows.split("\n")[0]))
+    own = f"https://u@xn--bcher-kva.example.:443/{'a//' * 1000}{'%e9%25e9' * 8}?q=+%e9+#f"
+    target = Target("k8s", "res", own, own)
+    ruling = policy.decide_alike(ALICE, target, "read")
+    assert ruling is not None and (ruling.verdict, ruling.rule) == (Verdict.DENY, "default")
+    assert alone.decide_alike(ALICE, target, "read") is None
+    long = ("https://u:p@api.example.com:8443/v1/" + "x/" * 1500 + "?q=a+b#f", "https://h/v?a=b+c&d=" + "A" * 3500,
+            "https://xn--bcher-kva.example/v/" + "%C3%A9" * 200 + "?q=a+b%20c#f", "file:///home/" + "dir/" * 900)
+    for own in long:
+        assert policy.decide_alike(ALICE, Target("k8s", "res", own, own), "read") is None, own
+
+
 def test_a_name_that_nobody_listed_is_denied_in_other_letters_too() -> None:
     policy = policy_of(ROWS + "p, *, k8s, tool:Drain_*, write, deny")
     for own, said in (("DELETE_x", "policy.csv:3"), ("drain_X", "policy.csv:7"), ("DRAIN_", "policy.csv:7")):

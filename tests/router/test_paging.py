@@ -2,9 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +15,8 @@ from scripted_server import CLIENT, OTHER, Front, Scripted, resources
 from sluicegate.catalog_cache import snapshot_store
 from sluicegate.protocol import downgrade
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Notification
-from sluicegate.protocol.model import Call, Failure, Outcome, Result
-from sluicegate.router import combined_lists
+from sluicegate.protocol.model import Call, Failure, Outcome, Result, Target
+from sluicegate.router import combined_lists, visible_lists
 from sluicegate.router.combined_lists import MAX_EMPTY, MAX_PAGES, PAGE_BYTES, Trace
 from sluicegate.store.memory import MemoryStore
 
@@ -420,3 +422,37 @@ def test_a_walk_ends_after_so_many_pages() -> None:
 @pytest.mark.parametrize("text", ["", "x", "[]", "{}", '["c"]', '["c", "1", ""]', "null"])
 def test_what_is_no_trace_is_none(text: str) -> None:
     assert Trace.unpack(text) is None
+
+
+@pytest.mark.parametrize("method", ["resources/list", "resources/templates/list", "resources/read"])
+async def test_others_have_a_turn_after_each_long_uri(method: str) -> None:
+    """Policy takes up to 10 ms to judge one. A server lists many, and a plain one is judged for each server."""
+    turns, judged = 0, list[int]()
+
+    def may_list(call: Call, server: str, target: Target) -> bool:
+        since = perf_counter()
+        while perf_counter() - since < 2 * combined_lists.SLICE:
+            pass
+        judged.append(turns)
+        return True
+
+    async def have_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    long = [f"x:{'a' * visible_lists.LONG}{n}" for n in range(6)]
+    keys = "abcdef" if method == "resources/read" else "a"
+    servers = [Scripted(key, resources=long, templates=long) for key in keys]
+    async with Front(*servers, may_list=may_list) as front:
+        await front.page("tools/list", CLIENT)
+        judged.clear()
+        async with anyio.create_task_group() as group:
+            group.start_soon(have_turns)
+            if method == "resources/read":
+                await front.resolver.resolve(Call(CLIENT, method, {"uri": f"{long[0]}x"}))
+            else:
+                await front.page(method, CLIENT)
+            group.cancel_scope.cancel()
+    assert len(set(judged)) == len(judged) == len(long)

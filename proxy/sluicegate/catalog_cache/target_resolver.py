@@ -33,6 +33,7 @@ WEB: Final = ("http:", "https:")
 SEARCH_AGAIN: Final = 60.0
 _LEARNED_AT_ONCE: Final = 256
 _STEPS: Final = 2_000  # of matching templates, without a turn for others
+_LONG: Final = 256  # characters
 
 ServerSnapshots = list[tuple[str, Snapshot | None]]
 
@@ -175,10 +176,12 @@ class Resolver:
     async def _unprefixed(self, call: Call, uri: str) -> Target | None:
         """Whoever lists it, else has a template for it, else takes every plain URI; the first in config order of
         those who do, and only among servers on which the client may read it."""
-        snapshots = [
-            (key, snapshot) for key, snapshot in await self._lists.all(call.client)
-            if self._may_list(call, key, _plain(key, uri))
-        ]  # fmt: skip
+        snapshots = ServerSnapshots()
+        for key, snapshot in await self._lists.all(call.client):
+            if len(uri) > _LONG:  # policy may take milliseconds
+                await asyncio.sleep(0)
+            if self._may_list(call, key, _plain(key, uri)):
+                snapshots.append((key, snapshot))
         server = self._lister(call, snapshots, uri) or await _with_template(snapshots, uri)
         if server is None and uri.lower().startswith(WEB):
             await self._search(call, snapshots)

@@ -28,7 +28,7 @@ from sluicegate.protocol.model import Call, Failure, McpServer, Outcome, Result,
 from sluicegate.protocol.modern_server import time_to_live
 from sluicegate.protocol.revisions import REVISIONS
 from sluicegate.router.tool_search import LIST, ToolSearch
-from sluicegate.router.visible_lists import VisibleList, VisibleLists
+from sluicegate.router.visible_lists import LONG, VisibleList, VisibleLists
 
 MAX_SHARED: Final = 64  # pages of ours that are the same for many
 PAGE_BYTES: Final = 1024 * 1024
@@ -312,6 +312,8 @@ class CombinedLists:
             own = item.get("uri") if isinstance(item, dict) else None
             if not isinstance(own, str) or uris.is_of_another(own):
                 continue
+            if len(own) > LONG:
+                await list_page.yield_if_due()
             public = uris.public(own)
             if public in list_page.uris or not self._may_list(call, key, Target(key, "res", own, public, item)):
                 continue

@@ -46,14 +46,13 @@ from sluicegate.protocol.model import (
 )
 from sluicegate.router.task_subscriptions import MAX_FOLLOWED, FollowedTasks, TaskSubscriptions
 from sluicegate.router.tasks import InspectState, ShownTask
-from sluicegate.router.visible_lists import ListVersions, VisibleLists
+from sluicegate.router.visible_lists import LONG, ListVersions, VisibleLists
 from sluicegate.runtime.loop_budget import STEP, budget_of
 
 Decide = Callable[[Call, Target], Decision]
 
 UPDATED: Final = "notifications/resources/updated"
 STRIDE: Final = 4  # URIs that are judged in a row; a long one counts as several
-_LONG: Final = 256  # characters
 _STRIDE_SECONDS: Final = 0.005
 """What counts at most of a row: the rest was spent waiting for a list."""
 
@@ -126,7 +125,7 @@ class Subscribing:
         made = Subscriptions(self, replace(call, method="resources/read", params={}))
         spend, since, row = call.trail.spend, perf_counter(), 0
         for uri in dict.fromkeys(uris):
-            row += 1 + len(uri) // _LONG
+            row += 1 + len(uri) // LONG
             if row >= STRIDE:
                 await (checkpoint() if spend is None else spend(max(since, perf_counter() - _STRIDE_SECONDS)))
                 since, row = perf_counter(), 0

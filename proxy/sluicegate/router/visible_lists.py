@@ -29,6 +29,7 @@ _Place = tuple[tuple[Hashable, Hashable], str, str]  # whose rights, of which se
 MAX_VIEWS: Final = 5_000
 _PINNED: Final = " pinned"
 STRIDE: Final = 8  # items that are judged in a row
+LONG: Final = 256  # characters of a name or URI that is judged alone
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +80,7 @@ class VisibleLists:
     ) -> VisibleList:
         shown, size, state, turns = list[int](), 0, blake2b(digest_size=16), PeriodicYield(budget_of(key))
         for index, entry in enumerate(snapshot.entries(method)):
-            if index % STRIDE == STRIDE - 1:
+            if index % STRIDE == STRIDE - 1 or len(entry.target.own) > LONG:
                 await turns.yield_if_due()
             if only_pinned and not self._is_pinned(call.client, entry.target):
                 continue
