@@ -1,9 +1,11 @@
 """The gate for questions by itself: everything in which a question can come, and what the caller gets instead."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from sluicegate.guards.name import _outwards
 from sluicegate.guards.questions import judged
 from sluicegate.protocol.elicitation_urls import OwnUrls, address
 from sluicegate.protocol.jsonrpc import Json
@@ -139,6 +141,18 @@ def test_an_error_names_no_page_under_another_spelling() -> None:
 def test_what_sluice_asks_itself_is_not_judged() -> None:
     own = InputRequired({"a": BAD}, None, approval_ref=ApprovalRef("apr_1", "d", "r", "p", key="k"))
     assert judge(own) is own
+
+
+def test_the_page_of_sluices_own_login_is_not_judged_and_not_said_to_be_a_servers() -> None:
+    """`login.legacy: error`: its page is at the gateway itself."""
+    page = {**BAD["params"], "elicitationId": "e"}
+    ours = Failure(-32042, "NOT EXECUTED", {"elicitations": [page], "reason": "login_required"}, "login_required")
+    assert judge(ours, revision="2025-11-25") == ours
+    call = Call(Client("key:a", revision="2025-11-25"), "tools/call", {"name": "g__push"})
+    assert _outwards(call, call, ours, TOOL, None) == ours
+    theirs = replace(ours, data={"elicitations": [{**page, "url": GOOD["params"]["url"]}]}, reason=None)
+    shown = _outwards(call, call, theirs, TOOL, None)
+    assert isinstance(shown, Failure) and shown.data["elicitations"][0]["message"] == "[git] m"
 
 
 def test_blocks_of_a_model_are_of_one_type() -> None:

@@ -151,7 +151,7 @@ def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewr
         requests = _signed(uri_fields.asks(outcome.requests, change), target.server)
         return replace(outcome, requests=requests, server=target.server)
     data = uri_fields.error_data(outcome.data, change)
-    if outcome.code == URL_ELICITATION_REQUIRED:  # whoever says so otherwise was judged before
+    if outcome.code == URL_ELICITATION_REQUIRED and outcome.reason is None:  # a server's: it was judged before
         data = {**data, "elicitations": [_shown(entry, target.server) for entry in data["elicitations"]]}
     return outcome if data is outcome.data else Failure(outcome.code, outcome.message, data, outcome.reason)
 

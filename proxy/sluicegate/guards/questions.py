@@ -34,7 +34,7 @@ def judged(call: Call, outcome: Outcome, own: OwnUrls) -> Outcome:
     if isinstance(outcome, InputRequired) and not outcome.is_ours:
         allowed = _allowed(call, outcome.requests, own)
         return _instead(call, allowed) if isinstance(allowed, Failure) else replace(outcome, requests=allowed)
-    if isinstance(outcome, Failure) and outcome.code == URL_ELICITATION_REQUIRED:
+    if isinstance(outcome, Failure) and outcome.code == URL_ELICITATION_REQUIRED and outcome.reason is None:
         return _pages(call, outcome, own)
     return outcome
 
