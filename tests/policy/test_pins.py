@@ -208,6 +208,20 @@ def test_what_waits_is_bounded_in_bytes_and_stays_withheld(monkeypatch: pytest.M
     assert pins.accept(again, {("tool", "a"): [mark]}, "local", "now")[1] == {("tool", "a"): mark}
 
 
+def test_further_capability_sets_have_first_uses_as_long_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are 32 sets, and a server could list 16 MiB of new names to each."""
+    monkeypatch.setattr(pins, "MAX_PINNED", 10_000)
+    large = {f"first{n}": "x" * 1000 for n in range(20)}
+    book = meet(NOWHERE, into="form", **large)
+    assert len(book.pins) == 20, "a first list is recorded, however large it is"
+    book = meet(book, into="url", first0=large["first0"], new="n")
+    assert ("tool", "new") in book.waiting and "url" in book.pins["tool", "first0"].sets
+    prompts = meet(book, kind="prompt", into="url", p="p")
+    assert ("prompt", "p") in prompts.pins, "nobody has listed any prompts before"
+    monkeypatch.undo()
+    assert ("tool", "new") in meet(meet(NOWHERE, into="form", **large), into="url", new="n").pins
+
+
 SETS = ("", "form", "form roots")
 STEPS = st.lists(
     st.tuples(

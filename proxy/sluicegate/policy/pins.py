@@ -36,6 +36,10 @@ EVERY: Final = "*"  # stands for every capability set
 MAX_WAITING: Final = 10_000  # definitions of one server and era; names beyond are withheld all the same
 MAX_WAITING_TEXT: Final = 16 * 1024 * 1024
 """Bytes of their texts. Of what is over, the names without a pin are forgotten, and of others the text."""
+MAX_PINNED: Final = 64 * 1024 * 1024
+"""Bytes of the pins of one server and era, 1 KiB each beside their texts. Over that no further capability set has first
+uses: a server may list new names to each of 32."""
+_EACH: Final = 1024
 ROWS: Final = 100
 """Pins that are looked at without a turn for others."""
 
@@ -156,9 +160,11 @@ def meet(
     is the book of the other era: what a person accepted there needs no second look here, what waits there is no first
     use here."""
     pins, waiting, changes = dict(book.pins), dict(book.waiting), []
+    is_first = mode != "block" and not book.is_closed(capabilities, kind)
+    is_new = is_first and _has_room(book, capabilities, kind)
     for own, seen in found.items():
         key: Key = (kind, own)
-        placed = _assign(book, twin, mode, capabilities, key, seen, at)
+        placed = _assign(book, twin, is_first, is_new, capabilities, key, seen, at)
         if placed is None:
             continue
         if isinstance(placed, Pin):
@@ -175,13 +181,19 @@ def meet(
     return replace(book, pins=new_pins, waiting=_bounded(waiting, pins), closed=closed), changes
 
 
+def _has_room(book: PinBook, capabilities: str, kind: PinKind) -> bool:
+    """Whether what this set lists first may be pinned, also under new names."""
+    is_further = any(listed == kind and one != capabilities for one, listed in book.closed)
+    return not is_further or sum(len(pin.text) + _EACH for pin in book.pins.values()) <= MAX_PINNED
+
+
 def _assign(
-    book: PinBook, twin: PinBook, mode: Mode, capabilities: str, key: Key, seen: Found, at: str
+    book: PinBook, twin: PinBook, is_first: bool, is_new: bool, capabilities: str, key: Key, seen: Found, at: str
 ) -> Pin | Waiting | None:
-    """Returns the entry that a definition gets now; None if it has that already."""
+    """Returns the entry that a definition gets now; None if it has that already. `is_first` is whether its list is the
+    first of that set, and `is_new` whether that may have new names."""
     pin, held = book.pins.get(key), book.waiting.get(key)
     is_pinned = pin is not None and pin.fingerprint == seen.fingerprint
-    is_first = mode != "block" and not book.is_closed(capabilities, key[0])
     if held is not None and is_pinned and book.has_changed(key):
         return None if held.returned else replace(held, returned=True)
     if pin is not None and is_pinned:
@@ -198,7 +210,7 @@ def _assign(
     vouched = twin.pins.get(key)
     if vouched is not None and vouched.by and vouched.fingerprint == seen.fingerprint:
         return vouched
-    if pin is None and is_first and key not in twin.waiting:
+    if pin is None and is_new and key not in twin.waiting:
         return Pin(seen.fingerprint, canonical(seen.value), "", at, frozenset({capabilities}))
     return Waiting(seen.fingerprint, canonical(seen.value), at)
 
