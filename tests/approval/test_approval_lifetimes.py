@@ -12,14 +12,15 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from approval_kit import ANN, LEA, LEO, TOOL, Clock, Town, about, bind, reason
+from approval_kit import ANN, CAREFUL, LEA, LEO, TOOL, Clock, Town, about, bind, reason
 from test_approval_webhook import SECRET, Hook, serving, until
 
 from sluicegate.approval import webhook
 from sluicegate.approval.eligibility import VoteRefused
+from sluicegate.approval.grants import MAX_OF, PREFIX, Grant
 from sluicegate.approval.presentation import take
 from sluicegate.approval.queue import MAX_WHOLE, ApprovalQueue
-from sluicegate.approval.record import Approval
+from sluicegate.approval.record import Approval, bind_any, session_mark, stored_form
 from sluicegate.approval.webhook import Receiver, Webhooks
 from sluicegate.audit.record import fingerprint
 from sluicegate.audit.redact import Redactor
@@ -515,3 +516,41 @@ async def test_a_message_is_signed_for_the_time_it_names_in_every_zone(monkeypat
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+async def test_a_client_keeps_its_newest_grants_and_what_judges_them_leaves_turns_to_others() -> None:
+    """One in each of 10,000 sessions stopped the event loop for 700 ms each second, and for 200 ms at each call."""
+    town, turns = Town(profile="confirm"), 0
+    bound = bind_any(ANN, TOOL, town.rule, CAREFUL["confirm"], town.identity, "write")
+    for number in range(MAX_OF + 3):
+        made = town.clock.now + number / 1000
+        mark = session_mark(f"s{number}")
+        grant = Grant(f"grt_{number:03}", "apr", bound, "rev1", "session", mark, "key:ann", made, made + 1800)
+        await town.store.put(PREFIX + grant.id, stored_form(grant), 1800)
+        town.desk.grants.add(grant)
+    alive = {one.id for one in town.desk.grants.alive()}
+    assert len(alive) == MAX_OF and alive.isdisjoint({"grt_000", "grt_001", "grt_002"})
+
+    async def have_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(have_turns)
+        await town.desk.refresh()
+        group.cancel_scope.cancel()
+    assert turns > MAX_OF // 20
+    assert {one.id for one in town.desk.grants.all()} == alive and len(await town.store.scan(PREFIX)) == MAX_OF
+    assert [one["approval"]["comment"] for one in town.told] == [f"its client has {MAX_OF} newer ones"] * 3
+    judged = list[str]()
+
+    def identity_of(server: str) -> str:
+        judged.append(server)
+        return town.identity
+
+    town.desk._validity._deps = replace(town.world(), identity_of=identity_of)
+    found = town.desk.find_grant(bound, replace(ANN, session="s7"))
+    assert found is not None and found.id == "grt_007" and len(judged) == 1
+    assert town.desk.find_grant(bound, replace(ANN, session="s0")) is None

@@ -6,6 +6,7 @@ is dead. One for a session is bound to that session, where there are sessions, a
 with a token has it for as long as they have a token.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
@@ -32,6 +33,10 @@ IDLE: Final = 30 * 60.0
 LONGEST: Final = 8 * 3600.0
 """Seconds that a grant for a session lasts at most. A client of 2026-07-28 has no session that could end before."""
 PREFIX: Final = "approval/grant/"
+MAX_OF: Final = 500
+"""Grants of one client, which may give them to itself in each of its sessions. The oldest end."""
+_SURPLUS: Final = f"its client has {MAX_OF} newer ones"
+_AT_ONCE: Final = 20  # that are decoded or judged in one step of the event loop
 
 log = logging.getLogger(__name__)
 
@@ -65,9 +70,15 @@ class Grant:
         ends = [one for one in (self.token_end, end) if one is not None]
         return bool(ends) and max(ends) <= now
 
+    def is_about(self, binding: CallBinding, session: str) -> bool:
+        """Whether it was given for calls of that tool by that client, in that session where it is of one."""
+        given, is_here = self.binding, self.scope != "session" or self.session == session
+        is_theirs = is_here and given.principal == binding.principal
+        return is_theirs and (given.server, given.own) == (binding.server, binding.own)
+
     def covers(self, binding: CallBinding, policy: str, session: str) -> bool:
-        is_here = self.scope != "session" or self.session == session
-        return is_here and self.policy == policy and replace(self.binding, digest=binding.digest) == binding
+        is_good = self.policy == policy and self.is_about(binding, session)
+        return is_good and replace(self.binding, digest=binding.digest) == binding
 
     def show(self) -> Json:
         binding = self.binding
@@ -87,6 +98,7 @@ class Grants:
     ) -> None:  # fmt: skip
         self._store, self._tell, self._clock, self._is_mine = store, tell, clock, is_mine
         self._all: dict[str, Grant] = {}
+        self._rows: dict[str, tuple[bytes, Grant | None]] = {}  # as they stood in the store
         self._over: dict[str, str] = {}  # and why, where somebody should know
 
     def __len__(self) -> int:
@@ -106,6 +118,9 @@ class Grants:
 
     def add(self, grant: Grant) -> None:
         self._all[grant.id] = grant
+        theirs = [one for one in self.alive() if one.binding.principal == grant.binding.principal]
+        for one in sorted(theirs, key=lambda one: one.made)[:-MAX_OF]:
+            self._over[one.id] = _SURPLUS
 
     def find(self, binding: CallBinding, policy: str, client: Client) -> Grant | None:
         session = session_mark(client.session)
@@ -167,11 +182,12 @@ class Grants:
         any more, ends now."""
         now = self._clock()
         if is_moved:
-            found = {raw_id.removeprefix(PREFIX): raw for raw_id, raw in (await self._store.scan(PREFIX)).items()}
-            grants = {id: one for id, raw in found.items() if (one := _decode(raw)) is not None}
-            self._all = {id: one for id, one in grants.items() if self._is_mine(one.binding.principal)}
-        self.withdraw(objection)
-        for grant in list(self._all.values()):
+            await self._look()
+        for number, grant in enumerate(list(self._all.values())):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if grant.id not in self._over and (why := objection(grant)):
+                self._over[grant.id] = why
             if grant.id in self._over:
                 why = self._over[grant.id]
                 # It is over whether that can be recorded or not.
@@ -181,6 +197,19 @@ class Grants:
             elif grant.is_orphaned(now, token_end(grant.binding.principal, grant.binding.roles)):
                 await self._forget(grant.id)
         self._over = {id: why for id, why in self._over.items() if id in self._all}
+
+    async def _look(self) -> None:
+        """What the store has by now. Those that were added here meanwhile stay."""
+        before, rows = frozenset(self._all), dict[str, tuple[bytes, Grant | None]]()
+        for number, (key, raw) in enumerate((await self._store.scan(PREFIX)).items()):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            id = key.removeprefix(PREFIX)
+            row = self._rows.get(id)
+            rows[id] = row if row is not None and row[0] == raw else (raw, _decode(raw))
+        self._rows = rows
+        stored = {id: one for id, (_, one) in rows.items() if one is not None and self._is_mine(one.binding.principal)}
+        self._all = stored | {id: one for id, one in self._all.items() if id not in before}
 
     async def _forget(self, id: str) -> None:
         await self._store.delete(PREFIX + id)
