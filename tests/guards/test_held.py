@@ -5,6 +5,7 @@ What works is told by `tests/approval/test_approval_tasks.py`, between real peer
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -175,3 +176,26 @@ async def test_a_call_whose_task_could_not_be_kept_has_one_when_it_comes_again_w
     for _ in range(2):
         assert isinstance(await approving(town.call(amount=1), town.server), TaskStarted)
     assert len(jobs) == 1
+
+
+async def test_the_same_call_at_another_toolset_waits_and_takes_no_task_from_its_owner() -> None:
+    """The tasks of one toolset are unknown at another, and a task has one owner."""
+    town, begun, kept = Town(), anyio.Event(), list[Call]()
+    place = Place(town, Result({}))
+
+    async def keep(call: Call, target: Target, started: TaskStarted, holder: Handler) -> Outcome:
+        kept.append(call)
+        return TaskStarted({**started.task, "taskId": "ours"})
+
+    place.keep = keep  # type: ignore[method-assign]
+    place.again = lambda call: never(begun)  # type: ignore[method-assign]
+    async with anyio.create_task_group() as group:
+        guard = approve(town.desk, town.means(), ApprovalTasks(town.desk, place.ways(group.start_soon)))
+        for toolset in ("", "ops", ""):
+            said = await guard(town.call(replace(ANN, toolset=toolset), amount=1), town.server)
+            if toolset:
+                assert isinstance(said, Result) and said.reason == "approval_pending"
+            else:
+                assert isinstance(said, TaskStarted)
+        group.cancel_scope.cancel()
+    assert [call.client.toolset for call in kept] == ["", ""]

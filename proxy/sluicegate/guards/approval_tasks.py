@@ -87,6 +87,8 @@ class ApprovalTasks:
         held = self._waiting.get(approval.id)
         if held is None:
             held = self._waiting[approval.id] = _Held(self._queue, self._deps, call, approval)
+        elif held.owner != tasks.owner(call.client):  # of another toolset, where nobody knows the task
+            return None
         try:
             started = await self._deps.keep(call, target, TaskStarted(held.task), held.answer)
             if isinstance(started, TaskStarted) and not held.id:
