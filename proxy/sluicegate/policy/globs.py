@@ -82,7 +82,7 @@ def meets(one: str, other: str) -> bool:
     todo, seen = [(0, 0)], {(0, 0)}
     while todo:
         i, j = todo.pop()
-        if (i == len(a) and j == len(b)) or _takes_all(a, i) or _takes_all(b, j):
+        if (i == len(a) and j == len(b)) or _takes_all(a, i, b) or _takes_all(b, j, a):
             return True
         for step in _steps(a, b, i, j) - seen:
             seen.add(step)
@@ -90,9 +90,10 @@ def meets(one: str, other: str) -> bool:
     return False
 
 
-def _takes_all(tokens: tuple[Token, ...], at: int) -> bool:
-    """Whether a star is all that is left: templates of servers are judged by such globs, 10,000 in a list."""
-    return at == len(tokens) - 1 and tokens[at] == _STAR
+def _takes_all(tokens: tuple[Token, ...], at: int, other: tuple[Token, ...]) -> bool:
+    """Whether a star takes all that is left of the other, or all but a last star of it, which takes what follows here.
+    Templates of servers are judged by such globs, 10,000 in a list."""
+    return at < len(tokens) and tokens[at] == _STAR and (at == len(tokens) - 1 or other[-1:] == (_STAR,))
 
 
 def _steps(a: tuple[Token, ...], b: tuple[Token, ...], i: int, j: int) -> set[tuple[int, int]]:

@@ -336,11 +336,13 @@ class PolicyRules:
         return ruling
 
     def _judge_template(self, held: frozenset[str], target: Target) -> Ruling:
-        pattern = "res:" + escape(uris.literal_prefix(target.own)) + ("*" if "{" in target.own else "")
+        start, is_open = "res:" + uris.literal_prefix(target.own), "{" in target.own
+        pattern = escape(start) + ("*" if is_open else "")
         shards = self._shards_of(held, target.server)
         rules, approvals = ([rule for rule in found.rules if rule.act in ("*", "read")] for found in shards)
         allows = tuple(rule.row for rule in rules if rule.effect == "allow" and meets(rule.obj, pattern))
-        denies = tuple(rule.row for rule in rules if rule.effect == "deny" and covers(rule.obj, pattern))
+        taking = [rule for rule in rules if rule.effect == "deny" and (rule.obj.endswith("*") or not is_open)]
+        denies = tuple(rule.row for rule in taking if rule.matches_obj(start))  # and all that begins so
         asks = tuple(rule.row for rule in approvals if meets(rule.obj, pattern))
         return self.conclude(Matches(allows, denies, asks), target.server, "read")
 
