@@ -5,7 +5,7 @@ import asyncio
 import anyio
 import pytest
 
-from sluicegate.downstream.call_limits import MAX_FAILING, Breaker
+from sluicegate.downstream.call_limits import MAX_FAILING, Breaker, RetryBackoff
 from sluicegate.downstream.failures import Lost, may_resend
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.runtime import concurrency_limit
@@ -236,6 +236,19 @@ def test_whoever_makes_a_server_fail_opens_the_breaker_for_itself_alone() -> Non
     assert "ann" not in breaker._failing and len(breaker._failing) == MAX_FAILING
     breaker.succeeded()
     assert breaker.admits("0") and breaker.state == "closed"
+
+
+def test_what_ends_for_several_holds_up_everybody() -> None:
+    """Each of 300 users would start a server that always crashes."""
+    now = 0.0
+    backoff = RetryBackoff(lambda: now)
+    for name in ("ann", "ann", "bob"):
+        backoff.failed(name)
+    assert backoff.left() == backoff.left("ann") > backoff.left("bob") > backoff.left("eve") == 0.0
+    backoff.failed("cy")
+    assert backoff.left("eve") == backoff.left("bob") == backoff.left() > 0.0
+    now = 60.0
+    assert backoff.left() == backoff.left("ann") == 0.0
 
 
 def test_a_server_that_fails_for_several_gets_one_call_to_try_from_all_of_them() -> None:

@@ -3,38 +3,52 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from sluicegate.telemetry import DEFAULT_BACKOFF
 
+MAX_FAILING: Final = 1_000
+"""Principals whose failures are remembered."""
+_SEVERAL: Final = 3
+"""Principals. What fails for so many is not what one of them asks."""
+
+
+def forget_first(failing: dict[str, Any]) -> None:
+    if len(failing) >= MAX_FAILING:
+        del failing[next(iter(failing))]
+
 
 class RetryBackoff:
-    """How long to wait before a server is dialled again: the longer, the more often it failed in a row."""
+    """How long to wait before a server is dialled again: the longer, the more often it failed in a row. What ends of a
+    principal's own holds up what is dialled for it, and what is dialled for nobody; of several, everybody."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._failures = 0
-        self._until = 0.0
+        self._failing: dict[str, tuple[int, float]] = {}  # how often, and until when to wait
 
-    @property
-    def left(self) -> float:
-        return max(self._until - self._clock(), 0.0)
+    def left(self, whose: str = "") -> float:
+        now = self._clock()
+        late = {one: until - now for one, (_, until) in self._failing.items() if until > now}
+        if whose and len(late.keys() - {""}) < _SEVERAL:
+            return max(late.get("", 0.0), late.get(whose, 0.0))
+        return max(late.values(), default=0.0)
 
-    def failed(self) -> None:
-        self._failures += 1
-        self._until = self._clock() + DEFAULT_BACKOFF.pause(self._failures) * random.uniform(0.75, 1.25)
+    def failed(self, whose: str = "") -> None:
+        failures = self._failing.pop(whose, (0, 0.0))[0] + 1
+        forget_first(self._failing)
+        pause = DEFAULT_BACKOFF.pause(failures) * random.uniform(0.75, 1.25)
+        self._failing[whose] = failures, self._clock() + pause
 
-    def succeeded(self) -> None:
-        self._failures = 0
+    def succeeded(self, whose: str) -> None:
+        for one in {"", whose} & self._failing.keys():
+            self._failing[one] = 0, self._failing[one][1]
 
     def forget(self) -> None:
         """Resets the back-off: the next attempt need not wait."""
-        self._failures, self._until = 0, 0.0
+        self._failing.clear()
 
 
 Circuit = Literal["closed", "half-open", "open"]
-MAX_FAILING: Final = 1_000
-_SEVERAL: Final = 3
 
 
 @dataclass(slots=True)
@@ -81,8 +95,7 @@ class Breaker:
 
     def failed(self, whose: str) -> None:
         before = self._failing.pop(whose, _Failures())
-        if len(self._failing) >= MAX_FAILING:
-            del self._failing[next(iter(self._failing))]
+        forget_first(self._failing)
         self._failing[whose] = _Failures(before.count + 1, self._clock())
         self._all = _Failures(self._all.count + 1, self._clock())
 
