@@ -15,7 +15,7 @@ import pytest
 from httpx._config import DEFAULT_TIMEOUT_CONFIG, create_ssl_context
 from httpx._transports import default
 from hypothesis import HealthCheck, settings
-from quick import is_quick
+from quick import EXAMPLES, is_quick
 
 from sluicegate.protocol import jsonrpc
 from sluicegate.runtime import loop_budget
@@ -23,6 +23,7 @@ from sluicegate.runtime import loop_budget
 # How busy a machine is is no reason to fail, and what fails once fails again. Others are drawn with
 # `--hypothesis-profile=default`.
 settings.register_profile("calm", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("calm"), max_examples=EXAMPLES)
 settings.load_profile("calm")
 
 # The tests' own clients wait 60 seconds for a busy machine, and not the 5 of httpx. The clients of the product name
@@ -105,6 +106,8 @@ def pytest_configure(config: pytest.Config) -> None:
     starts as a process writes its slow steps where `--slow-turns` reads them."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("--quick"):
+        settings.load_profile("quick")
     if config.getoption("--slow-turns"):
         os.environ.setdefault("SLUICE_SLOW_TURNS", os.path.join(tempfile.mkdtemp(prefix="slow-turns-"), "turns"))
 

@@ -71,12 +71,13 @@ def imports(file: Path) -> list[Path]:
     for base, several, plain in IMPORTS.findall(file.read_text()):
         named = re.findall(r"[\w.]+", ALIASES.sub("", several or plain))
         names.update((base, *(f"{base}.{name}" for name in named)) if base else named)
-    return [found for name in names for found in modules(name)]
+    return [found for name in names for found in modules(name, file.parent)]
 
 
 @cache
-def modules(name: str) -> list[Path]:
-    paths = [base.joinpath(*name.split(".")) for base in (TESTS, ROOT / "proxy")]
+def modules(name: str, beside: Path) -> list[Path]:
+    """Also what stands beside the file: pytest and Python look there first."""
+    paths = [base.joinpath(*name.split(".")) for base in (beside, TESTS, ROOT / "proxy")]
     return [file for path in paths for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()]
 
 

@@ -237,7 +237,7 @@ def test_two_hundred_properties_are_no_bomb() -> None:
     check_bounds({"properties": {f"p{n}": {"type": "string", "maxLength": 5} for n in range(200)}})
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=2 * settings.default.max_examples)
 @given(
     st.dictionaries(
         st.sampled_from(["allOf", "not", "properties", "items", "$ref", "$defs", "required", "if", "pattern", "$id",

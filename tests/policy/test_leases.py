@@ -15,7 +15,7 @@ from sluicegate.policy.leases import DOWN_AFTER, LeasedWindows, LeaseGrant, Leas
     st.lists(st.tuples(st.floats(0, 0.3), st.integers(0, 2), st.integers(1, 40)), min_size=1, max_size=60),
     st.integers(0, 3), st.sampled_from([0, 2, 5]), st.sampled_from([0.0, 0.05, 0.2]), st.integers(0, 3),
 )  # fmt: skip
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings.default.max_examples * 3 // 2, deadline=None)
 def test_never_more_than_the_bound_in_any_window(
     rate: tuple[int, float], bursts: list[tuple[float, int, int]], seed: int, lost: int, delay: float, again: int
 ) -> None:

@@ -16,7 +16,8 @@ from sluicegate.policy.rules import RuleIndex, read_rules
 from sluicegate.protocol.model import Client, Target, Verdict
 from tests.policy.policies import ACTS, MODEL, PROFILES, acts, build, clients, lines, targets
 
-SETTINGS = settings(deadline=None, max_examples=300)
+EXAMPLES = settings.default.max_examples  # fewer in a quick run
+SETTINGS = settings(deadline=None, max_examples=3 * EXAMPLES)
 
 
 def plain_casbin(policy_lines: list[tuple[str, ...]]) -> casbin.Enforcer:
@@ -130,7 +131,7 @@ def test_one_more_deny_never_opens_and_shadow_only_opens_what_rows_deny(
 _PATTERNS = st.text(alphabet="ab*?[]!", max_size=6)
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=5 * EXAMPLES)
 @given(_PATTERNS, _PATTERNS, st.text(alphabet="ab[]!", max_size=6))
 def test_globs_that_are_said_not_to_meet_do_not_and_covering_is_never_claimed_wrongly(
     one: str, other: str, text: str

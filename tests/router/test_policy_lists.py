@@ -82,7 +82,7 @@ async def permitted(front: Front, judge: PolicyEngine, client: Client, method: s
     return got_through or waits
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings.default.max_examples * 3 // 2, deadline=None)
 @given(lines, clients, st.tuples(catalogs, catalogs), st.tuples(rules, rules), classes, st.booleans())
 def test_what_is_listed_is_what_may_be_called(rows, client, lists, tools, written, shadow) -> None:  # type: ignore[no-untyped-def]
     book = Rulebook(
@@ -117,7 +117,7 @@ def every_name(front: Front, method: str, client: Client) -> set[str]:
     return names
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(lines, clients, st.sampled_from(SERVERS), st.sampled_from(TOOLS), rules, classes, st.booleans())
 def test_the_explanation_says_what_the_decision_is(rows, client, server, own, tools, written, shadow) -> None:  # type: ignore[no-untyped-def]
     book = Rulebook(build(rows, shadow), Classes({"git": written}), allowlist(dict.fromkeys(SERVERS, tools)))
