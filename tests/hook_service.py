@@ -66,7 +66,7 @@ def hook_service() -> Iterator[HookService]:
     hook.released.set()
     server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"hook": hook}))
     hook.url = f"http://127.0.0.1:{server.server_port}/"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
         yield hook

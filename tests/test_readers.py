@@ -5,7 +5,6 @@ the file's name first, then in the names of its classes and functions, then in i
 The module that does it must be among the first three. Where one is not, it lacks the field's word: give it the word.
 """
 
-import ast
 import re
 from collections import Counter
 from functools import cache
@@ -16,6 +15,9 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "proxy" / "sluicegate"
 FOUND_WITHIN = 3
 WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+# Regular expressions, because syntax trees of the whole package take ten times as long.
+DEFINED = re.compile(r"^[ \t]*(?:class|def|async def) (\w+)", re.MULTILINE)
+DOCSTRING = re.compile(r'\A"""(.*?)"""', re.DOTALL)
 IN_PATH, IN_NAMES, IN_TEXT = 8.0, 3.0, 1.0
 
 QUESTIONS = {
@@ -100,10 +102,8 @@ def modules() -> dict[str, tuple[set[str], Counter[str], Counter[str]]]:
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         text = path.read_text()
-        tree = ast.parse(text)
-        defined = ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
-        names = " ".join(node.name for node in ast.walk(tree) if isinstance(node, defined))
-        said = [ast.get_docstring(tree) or "", *re.findall(r"# (.*)", text)]
+        names = " ".join(DEFINED.findall(text))
+        said = [*DOCSTRING.findall(text), *re.findall(r"# (.*)", text)]
         file = str(path.relative_to(PACKAGE))
         found[file] = set(words(file.removesuffix(".py"))), Counter(words(names)), Counter(words(" ".join(said)))
     return found

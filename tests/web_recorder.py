@@ -72,7 +72,7 @@ def web_server() -> Iterator[Web]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"web": web}))
     server.daemon_threads = True
     web.url = f"http://127.0.0.1:{server.server_port}/mcp"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
         yield web

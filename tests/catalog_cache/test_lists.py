@@ -188,7 +188,7 @@ async def test_a_server_that_lists_what_it_does_not_declare_is_listed_with_one_w
     server.answers["tools/list"] = pages_of(page("x"))
     server.answers["resources/list"] = always(Result({"resources": resources("file:///r")}))
     server.answers["resources/templates/list"] = hang
-    async with Front(server) as front:
+    async with Front(server, list_timeout=0.5) as front:
         with anyio.fail_after(10):
             for client in (CLIENT, OTHER):
                 assert await front.names("tools/list", client) == ["a__x"]
@@ -323,7 +323,7 @@ async def test_a_list_that_hangs_does_not_hold_back_the_others() -> None:
 async def test_a_server_that_cannot_say_what_it_is_has_no_lists(answer: Any) -> None:
     server = Scripted("a", tools=["x"])
     server.answers["server/discover"] = answer
-    async with Front(server) as front:
+    async with Front(server, list_timeout=0.2) as front:
         assert await front.lists.snapshot("a", CLIENT) is None
         assert await target(front, "tools/call", name="a__x") is None
 
@@ -695,7 +695,7 @@ async def test_a_call_waits_for_the_list_of_its_own_server_only() -> None:
 async def test_a_name_of_a_server_that_has_not_listed_any_is_unavailable_and_not_unknown() -> None:
     late = Scripted("late", tools=["x"], prompts=["p"])
     late.answers["tools/list"] = hang
-    async with Front(late, hide=lambda key, own: own == "hidden") as front:
+    async with Front(late, hide=lambda key, own: own == "hidden", list_timeout=0.5) as front:
         call = Call(CLIENT, "tools/call", {"name": "late__x"})
         assert await front.resolver.resolve(call) is None
         refused = front.resolver.unlisted(call)

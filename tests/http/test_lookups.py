@@ -74,8 +74,9 @@ async def test_silent_hosts_keep_nobody_from_connecting(silence: Silence, config
 
 
 async def test_who_gave_up_frees_no_place_and_others_of_another_kind_have_their_own(silence: Silence) -> None:
-    for number in range(NAMED_AT_ONCE):
-        await fetched(f"h{number}.silent.test", "client x")
+    async with anyio.create_task_group() as group:
+        for number in range(NAMED_AT_ONCE):
+            group.start_soon(fetched, f"h{number}.silent.test", "client x")
     await until(lambda: len(silence.asked) == NAMED_AT_ONCE)
     await fetched("late.silent.test", "client y")
     assert "late.silent.test" not in silence.asked

@@ -476,7 +476,7 @@ async def test_a_subscription_is_judged_like_a_read_when_it_is_made_and_at_each_
 
 
 async def test_updates_that_take_long_to_judge_are_judged_one_in_a_step() -> None:
-    server, judged, count = Scripted("a", capabilities=SUBSCRIBING), Counter[int](), 20
+    server, judged, count = Scripted("a", capabilities=SUBSCRIBING), Counter[int](), 8
 
     def slow(key: str, own: str) -> bool:
         if own.startswith("x:late"):
