@@ -6,7 +6,7 @@ with hook_service() as hook: hook.url, hook.asked, hook.answers = lambda asked: 
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -48,8 +48,9 @@ class _Handler(BaseHTTPRequestHandler):
         for name, text in {"content-type": "application/json", **self.hook.headers}.items():
             self.send_header(name, text)
         self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        with suppress(ConnectionError):  # who asked may have gone
+            self.end_headers()
+            self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Tests have enough to print."""
