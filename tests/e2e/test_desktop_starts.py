@@ -20,26 +20,31 @@ DECLARED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("modes", ["", "exit-at-probe", "modern"])
+KINDS = {"legacy": [], "exits": ["exit-at-probe"], "modern": ["modern"]}
+
+
 @pytest.mark.parametrize("declared", DECLARED.values(), ids=DECLARED)
-def test_a_server_is_started_once_whatever_its_client_declares(
-    declared: dict[str, Any], modes: str, tmp_path: Path
-) -> None:
-    starts = tmp_path / "starts"
-    server = {"command": sys.executable, "args": [CHILD, *modes.split()], "env": {"STARTS_FILE": str(starts)}}
+def test_a_server_is_started_once_whatever_its_client_declares(declared: dict[str, Any], tmp_path: Path) -> None:
+    servers = {
+        kind: {"command": sys.executable, "args": [CHILD, *modes], "env": {"STARTS_FILE": str(tmp_path / kind)}}
+        for kind, modes in KINDS.items()
+    }
     for first in (True, False):
-        starts.write_text("")
-        client = Desktop(stdio_command({"servers": {"counted": server}}, tmp_path), "one")
+        for kind in KINDS:
+            (tmp_path / kind).write_text("")
+        client = Desktop(stdio_command({"servers": servers}, tmp_path), "one")
         try:
             about = {"name": "one", "version": "1"}
             client.ask("initialize", protocolVersion="2025-11-25", capabilities=declared, clientInfo=about)
             client.send(method="notifications/initialized")
             client.ask("tools/list")
-            assert "error" not in client.ask("tools/call", name="counted__echo", arguments={"x": 1})
+            for kind in KINDS:
+                assert "error" not in client.ask("tools/call", name=f"{kind}__echo", arguments={"x": 1})
             assert client.leave() == 0
         finally:
             client.close()
-        assert starts.read_text().count("started") == (2 if first and modes == "exit-at-probe" else 1)
+        started = {kind: (tmp_path / kind).read_text().count("started") for kind in KINDS}
+        assert started == {"legacy": 1, "exits": 2 if first else 1, "modern": 1}
 
 
 def test_a_modern_client_has_one_start_too(tmp_path: Path) -> None:
