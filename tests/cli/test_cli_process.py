@@ -152,6 +152,18 @@ def test_a_state_directory_that_others_can_read_is_said_with_its_line(
     assert "chmod 0700" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["serve", "stdio"])
+def test_what_the_system_refuses_at_the_start_is_said_with_what_finds_the_cause(
+    sluice: Any, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "sluice.yaml").write_text(f"{GOOD}state: {{dir: state}}\n")
+    (tmp_path / "audit").write_text("in the way")
+    done = sluice(command)
+    hint = f"`sluice doctor -c {tmp_path / 'sluice.yaml'}` looks at state.dir and audit.path, and says what to do"
+    assert done.returncode == 3
+    assert f"cannot start: File exists: {tmp_path / 'audit'} ({hint})" in done.stderr
+
+
 def test_stdio_refuses_a_url_that_is_none(sluice: Any) -> None:
     done = sluice("stdio", "--url", "ftp://x/")
     assert (done.returncode, done.stdout) == (3, "")

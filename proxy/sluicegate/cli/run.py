@@ -18,6 +18,7 @@ import anyio
 
 from sluicegate import config
 from sluicegate.app.stdio import join_stdio, serve_stdio
+from sluicegate.cli.options import with_config
 from sluicegate.cli.output import Code, info, leaves, located, stop
 from sluicegate.downstream.transport import stray_processes
 from sluicegate.policy.finding import PolicyError
@@ -86,7 +87,12 @@ _SWITCH_INTERVAL: Final = 0.001
 
 def cannot_start(error: OSError, path: Path) -> config.ConfigFinding:
     key_path = ("state", "url") if "(state.url)" in str(error) else ("state", "dir")
-    return config.finding_at(path, key_path, "cannot-start", f"cannot start: {error}")
+    if not error.strerror:
+        return config.finding_at(path, key_path, "cannot-start", f"cannot start: {error}")
+    why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    look = with_config("sluice doctor", path)
+    hint = f"`{look}` looks at state.dir and audit.path, and says what to do"
+    return config.finding_at(path, key_path, "cannot-start", f"cannot start: {why}", hint)
 
 
 @contextmanager
