@@ -54,7 +54,7 @@ CLIENTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
             "off": {"command": "off", "cwd": "./own", "enabled": False},
         },
         [
-            "linear: oauth is not carried over: there is no interactive login in this version; set a header",
+            "linear: oauth is not carried over: log in with `sluice login`, or set a header",
             "x (of /p): comes from a single project and is offered everywhere now",
             "slow (of /p): left out, it is there already",
             "linear (of /q): comes from a single project and is offered everywhere now",
@@ -79,7 +79,7 @@ CLIENTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         [
             "notes: ${workspaceFolder} is asked or known by the client alone; set the variable WORKSPACEFOLDER instead",
             "notes: envFile is not carried over: put its variables into env",
-            "web: auth is not carried over: there is no interactive login in this version; set a header",
+            "web: auth is not carried over: log in with `sluice login`, or set a header",
         ],
     ),
     "VS Code": (

@@ -409,6 +409,47 @@ def test_a_dry_run_names_each_program_that_is_missing(home: Path) -> None:
     ]
 
 
+def test_a_server_of_a_single_project_stays_in_the_file_and_the_note_says_so(home: Path) -> None:
+    path = CLIENTS["claude-code"].file()
+    project = {"mcpServers": {"Of Project": {"command": "/bin/sh", "envFile": ".env"}}}
+    path.write_text(json.dumps({"mcpServers": {"of-project": {"command": "/bin/sh"}}, "projects": {"/p": project}}))
+    done = sluice(home, "install", "claude-code", "--yes")
+    notes = [line for line in done.stderr.splitlines() if line.startswith("  note")]
+    assert notes == ["  note  Of Project (of /p): stays where it is, for it belongs to a single project"]
+    assert "of-project: moves to sluice.yaml as of-project" in done.stdout
+    assert json.loads(path.read_text())["projects"] == {"/p": project}
+
+
+def test_a_server_that_names_a_file_of_the_home_folder_runs_there(home: Path) -> None:
+    """A desktop starts its clients there. Sluice would run the server in the folder of its config."""
+    path = CLIENTS["cursor"].file()
+    path.parent.mkdir()
+    (home / "server.py").touch()
+    (home / "bin").mkdir()
+    (home / "bin" / "serve").touch(mode=0o700)
+    commands = {"one": ["/bin/sh", "server.py"], "two": ["bin/serve"], "three": ["/bin/sh", "-c", "gone.py", ""]}
+    entries: Json = {key: {"command": words[0], "args": words[1:]} for key, words in commands.items()}
+    entries["own"] = {"command": "/bin/sh", "args": ["server.py"], "cwd": "/tmp"}
+    path.write_text(json.dumps({"mcpServers": entries}))
+    done = sluice(home, "install", "cursor", "--yes")
+    assert f"note  one, two: names a file of your home folder, so it runs in {home} (cwd)" in done.stderr
+    servers = YAML(typ="safe").load(home / ".config" / "sluice" / "sluice.yaml")["servers"]
+    assert {key: server.get("cwd") for key, server in servers.items()} == {
+        "one": str(home), "two": str(home), "three": None, "own": "/tmp",
+    }  # fmt: skip
+
+
+def test_one_broken_file_stops_an_installation_and_the_way_on_is_said(home: Path) -> None:
+    for client, text in (("cursor", '{"mcpServers": {'), ("gemini", text_of("gemini"))):
+        CLIENTS[client].file().parent.mkdir()
+        CLIENTS[client].file().write_text(text)
+    done = sluice(home, "install", "--all", "--yes")
+    assert done.returncode == 1 and CLIENTS["gemini"].file().read_text() == text_of("gemini")
+    assert "nothing was changed; mend that file, or name the other clients: sluice install gemini" in done.stderr
+    alone = sluice(home, "install", "cursor", "--yes")
+    assert alone.returncode == 1 and alone.stderr.endswith("nothing was changed; mend that file first\n")
+
+
 def test_uninstall_shows_what_becomes_of_each_file_before_it_asks(home: Path) -> None:
     for client in ("cursor", "gemini", "zed"):
         path = CLIENTS[client].file()

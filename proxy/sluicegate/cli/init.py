@@ -10,7 +10,7 @@ import typer
 
 from sluicegate import config
 from sluicegate.cli.output import Code, count, info, printable, stop
-from sluicegate.cli.programs import make_absolute
+from sluicegate.cli.programs import at_home, make_absolute
 from sluicegate.cli.template import new_file
 from sluicegate.desktop.clients import CLIENTS, client_of
 from sluicegate.desktop.edit import snippet
@@ -39,7 +39,7 @@ def init(
         stop(Code.USAGE, f"{for_} is not a client that Sluice knows; --for takes one of {', '.join(CLIENTS)}")
     imported = _import(from_) if from_ else Imported()
     for key, server in imported.servers.items():
-        imported.notes += [f"{key}: {note}" for note in make_absolute(server)]
+        imported.notes += [f"{key}: {note}" for note in (*at_home(server), *make_absolute(server))]
     for note in imported.notes:
         info(f"note  {printable(note)}")
     if from_ and not imported.servers:

@@ -24,7 +24,7 @@ from sluicegate.cli.config_file import (
 from sluicegate.cli.init import sluice_command
 from sluicegate.cli.options import AsJson, ConfigFile, with_config
 from sluicegate.cli.output import Code, coloured, count, info, print_json, print_out, printable, stop, table
-from sluicegate.cli.programs import make_absolute
+from sluicegate.cli.programs import at_home, make_absolute
 from sluicegate.cli.proposed_classes import Proposals, propose, remember_hanging, set_classes, show_classes
 from sluicegate.cli.secret import FOLDER, MovedSecrets
 from sluicegate.cli.template import new_file, server_lines, with_servers
@@ -86,7 +86,7 @@ def install(
     before = set(taken)
     state = state_folder(path)
     moved = MovedSecrets(state / FOLDER)
-    plans = [_planned(client, path, taken, keep, moved) for client in chosen]
+    plans = [_planned(client, chosen, path, taken, keep, moved) for client in chosen]
     added = {key: server for key, server in taken.items() if key not in before}
     is_refused = not (yes or sys.stdin.isatty())  # nobody can be asked, so nothing will be written
     starts = {} if dry_run or no_start or is_refused else {key: moved.plain[key] for key in added}
@@ -140,7 +140,9 @@ def _chosen(clients: list[str] | None, all_: bool) -> list[str]:
     return chosen
 
 
-def _planned(client: str, path: Path, taken: dict[str, Any], keep: bool, secrets: MovedSecrets) -> _Plan:
+def _planned(
+    client: str, chosen: list[str], path: Path, taken: dict[str, Any], keep: bool, secrets: MovedSecrets
+) -> _Plan:
     """Puts the servers that move into `taken`."""
     about = CLIENTS[client]
     plan = _Plan(client, about.file())
@@ -160,6 +162,10 @@ def _planned(client: str, path: Path, taken: dict[str, Any], keep: bool, secrets
         hint = "nothing was changed"
         if isinstance(error, CannotEdit):
             hint += f"; sluice init --for {client} prints what to add; --keep moves no servers"
+        elif others := " ".join(one for one in chosen if one != client):
+            hint += f"; mend that file, or name the other clients: sluice install {others}"
+        else:
+            hint += "; mend that file first"
         stop(Code.NEGATIVE, _cannot_edit(client, error), hint)
     section = (document or {}).get(about.root) or {}
     gone = {name: section[name] for name in names}
@@ -182,14 +188,14 @@ def _moving(plan: _Plan, data: bytes, taken: dict[str, Any], secrets: MovedSecre
     suffix = plan.path.suffix.lower()
     if not data.strip() or root not in (parse(data, suffix) or {}):
         return {}
-    imported = read(data, suffix)
+    imported = read(data, suffix, with_projects=False)
     own = f"{changes.NAME}: {IS_SLUICE}"  # of an installation before
     plan.notes += [note for note in imported.notes if note != own and not note.endswith(IN_PLAIN_TEXT)]
     moved: dict[str, str] = {}
     whose: dict[str, list[str]] = {}  # by note
     for key, name in imported.names.items():
         server = imported.servers[key]
-        notes = list(make_absolute(server))
+        notes = [*at_home(server), *make_absolute(server)]
         same = next((one for one, present in taken.items() if secrets.is_same(one, server, present)), None)
         if same in secrets.plain:  # it is new, too
             plan.notes += _longer_timeout(same, server, taken[same])

@@ -47,6 +47,18 @@ def make_absolute(server: dict[str, Any]) -> Iterator[str]:
         yield "its command is a shim of a version manager, so your shell's PATH is written into its env"
 
 
+def at_home(server: dict[str, Any]) -> Iterator[str]:
+    """Desktops start their clients in the home folder, and clients start servers where they are themselves. Sluice
+    starts a server in the folder of its config, where a relative path names nothing."""
+    home = Path.home()
+    command = server.get("command", "")
+    words = [*server.get("args", ()), command if os.path.dirname(command) else ""]
+    relative = (word for word in words if word and not word.startswith(("-", "~")) and not os.path.isabs(word))
+    if command and "cwd" not in server and any(os.path.exists(home / word) for word in relative):
+        server["cwd"] = as_text(str(home))
+        yield f"names a file of your home folder, so it runs in {home} (cwd)"
+
+
 def not_found(config: Config) -> Iterator[Problem]:
     """Warnings about the commands and folders of the servers that are enabled."""
     for key, server in config.servers.items():

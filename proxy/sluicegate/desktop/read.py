@@ -84,15 +84,18 @@ class Imported:
     """The client's name of each server, but for those of a single project."""
 
 
-def read(data: bytes, suffix: str = ".json") -> Imported:
-    """Raises `NotAClientConfig`."""
+def read(data: bytes, suffix: str = ".json", with_projects: bool = True) -> Imported:
+    """Servers of single projects come along, or stay where they are. Raises `NotAClientConfig`."""
     document = parse(data, suffix)
     if not isinstance(document, dict):
         raise NotAClientConfig(f"this is not a {'YAML mapping' if suffix in ('.yaml', '.yml') else 'JSON object'}")
     imported = Imported()
     for root, name, entry, project in _entries(document, OTHER_ROOTS.get(suffix, ROOTS)):
         imported.root = root
-        _import(name, entry, project, imported)
+        if with_projects or not project:
+            _import(name, entry, project, imported)
+        else:
+            imported.notes.append(f"{name} (of {project}): stays where it is, for it belongs to a single project")
     return imported
 
 
@@ -314,7 +317,7 @@ def _mention_the_rest(entry: Json, note: Note) -> None:
         if entry[key]:
             note(f"{key} is not carried over: which calls need no question is a matter of policy")
     for key in sorted(entry.keys() & set(LOGINS)):
-        note(f"{key} is not carried over: there is no interactive login in this version; set a header")
+        note(f"{key} is not carried over: log in with `sluice login`, or set a header")
     if "envFile" in entry:
         note("envFile is not carried over: put its variables into env")
     named = {*READ, *QUIET, *APPROVALS, *LOGINS, "envFile"}
