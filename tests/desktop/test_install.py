@@ -450,6 +450,23 @@ def test_one_broken_file_stops_an_installation_and_the_way_on_is_said(home: Path
     assert alone.returncode == 1 and alone.stderr.endswith("nothing was changed; mend that file first\n")
 
 
+def test_an_installation_that_fails_halfway_says_which_clients_are_changed(home: Path) -> None:
+    for client in ("claude-desktop", "cursor", "gemini"):
+        CLIENTS[client].file().parent.mkdir(parents=True)
+        CLIENTS[client].file().write_text(text_of(client))
+    desktop = home / ".local" / "state" / "sluice" / "desktop"
+    (desktop / "gemini.json").mkdir(mode=0o700, parents=True)
+    for folder in (desktop, desktop.parent):
+        folder.chmod(0o700)
+    done = sluice(home, "install", "--all", "--yes")
+    assert done.returncode == 1 and "gemini: Sluice cannot edit" in done.stderr
+    hint = "changed already: claude-desktop, cursor; sluice uninstall claude-desktop cursor undoes that\n"
+    assert done.stderr.endswith(hint), done.stderr
+    assert sluice(home, "uninstall", "claude-desktop", "cursor", "--yes").returncode == 0
+    for client in ("claude-desktop", "cursor", "gemini"):
+        assert CLIENTS[client].file().read_text() == text_of(client)
+
+
 def test_uninstall_shows_what_becomes_of_each_file_before_it_asks(home: Path) -> None:
     for client in ("cursor", "gemini", "zed"):
         path = CLIENTS[client].file()

@@ -110,13 +110,15 @@ def install(
         except BaseException:  # also an interrupt: secrets that nothing names do not stay
             moved.drop()
             raise
+    changed: list[str] = []
     for plan in plans:
         if plan.change is not None:
-            _apply(plan, Journal(state_folder(path), plan.client))
+            _apply(plan, Journal(state_folder(path), plan.client), changed)
+            changed.append(plan.client)
     remember_hanging(path, classes)
     if not as_json:
         look = with_config("sluice servers", config_file)
-        info(f"next: restart {', '.join(plan.client for plan in plans if plan.change)}; then {look}")
+        info(f"next: restart {', '.join(changed)}; then {look}")
 
 
 def _about_config(path: Path, named: Path | None, written: str) -> Iterator[str]:
@@ -264,12 +266,13 @@ def _ask(yes: bool) -> None:
         stop(Code.NEGATIVE, "nothing was changed")
 
 
-def _apply(plan: _Plan, journal: Journal) -> None:
+def _apply(plan: _Plan, journal: Journal, changed: list[str]) -> None:
     assert plan.change is not None
     try:
         changes.make(plan.change, journal)
     except (OSError, Changed) as error:
-        stop(Code.NEGATIVE, f"{plan.client}: {error}")
+        done = f"changed already: {', '.join(changed)}; sluice uninstall {' '.join(changed)} undoes that"
+        stop(Code.NEGATIVE, _cannot_edit(plan.client, error), done if changed else "no client was changed")
 
 
 def uninstall(
