@@ -216,7 +216,7 @@ def _database(loaded: config.Config) -> Diagnosis:
 
 
 def _folder(subject: str, folder: Path) -> Iterator[Diagnosis]:
-    there = next((one for one in (folder, *folder.parents) if one.exists()), folder)
+    there = next((one for one in (folder, *folder.parents) if os.path.exists(one)), folder)
     if not there.is_dir():
         yield Diagnosis(subject, "failed", f"{there} is no folder", "move it away, or write another path")
         return
@@ -234,7 +234,8 @@ def _folder(subject: str, folder: Path) -> Iterator[Diagnosis]:
 
 
 def _modes(subject: str, folder: Path) -> Iterator[Diagnosis]:
-    files = [one for one in folder.iterdir() if one.is_file() and not one.is_symlink()]
+    may_look = os.access(folder, os.R_OK | os.X_OK)
+    files = [one for one in folder.iterdir() if one.is_file() and not one.is_symlink()] if may_look else []
     for path, mode in ((folder, private.DIRECTORY), *((file, private.FILE) for file in files)):
         try:
             private.check(path, mode)

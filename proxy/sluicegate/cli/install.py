@@ -180,8 +180,11 @@ def _planned(
 
 
 def _cannot_edit(client: str, error: Exception) -> str:
-    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return f"{client}: Sluice cannot edit {CLIENTS[client].file()}: {why}"
+    file, why = CLIENTS[client].file(), str(error)
+    if isinstance(error, OSError) and error.strerror:  # which may be about the journal
+        other = error.filename if error.filename != str(file) else None
+        why = f"{error.strerror}: {other}" if other else error.strerror
+    return f"{client}: Sluice cannot edit {file}: {why}"
 
 
 def _moving(plan: _Plan, data: bytes, taken: dict[str, Any], secrets: MovedSecrets) -> dict[str, str]:

@@ -49,7 +49,11 @@ class Journal:
         self._file = state / "desktop" / f"{client}.json"
 
     def written_at(self) -> float | None:
-        return self._file.stat().st_mtime if self._file.exists() else None
+        """None also where this user may not look."""
+        try:
+            return self._file.stat().st_mtime
+        except OSError:
+            return None
 
     def changes(self) -> list[FileChange]:
         """Raises `OSError`, and `Changed` where the journal is not as it was written."""
