@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from socket import create_connection, socket
@@ -42,7 +42,15 @@ def engine() -> Iterator[Cluster]:
 def fleet(tmp_path: Path, database: str) -> Iterator[list[Bed]]:
     """Three replicas."""
     with ExitStack() as stack:
-        yield [stack.enter_context(replica(tmp_path, name, database)) for name in ("r0", "r1", "r2")]
+        yield at_once(stack, (replica(tmp_path, name, database, ready=False) for name in ("r0", "r1", "r2")))
+
+
+def at_once(stack: ExitStack, starting: Iterable[Any]) -> list[Bed]:
+    """Replicas that start beside one another, and are ready. Each must be told not to wait for that by itself."""
+    beds: list[Bed] = [stack.enter_context(one) for one in starting]
+    for bed_ in beds:
+        bed_.process.wait_ready()
+    return beds
 
 
 def replica(folder: Path, name: str, database: str, rows: str = ROWS, **config: Any) -> Any:
@@ -118,7 +126,7 @@ def test_the_stream_of_the_2024_transport_is_posted_to_at_any_replica(fleet: lis
 
 def test_a_question_is_answered_at_any_replica(tmp_path: Path, database: str) -> None:
     with ExitStack() as stack:
-        here, there = (stack.enter_context(asking(tmp_path, name, database)) for name in ("a", "b"))
+        here, there = at_once(stack, (asking(tmp_path, name, database, ready=False) for name in ("a", "b")))
         first = modern(here, "tools/call", name="ask__name")
         (key,), state = first["inputRequests"], first["requestState"]
         retry = {"requestState": state, "inputResponses": {key: {"action": "accept", "content": {"name": "Ada"}}}}
@@ -136,9 +144,8 @@ def test_a_question_is_answered_at_any_replica(tmp_path: Path, database: str) ->
 
 def test_pages_of_a_list_go_on_at_any_replica(tmp_path: Path, database: str) -> None:
     with ExitStack() as stack:
-        here, there = (
-            stack.enter_context(asking(tmp_path, name, database, limits={"page": 1})) for name in ("a", "b")
-        )
+        paged: Json = {"limits": {"page": 1}, "ready": False}
+        here, there = at_once(stack, (asking(tmp_path, name, database, **paged) for name in ("a", "b")))
         names, cursor, at = [], {}, [here, there]
         while True:
             at.reverse()
@@ -155,9 +162,8 @@ def test_a_held_call_that_is_a_task_is_asked_about_at_any_replica(peers: None, t
         bank = settings(tmp_path / "a" / "sluice", database)["servers"]
         servers = {**bank, "new": {"url": url, "era": "modern"}}
         rows = ROWS + "p, role:authenticated, new, *, *, allow\n"
-        here, there = (
-            stack.enter_context(replica(tmp_path, name, database, rows, servers=servers)) for name in ("a", "b")
-        )
+        about: Json = {"servers": servers, "ready": False}
+        here, there = at_once(stack, (replica(tmp_path, name, database, rows, **about) for name in ("a", "b")))
         task = modern(here, "tools/call", name="bank__wire", arguments={"to": "bob"})
         assert task.get("taskId", "").startswith("a."), task
         assert modern(there, "tasks/get", taskId=task["taskId"])["status"] == "working"
@@ -181,9 +187,8 @@ def test_sessions_of_a_replica_that_was_killed_are_not_found_at_once(fleet: list
 
 def test_a_call_whose_replica_dies_is_told_as_unknown(tmp_path: Path, database: str) -> None:
     with ExitStack() as stack:
-        here, there = (
-            stack.enter_context(replica(tmp_path, name, database, approvals={"hold_for": "2m"})) for name in ("a", "b")
-        )
+        holding: Json = {"approvals": {"hold_for": "2m"}, "ready": False}
+        here, there = at_once(stack, (replica(tmp_path, name, database, **holding) for name in ("a", "b")))
         session = Session(here)
         answers: list[httpx.Response] = []
         waiting = threading.Thread(target=lambda: answers.append(session.call(there, "bank__wire", to="bob")))

@@ -13,7 +13,7 @@ import pytest
 from database_bed import ROWS, Json, api, database, settings
 from e2e import sluice_process
 from e2e.client_login import ClientLogin, Gateway
-from e2e.test_fleet import metric, replica
+from e2e.test_fleet import at_once, metric, replica
 from e2e.test_logins import log_in, said
 from e2e.wire import LEGACY, META
 from fleet_stage import ACCEPT
@@ -66,10 +66,10 @@ def pair(engine: Cluster, off: Any, tmp_path_factory: pytest.TempPathFactory) ->
         base = settings(folder / "slow" / "sluice", database)
         clients = {**base["clients"], "keys": client_keys(ann=[], bob=[], lea=["role:lead"])}
         about = {"servers": {**base["servers"], "mail": mail}, "clients": clients}
-        slow, fast = (
-            stack.enter_context(off(by, folder, name, database, rows, **about))
+        slow, fast = at_once(stack, (
+            off(by, folder, name, database, rows, **about, ready=False)
             for name, by in (("slow", -HOUR), ("fast", HOUR))
-        )
+        ))  # fmt: skip
         yield slow, fast, site
 
 
@@ -92,12 +92,15 @@ def test_a_client_that_logged_in_at_one_is_in_at_all(tmp_path: Path, database: s
         login = {"issuer": authority.issuer, "client_id": "sluice", "client_secret": "s3cret"}
         about = {"clients": {"keys": client_keys(ann=[]), "login": login}}
         rows = f"p, jwt:{authority.issuer}#ann, bank, *, *, allow\n"
-        slow, fast = (
-            Gateway(stack.enter_context(off(by, tmp_path, name, database, rows, **about, listen={
+        beds = at_once(stack, (
+            off(by, tmp_path, name, database, rows, **about, ready=False, listen={
                 "mcp": f"127.0.0.1:{port}", "public_url": f"{issuer}/mcp",
-            })), authority, f"http://127.0.0.1:{port}")
+            })
             for name, by, port in zip(("slow", "fast"), (-HOUR, HOUR), ports, strict=True)
-        )  # fmt: skip
+        ))  # fmt: skip
+        slow, fast = (
+            Gateway(bed, authority, f"http://127.0.0.1:{port}") for bed, port in zip(beds, ports, strict=True)
+        )
         ann = ClientLogin(slow, stack.enter_context(Browser("ann")))
         ann.register().raise_for_status()
         code = ann.told()["code"]
@@ -133,9 +136,11 @@ def test_a_call_that_is_a_task_of_its_server_goes_on_at_the_other(
         servers = {**bank, "new": {"url": url, "era": "modern"}}
         rows = "p, role:everyone, new, *, *, allow\n"
         slow, fast = (
-            place.enter_context(off(by, tmp_path, name, database, rows, servers=servers))
+            place.enter_context(off(by, tmp_path, name, database, rows, servers=servers, ready=False))
             for place, name, by in ((first, "slow", -HOUR), (stack, "fast", HOUR))
         )
+        for at in (slow, fast):
+            at.process.wait_ready()
         call = {"name": "new__confirm_delete", "arguments": {"filename": "a.txt"}}
         asked = slow.ask("ann", "tools/call", **call, _meta=ASKED).json()["result"]
         (key,) = asked["inputRequests"]

@@ -14,7 +14,7 @@ import httpx
 import psycopg
 import pytest
 from database_bed import Json, command, database, settings
-from e2e.test_fleet import metric, replica
+from e2e.test_fleet import at_once, metric, replica
 from e2e.test_fleet_outages import executed
 from peers.collector import Collector, collector
 from peers.postgres import Cluster, postgres
@@ -41,10 +41,8 @@ def two(folder: Path, database: str, kept: Collector) -> Iterator[list[Bed]]:
     audit = {"sinks": [{"name": "kept", "to": kept.url}], "confirm": {"sink": "kept"}, "checkpoints": {"every": "1h"}}
     bank = {**settings(folder / "r0" / "sluice", database)["servers"]["bank"], "tools": {"classes": {"look": "read"}}}
     with ExitStack() as stack:
-        yield [
-            stack.enter_context(replica(folder, name, database, ROWS, audit=audit, servers={"bank": bank}))
-            for name in ("r0", "r1")
-        ]
+        about: Json = {"audit": audit, "servers": {"bank": bank}, "ready": False}
+        yield at_once(stack, (replica(folder, name, database, ROWS, **about) for name in ("r0", "r1")))
 
 
 def has_head(database: str, writer: str) -> bool:

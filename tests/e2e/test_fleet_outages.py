@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 from database_bed import Json, api, approve
-from e2e.test_fleet import asking, modern
+from e2e.test_fleet import asking, at_once, modern
 from e2e.wire import META, MODERN
 from fleet_stage import ACCEPT, Session, forwarded
 from peers.postgres import Cluster, pair, postgres
@@ -121,8 +121,8 @@ def two(folder: Path, url: str) -> Iterator[list[Bed]]:
     """The first holds calls open, the second does not."""
     with ExitStack() as stack:
         holds = {"a": "5m", "b": "100ms"}
-        yield [stack.enter_context(asking(folder, name, url, approvals={"hold_for": held}))
-               for name, held in holds.items()]  # fmt: skip
+        yield at_once(stack, (asking(folder, name, url, approvals={"hold_for": held}, ready=False)
+                              for name, held in holds.items()))  # fmt: skip
 
 
 def round_of(at: Bed) -> Json:

@@ -12,8 +12,8 @@ from statistics import median
 
 import httpx
 import pytest
-from database_bed import api, approve, database, seen
-from e2e.test_fleet import fleet, replica
+from database_bed import Json, api, approve, database, seen
+from e2e.test_fleet import at_once, fleet, replica
 from e2e.test_fleet_outages import Load, plain
 from fleet_stage import Session
 from peers.postgres import Cluster, postgres
@@ -62,9 +62,8 @@ def test_a_held_call_goes_on_when_another_replica_is_told(tmp_path: Path, databa
     """In a soak after any part of a second: replicas look at the database once in one."""
     took = []
     with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
-        here, there = (
-            stack.enter_context(replica(tmp_path, name, database, approvals={"hold_for": "2m"})) for name in ("a", "b")
-        )
+        holding: Json = {"approvals": {"hold_for": "2m"}, "ready": False}
+        here, there = at_once(stack, (replica(tmp_path, name, database, **holding) for name in ("a", "b")))
         client = stack.enter_context(httpx.Client(timeout=130))
         for number in range(ROUNDS):
             held = pool.submit(wire, here, client)

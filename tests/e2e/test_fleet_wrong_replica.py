@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from database_bed import ROWS, Json, database, seen, settings
-from e2e.test_fleet import ASKING, modern, replica
+from e2e.test_fleet import ASKING, at_once, modern, replica
 from e2e.wire import LEGACY
 from fleet_stage import ACCEPT, Session, forwarded
 from peers.fleet import fixture_over_http, peers
@@ -35,9 +35,8 @@ def both(peers: None, tmp_path: Path, database: str) -> Iterator[tuple[Bed, Bed]
         servers = {**bank, "fix": {"url": url, "era": "legacy"},
                    "ask": {"command": sys.executable, "args": [ASKING], "era": "legacy"}}  # fmt: skip
         rows = ROWS + "".join(f"p, role:authenticated, {key}, *, *, allow\n" for key in ("fix", "ask"))
-        here, there = (
-            stack.enter_context(replica(tmp_path, name, database, rows, servers=servers)) for name in ("a", "b")
-        )
+        about: Json = {"servers": servers, "ready": False}
+        here, there = at_once(stack, (replica(tmp_path, name, database, rows, **about) for name in ("a", "b")))
         yield here, there
 
 
