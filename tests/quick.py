@@ -1,4 +1,5 @@
-"""Which tests `--quick` runs: those of files that start no process and do not compute for long, on one event loop."""
+"""Which tests `--quick` runs: those of files that start no process and do not compute for long, on one event loop, with
+fewer examples of Hypothesis."""
 
 from functools import cache
 from pathlib import Path
