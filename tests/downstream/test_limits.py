@@ -244,7 +244,7 @@ def test_what_ends_for_several_holds_up_everybody() -> None:
     backoff = RetryBackoff(lambda: now)
     for name in ("ann", "ann", "bob"):
         backoff.failed(name)
-    assert backoff.left() == backoff.left("ann") > backoff.left("bob") > backoff.left("eve") == 0.0
+    assert backoff.left("ann") > backoff.left("bob") > backoff.left("eve") == backoff.left() == 0.0
     backoff.failed("cy")
     assert backoff.left("eve") == backoff.left("bob") == backoff.left() > 0.0
     now = 60.0
@@ -270,6 +270,34 @@ def test_a_server_that_fails_for_several_gets_one_call_to_try_from_all_of_them()
     assert breaker.admits("ann")
     breaker.succeeded()
     assert breaker.admits("bob") and breaker.admits("cy")
+
+
+def test_trials_of_those_who_always_fail_put_off_nobody_elses() -> None:
+    """With three keys that fail for ever nobody else had a call in an hour."""
+    now, tried = 0.0, 0
+    breaker = Breaker(lambda: now)
+    while now < 3600.0:
+        for name in ("a", "b", "c"):
+            if breaker.admits(name):
+                breaker.failed(name)
+        if breaker.admits("eve"):
+            tried += 1
+            breaker.ended("eve")
+        now += 1.0
+    assert tried > 100
+    breaker.failed("a")
+    assert breaker.state == "open"
+
+
+def test_old_failures_of_others_are_not_of_several() -> None:
+    now = 0.0
+    breaker = Breaker(lambda: now)
+    for name in ("ann", "bob"):
+        breaker.failed(name)
+    now = 86_400.0
+    for _ in range(5):
+        breaker.failed("cy")
+    assert breaker.admits("eve") and not breaker.admits("cy")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def forget_first(failing: dict[str, Any]) -> None:
 
 class RetryBackoff:
     """How long to wait before a server is dialled again: the longer, the more often it failed in a row. What ends of a
-    principal's own holds up what is dialled for it, and what is dialled for nobody; of several, everybody."""
+    principal's own holds up what is dialled for it; of several, everybody."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -29,9 +29,9 @@ class RetryBackoff:
     def left(self, whose: str = "") -> float:
         now = self._clock()
         late = {one: until - now for one, (_, until) in self._failing.items() if until > now}
-        if whose and len(late.keys() - {""}) < _SEVERAL:
+        if len(late.keys() - {""}) < _SEVERAL:
             return max(late.get("", 0.0), late.get(whose, 0.0))
-        return max(late.values(), default=0.0)
+        return max(late.values())
 
     def failed(self, whose: str = "") -> None:
         failures = self._failing.pop(whose, (0, 0.0))[0] + 1
@@ -69,25 +69,29 @@ class Breaker:
         self._pause = pause
         self._failing: dict[str, _Failures] = {}
         self._all = _Failures()
+        self._last = 0.0
 
     @property
     def state(self) -> Circuit:
         """Of all calls together, whoever made them."""
         if self._all.count < self._threshold:
             return "closed"
-        return "half-open" if self._clock() - self._all.last >= self._pause else "open"
+        return "half-open" if self._clock() - self._last >= self._pause else "open"
 
     def admits(self, whose: str) -> bool:
         """Whether a call may pass. In the half-open state the first one is the trial."""
-        found = self._failing.get(whose)
+        now, found = self._clock(), self._failing.get(whose)
         if found is None or found.count < self._threshold:
-            if len(self._failing) < _SEVERAL or self._all.count < self._threshold:
+            if self._all.count < self._threshold or not self._is_of_several(now):
                 return True
             found = self._all
-        if found.is_tried or self._clock() - found.last < self._pause:
+        if found.is_tried or now - found.last < self._pause:
             return False
         found.is_tried = True
         return True
+
+    def _is_of_several(self, now: float) -> bool:
+        return sum(now - one.last < 2 * self._pause for one in self._failing.values()) >= _SEVERAL
 
     def succeeded(self) -> None:
         self._failing.clear()
@@ -97,7 +101,10 @@ class Breaker:
         before = self._failing.pop(whose, _Failures())
         forget_first(self._failing)
         self._failing[whose] = _Failures(before.count + 1, self._clock())
-        self._all = _Failures(self._all.count + 1, self._clock())
+        self._last = self._clock()
+        # Trials of those whose own circuit is open put off nobody else's.
+        last = self._all.last if before.count >= self._threshold else self._last
+        self._all = _Failures(self._all.count + 1, last)
 
     def ended(self, whose: str) -> None:
         """A call has ended, whether or not that said anything about the server: the next one may be the trial."""
