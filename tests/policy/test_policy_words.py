@@ -338,6 +338,28 @@ def test_a_uri_with_more_text_in_its_spellings_than_its_rows_can_look_at_is_deni
         assert policy.decide_alike(ALICE, Target("k8s", "res", own, own), "read") is None, own
 
 
+def test_only_rows_that_could_deny_another_spelling_count_against_its_length() -> None:
+    own = f"https://user@example.com/{'caf%C3%A9/' * 200}?q=a+b#f"
+    target = Target("k8s", "res", own, own)
+    exact = "".join(f"p, *, k8s, res:https://h/{n}, *, deny\n" for n in range(200))
+    twice = "".join(f"p, *, k{letter}s, res:*secret*, *, deny\n" for letter in "8*?" for _ in range(20))
+    others = "".join(f"p, *, k8s, res:*secret{n}*, write, deny\n" for n in range(50))
+    asked = "".join(f"p2, *, k8s, res:ht{'*' * stars}, *, confirm\n" for stars in range(1, 20))
+    allow = "p, *, *, *, *, allow\n"
+    for rows in (exact, twice, others, asked, exact + twice + others + asked):
+        assert policy_of(allow + rows).decide_alike(ALICE, target, "read") is None
+    ruling = policy_of(allow + others.replace("write", "read")).decide_alike(ALICE, target, "read")
+    assert ruling is not None and (ruling.verdict, ruling.rule) == (Verdict.DENY, "default")
+    assert ruling.reason == (
+        "its 18 other spellings have 25,540 characters: with 50 globs and 0 whole names of rows, more than 400,000")
+    many = "".join(f"p, *, k8s, res:https://h/{n}, *, deny\n" for n in range(400_000 // 18 + 1))
+    ruling = policy_of(allow + many).decide_alike(ALICE, target, "read")
+    assert ruling is not None and "0 globs and 22,223 whole names of rows" in ruling.reason
+    encoded = own + "%C3%A9"
+    found = policy_of(allow + others + exact + "p, *, k8s, res:*user@*é, *, deny\n")
+    assert found.decide_alike(ALICE, Target("k8s", "res", encoded, encoded), "read") is not None
+
+
 def test_a_name_that_nobody_listed_is_denied_in_other_letters_too() -> None:
     policy = policy_of(ROWS + "p, *, k8s, tool:Drain_*, write, deny")
     for own, said in (("DELETE_x", "policy.csv:3"), ("drain_X", "policy.csv:7"), ("DRAIN_", "policy.csv:7")):

@@ -6,7 +6,7 @@ says which row gave it; where the two differ nobody gets through.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -110,6 +110,20 @@ def _means_one(matches_obj: _Matches, matches_decoded: _Matches, uri: str) -> bo
     return matches_decoded is not matches_obj and any(map(matches_decoded, (f"res:{uri}", *others)))
 
 
+def _too_much(uri: str, objects: Collection[str]) -> str:
+    """Why this URI's other spellings are not judged by rows with these objects; empty where they are."""
+    if not uris.is_judged_quickly(uri):
+        return _MARKS
+    others, globs = _other_uris(uri), sum(map(is_glob, objects))
+    size, names = sum(map(len, others)), len(objects) - globs
+    if size * globs + len(others) * names <= _MAX_LOOKED_AT:
+        return ""
+    return (
+        f"its {len(others)} other spellings have {size:,} characters: with {globs:,} globs and {names:,} whole names "
+        f"of rows, more than {_MAX_LOOKED_AT:,}"
+    )
+
+
 DEFAULT_RULE: Final = "default"
 MAX_DECISIONS: Final = 50_000
 MAX_RESOURCES: Final = 10_000  # decisions on resources: a walk through a million of them must not push out the rest
@@ -147,9 +161,10 @@ class Matches:
 
 _LOCAL: Final = "local"
 _OTHER_URI: Final = "a row is about another spelling of this URI"
-_MARKS: Final = "it has more marks in a row, odd bytes, double encoding or spellings than can be judged"
+_MARKS: Final = "it has more marks in a row, odd bytes, or double encoding than can be judged"
 _MAX_LOOKED_AT: Final = 400_000
-"""Characters of a URI's other spellings, as often as rows look at them: 10 ms for `*x*`, and mostly a tenth of that."""
+"""Characters of a URI's other spellings, as often as globs look at them: 10 ms for `*x*`, and mostly a tenth of that.
+A whole name is compared with each spelling in the time of one character."""
 _NO_URI: Final = ("tool:", "prompt:")
 
 
@@ -214,18 +229,17 @@ class PolicyRules:
         shadow mode deny rows do not count."""
         rules, approvals = self._shards_of(self.held(client), target.server)
         denies = () if self.shadow else [rule for rule in rules.rules if rule.effect == "deny"]
-        is_uri = target.kind == "res"
-        looking = [rule for rule in (*denies, *approvals.rules) if not (is_uri and rule.obj.startswith(_NO_URI))]
-        if not looking:
-            return None
-        own, obj = target.own, f"{target.kind}:{target.own}"
-        if is_uri and not (
-            uris.is_judged_quickly(own) and sum(map(len, _other_uris(own))) * len(looking) <= _MAX_LOOKED_AT
-        ):
-            return Ruling(Verdict.DENY, DEFAULT_RULE, _MARKS, act)
-        for rule in looking:
-            of_uri = rule.matches_obj, rule.matches_decoded, own
-            if (_means_one(*of_uri) if is_uri else matches_folded(obj, rule.obj)) and not rule.matches_obj(obj):
+        own, obj, is_uri = target.own, f"{target.kind}:{target.own}", target.kind == "res"
+        looking: dict[str, Rule] = {}  # equal objects look alike
+        for rule in (*denies, *approvals.rules):
+            if is_uri and (rule.act not in ("*", act) or rule.obj.startswith(_NO_URI)):
+                continue
+            if not rule.matches_obj(obj):  # what does has its say in `decide`
+                looking.setdefault(rule.obj, rule)
+        if is_uri and looking and (why := _too_much(own, looking)):
+            return Ruling(Verdict.DENY, DEFAULT_RULE, why, act)
+        for rule in looking.values():
+            if _means_one(rule.matches_obj, rule.matches_decoded, own) if is_uri else matches_folded(obj, rule.obj):
                 what = _OTHER_URI if is_uri else "it is not listed, and a row is about other letters"
                 return Ruling(Verdict.DENY, rule.row.where, what, act)
         return None
