@@ -35,7 +35,7 @@ from sluicegate.router.visible_lists import PermissionKey, no_permission_key
 from sluicegate.store.memory import MemoryStore
 
 ALL = {"tools": {"listChanged": True}, "prompts": {"listChanged": True}, "resources": {"listChanged": True}}
-ALLOWED, DENIED = Decision(Verdict.ALLOW, "test", ""), Decision(Verdict.DENY, "test", "")
+ALLOWED, DENIED, ASKED = (Decision(verdict, "test", "") for verdict in (Verdict.ALLOW, Verdict.DENY, Verdict.ASK))
 Answer = Callable[[Call], Awaitable[Outcome]]
 
 
@@ -168,7 +168,7 @@ class Front:
     def __init__(
         self, *servers: Scripted, hide: Callable[[str, str], bool] = lambda server, own: False,
         store: MemoryStore | None = None, generation: str = "1", pins: DefinitionPins | None = None,
-        may_list: MayList | None = None, may_see: MaySee | None = None,
+        may_list: MayList | None = None, may_see: MaySee | None = None, asked: Collection[str] = (),
         permission_key: PermissionKey = no_permission_key, inspected: InspectState = uninspected,
         current: Callable[[Client], Client | None] = lambda client: client, searching: SearchDeps = WITHOUT,
         **settings: Any,
@@ -188,7 +188,9 @@ class Front:
         self.router = Router(
             self.servers, self.lists, self.resolver, self.hub, self.cursors, may_list,
             may_see or (lambda call, server: not self.hide(server, "*")),
-            lambda call, target: ALLOWED if may_list(call, target.server, target) else DENIED,
+            lambda call, target: (
+                DENIED if not may_list(call, target.server, target) else ASKED if target.own in asked else ALLOWED
+            ),
             permission_key=permission_key, inspected=inspected, current=current, searching=searching,
         )  # fmt: skip
 

@@ -332,6 +332,8 @@ def test_nobody_subscribes_to_what_a_hook_on_calls_is_about(tmp_path: Path, hook
             said = next(json.loads(line[5:]) for line in answer.iter_lines() if line.startswith("data:"))
         watched = said["params"]["notifications"]["resourceSubscriptions"]
         assert watched == ["fs+file:///plain"] * (what == "result") + ["other+file:///o"]
+        refused = said["params"].get("_meta", {}).get("dev.sluice/refused", {})
+        assert list(refused) == ["fs+file:///plain"] * (what == "call"), "it is listed, and can be read"
         lines = (tmp_path / "fs" / "seen.jsonl").read_text()
         assert ("resources/subscribe" in lines) is (what == "result")
         assert hook.asked == []

@@ -511,6 +511,23 @@ async def test_what_a_server_refuses_is_said_in_the_acknowledgement_with_its_rea
             }
 
 
+async def test_why_nobody_subscribes_to_what_is_asked_about_is_said_in_both_eras() -> None:
+    server, denied = Scripted("a", capabilities=SUBSCRIBING), "a+x:denied"
+    async with Front(server, asked=["x:asked", "x:denied"], hide=lambda key, own: own == "x:denied") as front:
+        async with listen(front, single("a+x:1", "a+x:asked", denied)) as stream:
+            promised = (await stream.next()).params
+            assert promised["notifications"] == single("a+x:1")
+            said = {"code": METHOD_NOT_FOUND, "message": "Nobody subscribes to a resource whose reads are asked about"}
+            assert promised["_meta"][listening.REFUSED] == {"a+x:asked": said}
+        async with listen(front, single("a+x:1"), LEGACY) as stream:
+            change = {"stream": (await stream.next()).params["_meta"][listening.STREAM], "wanted": True}
+            outcomes = [
+                await front.ask("subscriptions/listen", LEGACY, notifications=single(uri), **{listening.CHANGE: change})
+                for uri in ("a+x:asked", denied)
+            ]
+            assert outcomes == [Failure(**said), not_found("resources/read", {"uri": denied})]
+
+
 @pytest.mark.parametrize(("mode", "said"), [
     ("warn", "not this one"), ("block", "The server refused the subscription"), ("off", "not\x1b[0m this one"),
 ])  # fmt: skip

@@ -110,11 +110,14 @@ def with_hooks(hooks: Hooks, decide: Decide) -> Decide:
 
 
 def watching(hooks: Hooks, decide: Decide) -> Decide:
-    """The decision on a subscription. Of what a hook is asked about, nobody asks a server without it."""
+    """The decision on a subscription. What rows allow and a hook is asked about is an ask."""
 
     def watched(call: Call, target: Target) -> Decision:
-        due = hooks.due("call", call.client, target) if call.method == "resources/read" else ()
-        return Decision(Verdict.DENY, f"hook {due[0].name}", "nobody subscribes to it") if due else decide(call, target)
+        decision = decide(call, target)
+        if call.method != "resources/read" or decision.verdict is not Verdict.ALLOW:
+            return decision
+        due = hooks.due("call", call.client, target)
+        return Decision(Verdict.ASK, f"hook {due[0].name}", "nobody subscribes to it") if due else decision
 
     return watched
 

@@ -103,7 +103,8 @@ class Rulebook:
         return self.classes.of(target, self.is_accepted(target))
 
     def decide(self, client: Client, target: Target) -> Decision:
-        """The answer for lists, calls, gets, reads, completions, subscriptions and notifications alike."""
+        """The answer for lists, calls, gets, reads, completions, subscriptions and notifications alike. Hooks may
+        refuse more."""
         if (barred := self._barred(client, target)) is not None:
             return barred
         act = self.classify(target).name

@@ -49,9 +49,9 @@ __all__ = ["Cursors", "MayList", "MaySee", "Router"]
 
 
 class Router:
-    """`may_list` judges an item, `may_see` a server, `decide` what is used. All of them say the same as long as
-    `permission_key` is equal. `cursors` seals what the pages of a list have in common. `current` gives a client
-    with the rights of now."""
+    """`may_list` judges an item, `may_see` a server: they say the same as long as `permission_key` is equal. `decide`
+    judges what is used, where hooks may refuse more. `cursors` seals what the pages of a list have in common. `current`
+    gives a client with the rights of now."""
 
     def __init__(
         self, servers: Mapping[str, McpServer], lists: CatalogCache, resolver: Resolver, hub: Hub, cursors: Cursors,

@@ -5,7 +5,7 @@ tool that it may not see is none. (2026-07-28 basic/patterns/subscriptions: the 
 requested kinds follow, nothing is replayed.)
 
 A subscription to a resource is judged as a read of it would be, when it begins and at each update, so that a changed
-policy counts at once; a resource that needs a human's yes cannot be subscribed to (server/resources#subscriptions).
+policy counts at once; nobody subscribes to one that needs a human's or a hook's yes (server/resources#subscriptions).
 """
 
 import logging
@@ -56,6 +56,7 @@ STRIDE: Final = 4  # URIs that are judged in a row; a long one counts as several
 _STRIDE_SECONDS: Final = 0.005
 """What counts at most of a row: the rest was spent waiting for a list."""
 
+_ASKED: Final = Failure(METHOD_NOT_FOUND, "Nobody subscribes to a resource whose reads are asked about")
 _REFUSED: Final = "The server refused the subscription"
 _ENDED: Final = Failure(INTERNAL_ERROR, "This stream has ended")
 _NO_SUBSCRIPTIONS: Final = Failure(METHOD_NOT_FOUND, "The server of this resource has no subscriptions")
@@ -196,6 +197,8 @@ class Subscriptions:
         if decision.verdict is not Verdict.ALLOW:
             client = call.client.principal
             log.info("denied a subscription to %s for %s by %s", target.public, client, decision.rule)
+        if decision.verdict is Verdict.ASK:  # its client may list and read it
+            self.refused[call.params["uri"]] = _ASKED
         return decision.verdict is Verdict.ALLOW
 
     # ------------------------------------------------------------ at the servers
