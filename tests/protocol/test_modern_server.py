@@ -198,8 +198,10 @@ def test_what_acknowledges_says_nothing_of_the_task(method: str) -> None:
     ask: Json = {"method": "elicitation/create", "params": {"mode": "url", "message": "m", "url": "javascript:1"}}
     said: Json = {"taskId": "1", "status": ["w"], "statusMessage": "m" * 5_000_000, "pollIntervalMs": "soon"}
     said |= {"inputRequests": {"k": ask}, "result": {"content": []}}
-    assert dialect.outcome(call(method), Response(1, {**said, "_meta": {"k": 1}})) == Result({"_meta": {"k": 1}})
-    assert dialect.outcome(call(method), Response(1, said)) == Result({})
+    said["_meta"] = {"k": "m" * 5_000_000}
+    for kind in ({}, {"resultType": "complete"}, {"resultType": "task"}):
+        assert dialect.outcome(call(method), Response(1, {**said, **kind})) == Result({})
+    assert isinstance(dialect.outcome(call(method), Response(1, {"resultType": "input_required"})), Failure)
 
 
 @pytest.mark.parametrize(

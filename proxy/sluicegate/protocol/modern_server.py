@@ -23,6 +23,7 @@ from sluicegate.protocol.model import (
     Failure,
     InputRequired,
     Outcome,
+    Result,
     TaskStarted,
 )
 from sluicegate.protocol.reserved_keys import for_server, without_hop
@@ -35,6 +36,7 @@ _MAX_CODE: Final = 2**31
 MAX_ABOUT: Final = 16 * 1024
 """Characters of a server's capabilities, and of its instructions."""
 _MAX_PART: Final = 1024
+_ABOUT_A_TASK: Final = ABOUT_A_TASK - {"tasks/result"}  # which 2025-11-25 alone has
 _TOOLS: Final = 100  # that are looked at in one step
 # 2025-11-25 and 2026-07-28 schema: ServerCapabilities
 CAPABILITIES: Final = ("completions", "experimental", "extensions", "logging", "prompts", "resources", "tasks", "tools")
@@ -122,16 +124,15 @@ def outcome(call: Call, response: Response) -> Outcome:
 
 def result(method: str, value: Json) -> Outcome:
     kind = value.get("resultType", "complete")  # absent: an older server (2026-07-28 basic/index#resulttype)
-    if method == "tasks/get" and kind in ("complete", "task"):  # some examples of SEP-2663 say `task`
+    if method in _ABOUT_A_TASK and kind in ("complete", "task"):  # some examples of SEP-2663 say `task`
+        if method != "tasks/get":  # the others say nothing of the task, and nobody has judged what else they say
+            return Result({})
         kind, detailed = "complete", tasks.detailed(value)
         if detailed is None:
             return Failure(INTERNAL_ERROR, "The server said of a task what cannot be said of one")
         value = detailed
     if kind == "complete":
-        value = complete(method, value)
-        if method in ABOUT_A_TASK and method != "tasks/get":  # SEP-2663: the others say nothing of the task
-            value = {"_meta": value["_meta"]} if "_meta" in value else {}
-        return with_required_fields(method, value)
+        return with_required_fields(method, complete(method, value))
     if kind == "task" and method == "tools/call" and (task := tasks.read(value)) is not None:
         return TaskStarted(tasks.begun(task))  # SEP-2663, Task Creation
     if kind == "input_required" and method in MULTI_ROUND:
