@@ -507,6 +507,19 @@ async def test_books_that_nobody_changed_are_not_read_again(monkeypatch: pytest.
     assert fresh.rows() == ours.rows() and ours.rows("s")[0]["current"] == pins.fingerprint(3)
 
 
+async def test_that_a_further_set_has_no_room_for_new_names_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:  # fmt: skip
+    monkeypatch.setattr(pins, "MAX_PINNED", 1000)
+    board = await board_of(MemoryStore(), "one")
+    await board.meet("s", "legacy", "", "tool", found(a=1))
+    for names in (found(a=1), found(a=1, b=2, c=3), found(a=1, b=2, c=3, d=4)):
+        await board.meet("s", "legacy", "roots" if len(names) > 1 else "form", "tool", names)
+    full = [record for record in caplog.records if "no room" in record.message]
+    assert [(record.levelname, vars(record)["server"], vars(record)["definitions"]) for record in full] == [
+        ("WARNING", "s", 2)]  # fmt: skip
+
+
 class Overtaken(MemoryStore):
     """Another process writes before each change, as long as `is_overtaken`."""
 

@@ -336,6 +336,9 @@ class PinReports:
             log.warning(words, extra=_fields(event) | {"hint": f"sluice pins diff {server}"})
         if len(loud) > MAX_LINES:
             log.warning(words, extra={"server": server, "era": era, "more": len(loud) - MAX_LINES})
+        if added := sum(change.no_room for change in changes):
+            about = {"server": server, "era": era, "definitions": added}
+            log.warning("pins have no room for new names of a further capability set: these are additions", extra=about)
         if first := sum(event.what == "first_use" for event in events):
             log.info("definitions recorded at first use", extra={"server": server, "era": era, "definitions": first})
         for event in [event for event in events if event.flags][:MAX_LINES]:

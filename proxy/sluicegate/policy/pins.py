@@ -135,13 +135,15 @@ SHUT: Final = PinBook(closed=frozenset((EVERY, kind) for kind in KINDS))
 
 @dataclass(frozen=True, slots=True)
 class DefinitionChange:
-    """What became of one definition: `before` and `after` are fingerprints. `again`: its name was waiting already."""
+    """What became of one definition: `before` and `after` are fingerprints. `again`: its name was waiting already.
+    `no_room`: it waits, though it is in the first list of its set, for the pins are over `MAX_PINNED`."""
 
     key: Key
     what: Literal["first_use", "accepted", "waiting"]
     before: str | None
     after: str
     again: bool = False
+    no_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,8 @@ def meet(
             waiting.pop(key, None)  # the newest stands last
             waiting[key] = placed
         if change := _change(book, key, placed):
-            changes.append(change)
+            is_left_out = is_first and not is_new and change.what == "waiting" and change.before is None
+            changes.append(replace(change, no_room=True) if is_left_out else change)
     closed = book.closed | {(capabilities, kind)} if found else book.closed
     if pins == book.pins and waiting == book.waiting and closed == book.closed:
         return book, []
