@@ -17,7 +17,7 @@ from test_approval_webhook import SECRET, Hook, serving, until
 
 from sluicegate.approval import webhook
 from sluicegate.approval.eligibility import VoteRefused
-from sluicegate.approval.grants import MAX_OF, PREFIX, Grant
+from sluicegate.approval.grants import A_TURN, MAX_OF, PREFIX, Grant, Grants
 from sluicegate.approval.presentation import take
 from sluicegate.approval.queue import MAX_WHOLE, ApprovalQueue
 from sluicegate.approval.record import Approval, bind_any, session_mark, stored_form
@@ -541,9 +541,9 @@ async def test_a_client_keeps_its_newest_grants_and_what_judges_them_leaves_turn
         group.start_soon(have_turns)
         await town.desk.refresh()
         group.cancel_scope.cancel()
-    assert turns > MAX_OF // 20
+    assert turns > MAX_OF // 20 + A_TURN // 20, "while rows are read, and while grants are judged"
     assert {one.id for one in town.desk.grants.all()} == alive and len(await town.store.scan(PREFIX)) == MAX_OF
-    assert [one["approval"]["comment"] for one in town.told] == [f"its client has {MAX_OF} newer ones"] * 3
+    assert [one["approval"]["comment"] for one in town.told] == [f"its client has {MAX_OF} that were used later"] * 3
     judged = list[str]()
 
     def identity_of(server: str) -> str:
@@ -554,3 +554,118 @@ async def test_a_client_keeps_its_newest_grants_and_what_judges_them_leaves_turn
     found = town.desk.find_grant(bound, replace(ANN, session="s7"))
     assert found is not None and found.id == "grt_007" and len(judged) == 1
     assert town.desk.find_grant(bound, replace(ANN, session="s0")) is None
+
+
+def session_grant(town: Town, number: int, used: float = 0.0, made: float | None = None) -> Grant:
+    """One of Ann's for a session of its own, used that many seconds ago."""
+    bound, now = bind_any(ANN, TOOL, town.rule, CAREFUL["confirm"], town.identity, "write"), town.clock.now
+    mark, end = session_mark(f"s{number}"), now - used + 1800
+    made = now - used if made is None else made
+    return Grant(f"grt_{number:03}", "apr", bound, "rev1", "session", mark, "key:ann", made, end)
+
+
+async def keep(town: Town, grant: Grant) -> None:
+    await town.store.put(PREFIX + grant.id, stored_form(grant), 1800)
+
+
+async def test_the_grants_that_end_beyond_the_bound_are_those_not_used_for_longest() -> None:
+    town = Town(profile="confirm")
+    busy = session_grant(town, 0, made=town.clock.now - 7000)
+    grants = [busy, *(session_grant(town, number, used=600) for number in range(1, MAX_OF))]
+    timed = replace(session_grant(town, 999), scope="15m", expires=town.clock.now + 900)
+    for grant in (*grants, timed):
+        town.desk.grants.add(grant)
+    assert {one.id for one in (*grants, timed)} - {one.id for one in town.desk.grants.alive()} == {"grt_001"}
+
+
+async def test_grants_that_did_not_change_are_judged_some_at_each_turn_and_each_once_in_a_round() -> None:
+    town, judged = Town(profile="confirm"), list[str]()
+    for number in range(2 * A_TURN + 5):
+        await keep(town, session_grant(town, number))
+
+    def objection(grant: Grant) -> str:
+        judged.append(grant.id)
+        return ""
+
+    counts = list[int]()
+    for is_moved in (True, False, False, True, False, True):
+        before = len(judged)
+        await town.desk.grants.refresh(objection, lambda principal, roles: None, is_moved)
+        counts.append(len(judged) - before)
+    assert counts == [2 * A_TURN + 5, A_TURN, 5, A_TURN, A_TURN, 5], "of what is new each one, at once"
+    assert len(set(judged[-2 * A_TURN - 5 :])) == 2 * A_TURN + 5
+
+
+async def test_however_many_grants_there_are_each_ends_at_the_next_turn_after_its_holders_token() -> None:
+    town = Town(profile="confirm")
+    for number in range(2 * A_TURN + 5):
+        await keep(town, replace(session_grant(town, number), token_end=town.clock.now + 60))
+    await town.desk.refresh()
+    town.clock.now += 60
+    await town.desk.refresh(is_moved=False)
+    assert not town.desk.grants.all()
+
+
+class SlowStore(MemoryStore):
+    """One whose entries are read at once, and come a moment later: something happens meanwhile."""
+
+    meanwhile: Any = None
+
+    async def scan(self, prefix: str) -> dict[str, bytes]:
+        found = await super().scan(prefix)
+        if self.meanwhile is not None and prefix == PREFIX:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        return found
+
+
+async def test_what_changes_during_a_look_at_the_store_stays_as_it_was_changed() -> None:
+    clock = Clock()
+    store = SlowStore(clock)
+    town = Town(store=store, clock=clock, profile="confirm")
+    revoked, used, new = (session_grant(town, number, used=60) for number in range(3))
+    for grant in (revoked, used):
+        await keep(town, grant)
+    await town.desk.refresh()
+    grants = town.desk.grants
+
+    async def meanwhile() -> None:
+        await grants.revoke(grants.all()[0], "key:lea")
+        assert await grants.use(grants.all()[0])
+        grants.add(new)
+
+    store.meanwhile = meanwhile
+    await town.desk.refresh()
+    assert [(one.id, one.expires) for one in grants.all()] == [
+        (used.id, clock.now + 1800), (new.id, new.expires),
+    ]  # fmt: skip
+
+
+async def test_rows_that_did_not_change_are_not_decoded_again() -> None:
+    town = Town(profile="confirm")
+    first, second = (session_grant(town, number) for number in range(2))
+    for grant in (first, second):
+        await keep(town, grant)
+    await town.desk.refresh()
+    one, other = town.desk.grants.all()
+    await keep(town, replace(second, expires=second.expires - 1))
+    await town.desk.refresh()
+    assert town.desk.grants.get(one.id) is one and town.desk.grants.get(other.id) is not other
+
+
+async def test_what_several_processes_gave_is_trimmed_at_the_next_look_and_recorded_once() -> None:
+    town, told = Town(profile="confirm"), list[Any]()
+
+    async def tell(record: Any) -> bool:
+        told.append(record["approval"]["grant"])
+        return True
+
+    for number in range(MAX_OF + 2):
+        await keep(town, session_grant(town, number, used=900 - number))
+    one, other = (Grants(town.store, tell, town.clock) for _ in range(2))
+    for grants in (one, other):
+        await grants._look()
+    for grants in (one, other):
+        await grants.refresh(lambda grant: "", lambda principal, roles: None, False)
+        assert len(grants) == MAX_OF
+    assert told == ["grt_000", "grt_001"] and len(await town.store.scan(PREFIX)) == MAX_OF

@@ -8,6 +8,7 @@ with a token has it for as long as they have a token.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -26,7 +27,7 @@ from sluicegate.approval.record import (
 )
 from sluicegate.protocol.jsonrpc import Json, Malformed
 from sluicegate.protocol.model import Client
-from sluicegate.store import Store, Write
+from sluicegate.store import TRIES, Store, Write, overtaken
 
 SECONDS: Final = 15 * 60.0
 IDLE: Final = 30 * 60.0
@@ -34,8 +35,10 @@ LONGEST: Final = 8 * 3600.0
 """Seconds that a grant for a session lasts at most. A client of 2026-07-28 has no session that could end before."""
 PREFIX: Final = "approval/grant/"
 MAX_OF: Final = 500
-"""Grants of one client, which may give them to itself in each of its sessions. The oldest end."""
-_SURPLUS: Final = f"its client has {MAX_OF} newer ones"
+"""Grants of one client, which may give them to itself in each of its sessions. Those not used for longest end."""
+_SURPLUS: Final = f"its client has {MAX_OF} that were used later"
+A_TURN: Final = 200
+"""Grants that are judged again in each turn. Those of a call are judged at the call, so the others may wait."""
 _AT_ONCE: Final = 20  # that are decoded or judged in one step of the event loop
 
 log = logging.getLogger(__name__)
@@ -80,6 +83,10 @@ class Grant:
         is_good = self.policy == policy and self.is_about(binding, session)
         return is_good and replace(self.binding, digest=binding.digest) == binding
 
+    def last_used(self) -> float:
+        """Only a use of one for a session begins its time anew."""
+        return self.expires - (IDLE if self.scope == "session" else SECONDS)
+
     def show(self) -> Json:
         binding = self.binding
         return {
@@ -100,6 +107,7 @@ class Grants:
         self._all: dict[str, Grant] = {}
         self._rows: dict[str, tuple[bytes, Grant | None]] = {}  # as they stood in the store
         self._over: dict[str, str] = {}  # and why, where somebody should know
+        self._unjudged: list[str] = []  # until each of them had its turn
 
     def __len__(self) -> int:
         return len(self._all)
@@ -118,8 +126,11 @@ class Grants:
 
     def add(self, grant: Grant) -> None:
         self._all[grant.id] = grant
-        theirs = [one for one in self.alive() if one.binding.principal == grant.binding.principal]
-        for one in sorted(theirs, key=lambda one: one.made)[:-MAX_OF]:
+        self._trim(grant.binding.principal)
+
+    def _trim(self, principal: str) -> None:
+        theirs = [one for one in self.alive() if one.binding.principal == principal]
+        for one in sorted(theirs, key=Grant.last_used)[:-MAX_OF]:
             self._over[one.id] = _SURPLUS
 
     def find(self, binding: CallBinding, policy: str, client: Client) -> Grant | None:
@@ -180,27 +191,33 @@ class Grants:
     async def refresh(self, objection: Callable[[Grant], str], token_end: TokenEnd, is_moved: bool = True) -> None:
         """Others may have made or ended some, if the store has moved; what is withdrawn, or whose holder has no token
         any more, ends now."""
-        now = self._clock()
-        if is_moved:
-            await self._look()
-        for number, grant in enumerate(list(self._all.values())):
+        now, new = self._clock(), await self._look() if is_moved else []
+        self._unjudged = self._unjudged or list(self._all)
+        turn, self._unjudged = self._unjudged[:A_TURN], self._unjudged[A_TURN:]
+        orphaned = [
+            id for id, one in self._all.items()
+            if one.is_orphaned(now, None) and one.is_orphaned(now, token_end(one.binding.principal, one.binding.roles))
+        ]  # fmt: skip
+        for number, id in enumerate(dict.fromkeys([*self._over, *new, *orphaned, *turn])):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
+            if (grant := self._all.get(id)) is None:
+                continue
             if grant.id not in self._over and (why := objection(grant)):
                 self._over[grant.id] = why
             if grant.id in self._over:
                 why = self._over[grant.id]
                 # It is over whether that can be recorded or not.
-                await self._forget(grant.id)
-                if why:
+                is_ended_here = await self._forget(grant.id)
+                if why and is_ended_here:
                     await self._record(grant, comment=why)
             elif grant.is_orphaned(now, token_end(grant.binding.principal, grant.binding.roles)):
                 await self._forget(grant.id)
         self._over = {id: why for id, why in self._over.items() if id in self._all}
 
-    async def _look(self) -> None:
-        """What the store has by now. Those that were added here meanwhile stay."""
-        before, rows = frozenset(self._all), dict[str, tuple[bytes, Grant | None]]()
+    async def _look(self) -> list[str]:
+        """What the store has by now; returns what is new here. What was changed here meanwhile stays as it is."""
+        before, rows = dict(self._all), dict[str, tuple[bytes, Grant | None]]()
         for number, (key, raw) in enumerate((await self._store.scan(PREFIX)).items()):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -209,11 +226,23 @@ class Grants:
             rows[id] = row if row is not None and row[0] == raw else (raw, _decode(raw))
         self._rows = rows
         stored = {id: one for id, (_, one) in rows.items() if one is not None and self._is_mine(one.binding.principal)}
-        self._all = stored | {id: one for id, one in self._all.items() if id not in before}
+        changed = {id: one for id, one in self._all.items() if before.get(id) is not one}
+        kept = {id: one for id, one in stored.items() if id in self._all or id not in before}
+        self._all = kept | changed
+        for principal, count in Counter(one.binding.principal for one in self.alive()).items():
+            if count > MAX_OF:  # other processes gave some, too
+                self._trim(principal)
+        return [id for id in kept if id not in before]
 
-    async def _forget(self, id: str) -> None:
-        await self._store.delete(PREFIX + id)
-        self._all.pop(id, None)
+    async def _forget(self, id: str) -> bool:
+        """Whether this process ended it: another may have, and records it then."""
+        key = PREFIX + id
+        for _ in range(TRIES):
+            raw = await self._store.get(key)
+            if raw is None or await self._store.swap(key, raw, [Write(key)]):
+                self._all.pop(id, None)
+                return raw is not None
+        raise overtaken(f"the end of the grant {id}")
 
 
 def _decode(raw: bytes) -> Grant | None:
