@@ -606,6 +606,24 @@ async def test_however_many_grants_there_are_each_ends_at_the_next_turn_after_it
     assert not town.desk.grants.all()
 
 
+async def test_a_call_looks_at_the_grants_of_its_own_client_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    town, looked = Town(profile="confirm"), list[str]()
+    grant, is_about = session_grant(town, 7), Grant.is_about
+    for principal in ("key:ann", "key:lea", "key:leo"):
+        bound = replace(grant.binding, principal=principal)
+        town.desk.grants.add(replace(grant, id=f"grt_{principal}", binding=bound))
+
+    def noted(one: Grant, *about: Any) -> bool:
+        looked.append(one.id)
+        return is_about(one, *about)
+
+    monkeypatch.setattr(Grant, "is_about", noted)
+    found = town.desk.find_grant(grant.binding, replace(ANN, session="s7"))
+    assert found is not None and set(looked) == {"grt_key:ann"}
+    assert await town.desk.grants.revoke(found, "key:lea")
+    assert town.desk.find_grant(grant.binding, replace(ANN, session="s7")) is None and len(town.desk.grants) == 2
+
+
 class SlowStore(MemoryStore):
     """One whose entries are read at once, and come a moment later: something happens meanwhile."""
 

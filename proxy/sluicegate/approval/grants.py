@@ -8,7 +8,6 @@ with a token has it for as long as they have a token.
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -105,6 +104,7 @@ class Grants:
     ) -> None:  # fmt: skip
         self._store, self._tell, self._clock, self._is_mine = store, tell, clock, is_mine
         self._all: dict[str, Grant] = {}
+        self._of: dict[str, dict[str, Grant]] = {}  # the same by principal, so that a call looks at those of its own
         self._rows: dict[str, tuple[bytes, Grant | None]] = {}  # as they stood in the store
         self._over: dict[str, str] = {}  # and why, where somebody should know
         self._unjudged: list[str] = []  # until each of them had its turn
@@ -125,22 +125,31 @@ class Grants:
         return grant, Write(PREFIX + grant.id, stored_form(grant), life)
 
     def add(self, grant: Grant) -> None:
-        self._all[grant.id] = grant
+        self._keep(grant)
         self._trim(grant.binding.principal)
 
+    def _keep(self, grant: Grant) -> None:
+        self._all[grant.id] = self._of.setdefault(grant.binding.principal, {})[grant.id] = grant
+
+    def _drop(self, id: str) -> None:
+        if (grant := self._all.pop(id, None)) is not None:
+            theirs = self._of[grant.binding.principal]
+            del theirs[id]
+            if not theirs:
+                del self._of[grant.binding.principal]
+
     def _trim(self, principal: str) -> None:
-        theirs = [one for one in self.alive() if one.binding.principal == principal]
-        for one in sorted(theirs, key=Grant.last_used)[:-MAX_OF]:
+        for one in sorted(self.alive(principal), key=Grant.last_used)[:-MAX_OF]:
             self._over[one.id] = _SURPLUS
 
     def find(self, binding: CallBinding, policy: str, client: Client) -> Grant | None:
         session = session_mark(client.session)
-        return next((one for one in self.alive() if one.covers(binding, policy, session)), None)
+        return next((one for one in self.alive(binding.principal) if one.covers(binding, policy, session)), None)
 
-    def alive(self) -> Iterator[Grant]:
-        """Those that can be used."""
-        now = self._clock()
-        return (one for one in self._all.values() if one.expires > now and one.id not in self._over)
+    def alive(self, principal: str | None = None) -> Iterator[Grant]:
+        """Those that can be used, of everybody or of one."""
+        now, among = self._clock(), self._all if principal is None else self._of.get(principal, {})
+        return (one for one in among.values() if one.expires > now and one.id not in self._over)
 
     async def use(self, grant: Grant) -> bool:
         """Whether it still is one: another process may have ended it. An idle time begins anew."""
@@ -155,7 +164,7 @@ class Grants:
             renewed = replace(grant, expires=self._clock() + left)
             if not await self._store.swap(key, raw, [Write(key, stored_form(renewed), left)]):
                 return await self._store.get(key) is not None
-            self._all[grant.id] = renewed
+            self._keep(renewed)
         return True
 
     def get(self, id: str) -> Grant | None:
@@ -182,10 +191,10 @@ class Grants:
         ended = (one.id for one in self._all.values() if one.scope == "session" and one.session == mark)
         self._over |= dict.fromkeys(ended, "")
 
-    def withdraw(self, objection: Callable[[Grant], str]) -> None:
+    def withdraw(self, objection: Callable[[Grant], str], principal: str | None = None) -> None:
         """Those are not used again, whatever becomes of what they were withdrawn for."""
-        for grant in self._all.values():
-            if grant.id not in self._over and (why := objection(grant)):
+        for grant in list(self.alive(principal)):
+            if (why := objection(grant)):
                 self._over[grant.id] = why
 
     async def refresh(self, objection: Callable[[Grant], str], token_end: TokenEnd, is_moved: bool = True) -> None:
@@ -228,9 +237,11 @@ class Grants:
         stored = {id: one for id, (_, one) in rows.items() if one is not None and self._is_mine(one.binding.principal)}
         changed = {id: one for id, one in self._all.items() if before.get(id) is not one}
         kept = {id: one for id, one in stored.items() if id in self._all or id not in before}
-        self._all = kept | changed
-        for principal, count in Counter(one.binding.principal for one in self.alive()).items():
-            if count > MAX_OF:  # other processes gave some, too
+        self._all, self._of = {}, {}
+        for one in (kept | changed).values():
+            self._keep(one)
+        for principal, theirs in self._of.items():
+            if len(theirs) > MAX_OF:  # other processes gave some, too
                 self._trim(principal)
         return [id for id in kept if id not in before]
 
@@ -240,7 +251,7 @@ class Grants:
         for _ in range(TRIES):
             raw = await self._store.get(key)
             if raw is None or await self._store.swap(key, raw, [Write(key)]):
-                self._all.pop(id, None)
+                self._drop(id)
                 return raw is not None
         raise overtaken(f"the end of the grant {id}")
 

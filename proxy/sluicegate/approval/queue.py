@@ -447,7 +447,7 @@ class ApprovalQueue:
     def find_grant(self, binding: CallBinding, client: Client) -> Grant | None:
         # A key may have expired, of which nobody tells. Those of other calls are judged each second.
         session, of_grant = session_mark(client.session), self._validity.of_grant
-        self.grants.withdraw(lambda one: of_grant(one) if one.is_about(binding, session) else "")
+        self.grants.withdraw(lambda one: of_grant(one) if one.is_about(binding, session) else "", binding.principal)
         return self.grants.find(binding, self._deps.revision(), client)
 
     async def use_grant(self, grant: Grant) -> bool:
