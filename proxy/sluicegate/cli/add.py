@@ -20,8 +20,8 @@ from sluicegate.cli.config_file import (
     state_folder,
     write_config,
 )
-from sluicegate.cli.options import AsJson, ConfigFile, with_config
-from sluicegate.cli.output import Code, info, print_json, print_out, printable, stop
+from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.output import Code, info, print_json, print_out, printable, stop, with_config
 from sluicegate.cli.programs import make_absolute
 from sluicegate.cli.proposed_classes import Proposals, propose, set_classes, show_classes
 from sluicegate.cli.secret import FOLDER, MovedSecrets, ask, drop, own_references

@@ -18,8 +18,8 @@ import typer
 
 from sluicegate import config
 from sluicegate.app.instance_lock import InstanceLock
-from sluicegate.cli.options import ConfigFile, with_config
-from sluicegate.cli.output import Code, Stopped, info, load_sound, printable, stop
+from sluicegate.cli.options import ConfigFile
+from sluicegate.cli.output import Code, Stopped, info, load_sound, printable, stop, with_config
 from sluicegate.cli.output import Unreachable as Unreachable
 from sluicegate.config import Address, Config, ConfigError
 from sluicegate.config.units import read_address

@@ -20,8 +20,8 @@ import typer
 
 from sluicegate import __version__
 from sluicegate.cli.admin import KEY_VARIABLE, TIMEOUT, Admin, AdminKey, GivenKey, key_of
-from sluicegate.cli.options import AsJson, ConfigFile, with_config
-from sluicegate.cli.output import Code, Unreachable, info, json_object, print_json, print_out, stop
+from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.output import Code, Unreachable, info, json_object, print_json, print_out, stop, with_config
 from sluicegate.http.sse import EventParser, StreamPosition
 from sluicegate.policy.display import visible
 from sluicegate.protocol import modern_server

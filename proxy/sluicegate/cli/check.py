@@ -11,8 +11,8 @@ from sluicegate.app import policy_loading, settings, state
 from sluicegate.catalog_cache import pin_store
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.catalog_cache.snapshot_store import definitions, places
-from sluicegate.cli.options import AsJson, ConfigFile, with_config
-from sluicegate.cli.output import Code, coloured, count, give, info, located, print_json, stop
+from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.output import Code, coloured, count, give, info, located, print_json, stop, with_config
 from sluicegate.cli.programs import not_found
 from sluicegate.policy.finding import PolicyError
 from sluicegate.policy.globs import is_glob

@@ -14,8 +14,19 @@ from sluicegate.cli import doctor_machine, doctor_servers
 from sluicegate.cli.admin import Admin, running_servers
 from sluicegate.cli.check import examine
 from sluicegate.cli.doctor_machine import Diagnosis, Examined
-from sluicegate.cli.options import AsJson, ConfigFile, with_config
-from sluicegate.cli.output import Code, coloured, count, info, print_json, print_out, printable, progress, stop
+from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.output import (
+    Code,
+    coloured,
+    count,
+    info,
+    print_json,
+    print_out,
+    printable,
+    progress,
+    stop,
+    with_config,
+)
 from sluicegate.cli.reached_servers import quiet_log
 
 Check = Callable[[Examined], Iterable[Diagnosis]]

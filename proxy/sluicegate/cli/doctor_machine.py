@@ -16,8 +16,7 @@ from sluicegate.app.instance_lock import InstanceLock
 from sluicegate.cli.admin import reachable
 from sluicegate.cli.init import sluice_command
 from sluicegate.cli.install import found_state, imported_names
-from sluicegate.cli.options import with_config
-from sluicegate.cli.output import printable
+from sluicegate.cli.output import printable, with_config
 from sluicegate.cli.programs import SHORT_PATH, found_program, not_found, write_absolute
 from sluicegate.config import Config
 from sluicegate.desktop import changes

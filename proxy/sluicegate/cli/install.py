@@ -22,8 +22,19 @@ from sluicegate.cli.config_file import (
     write_config,
 )
 from sluicegate.cli.init import sluice_command
-from sluicegate.cli.options import AsJson, ConfigFile, with_config
-from sluicegate.cli.output import Code, coloured, count, info, print_json, print_out, printable, stop, table
+from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.output import (
+    Code,
+    coloured,
+    count,
+    info,
+    print_json,
+    print_out,
+    printable,
+    stop,
+    table,
+    with_config,
+)
 from sluicegate.cli.programs import at_home, make_absolute
 from sluicegate.cli.proposed_classes import Proposals, propose, remember_hanging, set_classes, show_classes
 from sluicegate.cli.secret import FOLDER, MovedSecrets

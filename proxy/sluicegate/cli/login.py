@@ -28,8 +28,20 @@ from sluicegate.app.login_callback import CallbackPort
 from sluicegate.app.services import open_audit, open_egress
 from sluicegate.app.settings import client_of
 from sluicegate.cli.admin import Admin, GivenKey, KeyFile, answer, key_of, reasons
-from sluicegate.cli.options import AsJson, ConfigFile, with_config
-from sluicegate.cli.output import Code, give, info, json_object, leaves, load, print_out, printable, stop, table
+from sluicegate.cli.options import AsJson, ConfigFile
+from sluicegate.cli.output import (
+    Code,
+    give,
+    info,
+    json_object,
+    leaves,
+    load,
+    print_out,
+    printable,
+    stop,
+    table,
+    with_config,
+)
 from sluicegate.config import Config
 from sluicegate.config.login import LoginSection
 from sluicegate.listen.server import CannotListen

@@ -1,6 +1,5 @@
 """Options that many commands have."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +11,3 @@ ConfigFile = Annotated[
                  help="The config file; default: $SLUICE_CONFIG, ./sluice.yaml, or the one in your config directory."),
 ]  # fmt: skip
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-
-
-def with_config(command: str, named: Path | None) -> str:
-    """A command that a hint shows, for the config file of this one."""
-    return command if named is None else f"{command} -c {shlex.quote(str(named.absolute()))}"

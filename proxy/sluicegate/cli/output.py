@@ -12,6 +12,7 @@ serves.
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -157,6 +158,11 @@ def error_object(code: int, reasons: Sequence[str]) -> dict[str, Any]:
     message, *hints = reasons or [""]
     about = {"code": _NAMES[code], "exit": int(code), "message": message}
     return {"error": about | ({"hint": "\n".join(hints)} if hints else {})}
+
+
+def with_config(command: str, named: Path | None) -> str:
+    """A command that a hint shows, for the config file of this one."""
+    return command if named is None else f"{command} -c {shlex.quote(str(named.absolute()))}"
 
 
 def count(number: int, noun: str) -> str:

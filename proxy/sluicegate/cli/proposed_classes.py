@@ -14,8 +14,7 @@ import anyio
 from sluicegate import config
 from sluicegate.app import state
 from sluicegate.catalog_cache.snapshot_store import KEEP, hung_key
-from sluicegate.cli.options import with_config
-from sluicegate.cli.output import info, print_out, printable, progress
+from sluicegate.cli.output import info, print_out, printable, progress, with_config
 from sluicegate.cli.reached_servers import ReachedServer, quiet_log, reach_these
 from sluicegate.cli.template import new_file, with_servers
 from sluicegate.protocol.jsonrpc import inside

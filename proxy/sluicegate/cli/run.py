@@ -18,8 +18,7 @@ import anyio
 
 from sluicegate import config
 from sluicegate.app.stdio import join_stdio, serve_stdio
-from sluicegate.cli.options import with_config
-from sluicegate.cli.output import Code, info, leaves, located, stop
+from sluicegate.cli.output import Code, info, leaves, located, stop, with_config
 from sluicegate.downstream.transport import stray_processes
 from sluicegate.policy.finding import PolicyError
 
