@@ -13,14 +13,14 @@ import pytest
 from command_line import run
 
 ROOT = Path(__file__).parents[2]
-HASH = f"sha256:{sha256(b'x').hexdigest()}"
+HASH, LEADS = (f"sha256:{sha256(key).hexdigest()}" for key in (b"x", b"y"))
 CONFIG = f"""\
 policy: {{files: [policies/policy.csv], arguments: policies/arguments, tests: policies/tests.yaml}}
 clients:
   local: {{roles: ["role:owner", "role:lead"]}}
-  keys: {{ci: {{hash: "{HASH}", roles: ["role:ci"]}}}}
+  keys: {{ci: {{hash: "{HASH}", roles: ["role:ci"]}}, lead: {{hash: "{LEADS}", roles: ["role:lead"]}}}}
 servers:
-  k8s: {{command: /bin/sh, tools: {{deny: [secret_*], classes: {{"get_*": read, "delete_*": destroy}}}}}}
+  k8s: {{command: /bin/sh, idle: never, tools: {{deny: [secret_*], classes: {{"get_*": read, "delete_*": destroy}}}}}}
 """
 ROWS = """\
 p, role:authenticated, *, *, read, allow
