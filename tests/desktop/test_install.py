@@ -443,26 +443,36 @@ def test_one_broken_file_stops_an_installation_and_the_way_on_is_said(home: Path
     for client, text in (("cursor", '{"mcpServers": {'), ("gemini", text_of("gemini"))):
         CLIENTS[client].file().parent.mkdir()
         CLIENTS[client].file().write_text(text)
-    done = sluice(home, "install", "--all", "--yes")
-    assert done.returncode == 1 and CLIENTS["gemini"].file().read_text() == text_of("gemini")
-    assert "nothing was changed; mend that file, or name the other clients: sluice install gemini" in done.stderr
+    config = home / "own.yaml"
+    for options in ([], ["-c", str(config)]):
+        done = sluice(home, "install", "--all", "--yes", *options)
+        assert done.returncode == 1 and CLIENTS["gemini"].file().read_text() == text_of("gemini")
+        hint = " ".join(["sluice install gemini", *options])
+        assert done.stderr.endswith(f"nothing was changed; mend that file, or name the other clients: {hint}\n")
     alone = sluice(home, "install", "cursor", "--yes")
     assert alone.returncode == 1 and alone.stderr.endswith("nothing was changed; mend that file first\n")
 
 
-def test_an_installation_that_fails_halfway_says_which_clients_are_changed(home: Path) -> None:
+@pytest.mark.parametrize("named", [False, True])
+def test_an_installation_that_fails_halfway_says_which_clients_are_changed(home: Path, named: bool) -> None:
+    """Another config may have another journal, so the hint names the one of this installation."""
     for client in ("claude-desktop", "cursor", "gemini"):
         CLIENTS[client].file().parent.mkdir(parents=True)
         CLIENTS[client].file().write_text(text_of(client))
-    desktop = home / ".local" / "state" / "sluice" / "desktop"
+    state = home / ("own" if named else ".local/state/sluice")
+    options = ["-c", str(home / "own.yaml")] if named else []
+    if named:
+        (home / "own.yaml").write_text("version: 1\npolicy: {use: personal}\nstate: {dir: own}\nservers: {}\n")
+    desktop = state / "desktop"
     (desktop / "gemini.json").mkdir(mode=0o700, parents=True)
     for folder in (desktop, desktop.parent):
         folder.chmod(0o700)
-    done = sluice(home, "install", "--all", "--yes")
+    done = sluice(home, "install", "--all", "--yes", *options)
     assert done.returncode == 1 and "gemini: Sluice cannot edit" in done.stderr
-    hint = "changed already: claude-desktop, cursor; sluice uninstall claude-desktop cursor undoes that\n"
+    words = ["uninstall", "claude-desktop", "cursor", *options]
+    hint = f"changed already: claude-desktop, cursor; {' '.join(['sluice', *words])} undoes that\n"
     assert done.stderr.endswith(hint), done.stderr
-    assert sluice(home, "uninstall", "claude-desktop", "cursor", "--yes").returncode == 0
+    assert sluice(home, *words, "--yes").returncode == 0
     for client in ("claude-desktop", "cursor", "gemini"):
         assert CLIENTS[client].file().read_text() == text_of(client)
 

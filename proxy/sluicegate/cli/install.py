@@ -97,7 +97,7 @@ def install(
     before = set(taken)
     state = state_folder(path)
     moved = MovedSecrets(state / FOLDER)
-    plans = [_planned(client, chosen, path, taken, keep, moved) for client in chosen]
+    plans = [_planned(client, chosen, path, config_file, taken, keep, moved) for client in chosen]
     added = {key: server for key, server in taken.items() if key not in before}
     is_refused = not (yes or sys.stdin.isatty())  # nobody can be asked, so nothing will be written
     starts = {} if dry_run or no_start or is_refused else {key: moved.plain[key] for key in added}
@@ -124,7 +124,7 @@ def install(
     changed: list[str] = []
     for plan in plans:
         if plan.change is not None:
-            _apply(plan, Journal(state_folder(path), plan.client), changed)
+            _apply(plan, Journal(state_folder(path), plan.client), changed, config_file)
             changed.append(plan.client)
     remember_hanging(path, classes)
     if not as_json:
@@ -154,8 +154,9 @@ def _chosen(clients: list[str] | None, all_: bool) -> list[str]:
 
 
 def _planned(
-    client: str, chosen: list[str], path: Path, taken: dict[str, Any], keep: bool, secrets: MovedSecrets
-) -> _Plan:
+    client: str, chosen: list[str], path: Path, named: Path | None, taken: dict[str, Any], keep: bool,
+    secrets: MovedSecrets,
+) -> _Plan:  # fmt: skip
     """Puts the servers that move into `taken`."""
     about = CLIENTS[client]
     plan = _Plan(client, about.file())
@@ -176,7 +177,7 @@ def _planned(
         if isinstance(error, CannotEdit):
             hint += f"; sluice init --for {client} prints what to add; --keep moves no servers"
         elif others := " ".join(one for one in chosen if one != client):
-            hint += f"; mend that file, or name the other clients: sluice install {others}"
+            hint += f"; mend that file, or name the other clients: {with_config(f'sluice install {others}', named)}"
         else:
             hint += "; mend that file first"
         stop(Code.NEGATIVE, _cannot_edit(client, error), hint)
@@ -280,12 +281,13 @@ def _ask(yes: bool) -> None:
         stop(Code.NEGATIVE, "nothing was changed")
 
 
-def _apply(plan: _Plan, journal: Journal, changed: list[str]) -> None:
+def _apply(plan: _Plan, journal: Journal, changed: list[str], named: Path | None) -> None:
     assert plan.change is not None
     try:
         changes.make(plan.change, journal)
     except (OSError, Changed) as error:
-        done = f"changed already: {', '.join(changed)}; sluice uninstall {' '.join(changed)} undoes that"
+        undo = with_config(f"sluice uninstall {' '.join(changed)}", named)
+        done = f"changed already: {', '.join(changed)}; {undo} undoes that"
         stop(Code.NEGATIVE, _cannot_edit(plan.client, error), done if changed else "no client was changed")
 
 
