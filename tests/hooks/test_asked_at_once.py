@@ -147,7 +147,7 @@ async def test_questions_without_a_turn_are_refused_where_the_hook_has_answered_
 
         service.answers = answer
         hook = Hook(HookSettings("h", service.url, ON, timeout=1.5, passes=True))
-        verdicts = await asyncio.gather(*(_ask(hook, one) for one in range(3 * AT_ONCE)))
+        verdicts = await asyncio.gather(*(_ask(hook, one, f"key:{one % 2}") for one in range(3 * AT_ONCE)))
         waits.set()
         assert {one.refuses for one in verdicts if one.reason == NO_TURN} == {True}
         await hook.aclose()

@@ -214,12 +214,12 @@ async def test_what_is_left_of_an_answer_does_not_keep_a_connection_that_ends(wh
 
 
 async def test_a_busy_connection_is_not_idle_and_an_idle_one_is_closed() -> None:
-    async with site(wire=ConnectionLimits(idle=1.0)) as here:
+    async with site(wire=ConnectionLimits(idle=2.0)) as here:
         raw = await here.raw(b"")
         for _ in range(5):
             raw.writer.write(post(b"{"))
             assert (await raw.answer())[0] == 400
-            await anyio.sleep(0.25)
+            await anyio.sleep(0.5)
         assert await raw.closed() == b""
 
 
