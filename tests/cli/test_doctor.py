@@ -586,6 +586,14 @@ def test_a_client_of_the_usual_config_is_no_fault_of_another_one(machine: Machin
         )
 
 
+def test_a_server_of_a_single_project_is_no_fault_for_no_installation_moves_it(machine: Machine) -> None:
+    fs = {"mcpServers": {"fs": machine.config["servers"]["fs"]}}
+    (machine.home / ".claude.json").write_text(json.dumps({"projects": {"/p": fs}}))
+    machine.write()
+    assert run(machine.home, "install", "claude-code", "--keep", "--yes", env=machine.env).returncode == 0
+    assert machine.faults() == []
+
+
 def test_what_a_running_sluice_has_not_finished_is_no_failure(machine: Machine, tmp_path: Path) -> None:
     came = machine.script("came", "#!/bin/sh\nexec sleep 1000\n", "elsewhere")
     sleeping = {"command": "/bin/sleep", "args": ["1000"], "era": "legacy"}

@@ -437,6 +437,19 @@ def test_a_server_that_names_a_file_of_the_home_folder_runs_there(home: Path) ->
     assert {key: server.get("cwd") for key, server in servers.items()} == {
         "one": str(home), "two": str(home), "three": None, "own": "/tmp",
     }  # fmt: skip
+    assert servers["two"]["command"] == str(home / "bin" / "serve"), "a relative one is below the folder of the config"
+
+
+def test_a_server_that_an_earlier_sluice_took_without_a_folder_is_not_added_again(home: Path) -> None:
+    path = CLIENTS["cursor"].file()
+    path.parent.mkdir()
+    (home / "server.py").touch()
+    config = home / ".config" / "sluice" / "sluice.yaml"
+    config.parent.mkdir(parents=True)
+    config.write_text("policy: {use: personal}\nservers:\n  one: {command: /bin/sh, args: [server.py]}\n")
+    path.write_text(json.dumps({"mcpServers": {"one": {"command": "/bin/sh", "args": ["server.py"]}}}))
+    done = sluice(home, "install", "cursor", "--yes")
+    assert "one: moves to sluice.yaml as one, which is there already" in done.stdout
 
 
 def test_one_broken_file_stops_an_installation_and_the_way_on_is_said(home: Path) -> None:

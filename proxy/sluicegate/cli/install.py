@@ -212,8 +212,10 @@ def _moving(plan: _Plan, data: bytes, taken: dict[str, Any], secrets: MovedSecre
     whose: dict[str, list[str]] = {}  # by note
     for key, name in imported.names.items():
         server = imported.servers[key]
-        notes = [*at_home(server), *make_absolute(server)]
-        same = next((one for one, present in taken.items() if secrets.is_same(one, server, present)), None)
+        notes = [*make_absolute(server)]
+        forms = [server, dict(server)]  # the second is what an earlier Sluice took in
+        notes += at_home(server)
+        same = next((one for one in taken if any(secrets.is_same(one, form, taken[one]) for form in forms)), None)
         if same in secrets.plain:  # it is new, too
             plan.notes += _longer_timeout(same, server, taken[same])
         if same is None:
@@ -411,8 +413,9 @@ def found_state(client: str, command: str, args: list[str]) -> str:
 
 
 def imported_names(file: Path) -> set[str]:
-    """The keys that the servers of a client's file would have in the config; none for a file that cannot be read."""
+    """The keys that the servers of a client's file would have in the config, without those of single projects, which do
+    not move; none for a file that cannot be read."""
     try:
-        return set(read(file.read_bytes(), file.suffix.lower()).servers)
+        return set(read(file.read_bytes(), file.suffix.lower(), with_projects=False).servers)
     except (OSError, NotAClientConfig):
         return set()

@@ -49,13 +49,15 @@ def make_absolute(server: dict[str, Any]) -> Iterator[str]:
 
 def at_home(server: dict[str, Any]) -> Iterator[str]:
     """Desktops start their clients in the home folder, and clients start servers where they are themselves. Sluice
-    starts a server in the folder of its config, where a relative path names nothing."""
+    starts a server in the folder of its config, and looks there for a command that is a relative path."""
     home = Path.home()
     command = server.get("command", "")
     words = [*server.get("args", ()), command if os.path.dirname(command) else ""]
     relative = (word for word in words if word and not word.startswith(("-", "~")) and not os.path.isabs(word))
     if command and "cwd" not in server and any(os.path.exists(home / word) for word in relative):
         server["cwd"] = as_text(str(home))
+        if os.path.dirname(command) and not os.path.isabs(command) and os.path.exists(home / command):
+            server["command"] = as_text(str(home / command))
         yield f"names a file of your home folder, so it runs in {home} (cwd)"
 
 
