@@ -156,12 +156,15 @@ def test_a_state_directory_that_others_can_read_is_said_with_its_line(
 def test_what_the_system_refuses_at_the_start_is_said_with_what_finds_the_cause(
     sluice: Any, tmp_path: Path, command: str
 ) -> None:
-    (tmp_path / "sluice.yaml").write_text(f"{GOOD}state: {{dir: state}}\n")
-    (tmp_path / "audit").write_text("in the way")
-    done = sluice(command)
+    (tmp_path / "sluice.yaml").write_text(f"{GOOD}state: {{dir: state}}\naudit: {{path: audit/log.jsonl}}\n")
     hint = f"`sluice doctor -c {tmp_path / 'sluice.yaml'}` looks at state.dir and audit.path, and says what to do"
-    assert done.returncode == 3
-    assert f"cannot start: File exists: {tmp_path / 'audit'} ({hint})" in done.stderr
+    for name, at in (("state", "4:9"), ("audit", "5:9")):
+        (tmp_path / name).write_text("in the way")
+        done = sluice(command)
+        assert done.returncode == 3
+        what = f"sluice.yaml:{at} cannot-start cannot start: File exists: {tmp_path / name} ({hint})"
+        assert what in done.stderr, done.stderr
+        (tmp_path / name).unlink()
 
 
 def test_stdio_refuses_a_url_that_is_none(sluice: Any) -> None:

@@ -89,9 +89,22 @@ def cannot_start(error: OSError, path: Path) -> config.ConfigFinding:
     if not error.strerror:
         return config.finding_at(path, key_path, "cannot-start", f"cannot start: {error}")
     why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    if error.filename and _is_of_audit(Path(error.filename), path):
+        key_path = ("audit", "path")
     look = with_config("sluice doctor", path)
     hint = f"`{look}` looks at state.dir and audit.path, and says what to do"
     return config.finding_at(path, key_path, "cannot-start", f"cannot start: {why}", hint)
+
+
+def _is_of_audit(file: Path, path: Path) -> bool:
+    """Whether the audit log that the config names needs this file or folder, and the state does not."""
+    drafted, loaded = config.draft(path), config.check(path).config
+    if loaded is None or drafted is None or ("audit", "path") not in drafted.places:
+        return False
+    log, state = loaded.audit.path.parent, loaded.state.dir
+    return (log.is_relative_to(file) or file.is_relative_to(log)) and not (
+        state.is_relative_to(file) or file.is_relative_to(state)
+    )
 
 
 @contextmanager
