@@ -11,6 +11,7 @@ import pytest
 from sluicegate import config
 from sluicegate.cli.doctor_machine import Examined, state_directory
 from sluicegate.cli.install import uninstall
+from sluicegate.cli.keys import revoke
 from sluicegate.cli.output import Stopped
 from sluicegate.desktop.changes import Journal
 
@@ -70,3 +71,22 @@ def test_uninstall_names_the_file_that_it_cannot_read(folder: Path, monkeypatch:
         uninstall(["cursor"], dry_run=True, config_file=path)
     journal = folder / "closed" / "state" / "desktop" / "cursor.json"
     assert stopped.value.args[0].endswith(f"mcp.json: Permission denied: {journal}")
+
+
+def test_a_key_is_not_revoked_in_a_state_that_cannot_be_looked_into_and_that_is_said(folder: Path) -> None:
+    path = folder / "sluice.yaml"
+    path.write_text("policy: {use: personal}\nservers: {}\nstate: {dir: closed/state}\nclients: {keys: {ci: {}}}\n")
+    assert config.check(path).config is None
+    with without_rights(), pytest.raises(Stopped) as stopped:
+        revoke("ci", config_file=path)
+    assert stopped.value.args[0].startswith(f"ci is NOT revoked: cannot write in {folder / 'closed' / 'state'}: ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone meets a folder of somebody else that it may write in")
+def test_root_is_told_as_whom_to_revoke_a_key(folder: Path) -> None:
+    path, state = folder / "sluice.yaml", folder / "closed" / "state"
+    path.write_text("policy: {use: personal}\nservers: {}\nstate: {dir: closed/state}\nclients: {keys: {ci: {}}}\n")
+    os.chown(state, NOBODY, NOBODY)
+    with pytest.raises(Stopped) as stopped:
+        revoke("ci", config_file=path)
+    assert f"run this as uid {NOBODY}" in stopped.value.args[0]

@@ -5,6 +5,7 @@ errors. Older keys of Sluice itself stay, so that nothing is lost.
 """
 
 import json
+import os
 import re
 import secrets
 from datetime import UTC, datetime, timedelta
@@ -186,7 +187,7 @@ def _done(path: Path, name: str, keys: object, directory: Path, is_shared: bool)
         found.append(f"note: nothing in {path} says whether there is a key {name}")
     elif name not in keys:
         found.append(f"note: {path} has no key {name}; {suggest(name, keys)}".removesuffix("; "))
-    if not is_shared and not directory.exists():
+    if not is_shared and not os.path.exists(directory):  # which says no, too, where it may not look
         found.append(f"note: there was no folder {directory}: a Sluice that runs has another state.dir")
     if found:
         return "\n".join((f"{name} is revoked in {directory}", *found))
