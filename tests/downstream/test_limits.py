@@ -5,7 +5,7 @@ import asyncio
 import anyio
 import pytest
 
-from sluicegate.downstream.call_limits import MAX_FAILING, Breaker, RetryBackoff
+from sluicegate.downstream.call_limits import MAX_FAILING, Breaker
 from sluicegate.downstream.failures import Lost, may_resend
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.runtime import concurrency_limit
@@ -238,19 +238,6 @@ def test_whoever_makes_a_server_fail_opens_the_breaker_for_itself_alone() -> Non
     assert breaker.admits("0") and breaker.state == "closed"
 
 
-def test_what_ends_for_several_holds_up_everybody() -> None:
-    """Each of 300 users would start a server that always crashes."""
-    now = 0.0
-    backoff = RetryBackoff(lambda: now)
-    for name in ("ann", "ann", "bob"):
-        backoff.failed(name)
-    assert backoff.left("ann") > backoff.left("bob") > backoff.left("eve") == backoff.left() == 0.0
-    backoff.failed("cy")
-    assert backoff.left("eve") == backoff.left("bob") == backoff.left() > 0.0
-    now = 60.0
-    assert backoff.left() == backoff.left("ann") == 0.0
-
-
 def test_a_server_that_fails_for_several_gets_one_call_to_try_from_all_of_them() -> None:
     """Each of 300 users would wait five times for a server that hangs."""
     now = 0.0
@@ -263,11 +250,15 @@ def test_a_server_that_fails_for_several_gets_one_call_to_try_from_all_of_them()
     now = 30.0
     assert breaker.state == "half-open"
     assert [breaker.admits(name) for name in ("eve", "ann", "bob")] == [True, False, False]
-    breaker.failed("eve")
-    breaker.ended("eve")
-    assert not breaker.admits("ann") and breaker.state == "open"
-    now = 60.0
-    assert breaker.admits("ann")
+    breaker.ended("ann")
+    assert not breaker.admits("bob"), "the trial is still on its way"
+    for name in ("eve", "ann", "ann"):
+        assert breaker.state == "half-open"
+        breaker.failed(name)
+        breaker.ended(name)
+        assert not breaker.admits("ann") and breaker.state == "open"
+        now += 30.0
+        assert [breaker.admits(one) for one in ("ann", "bob", "eve", "fay")] == [True, False, False, False]
     breaker.succeeded()
     assert breaker.admits("bob") and breaker.admits("cy")
 
@@ -280,6 +271,7 @@ def test_trials_of_those_who_always_fail_put_off_nobody_elses() -> None:
         for name in ("a", "b", "c"):
             if breaker.admits(name):
                 breaker.failed(name)
+                breaker.ended(name)
         if breaker.admits("eve"):
             tried += 1
             breaker.ended("eve")

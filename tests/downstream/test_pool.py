@@ -56,13 +56,13 @@ SETTINGS = ServerSettings("s", command=("x",))
 class Bench:
     now: float = 0.0
     opened: list[ServerConnection] = field(default_factory=list)
-    ended: list[tuple[float, str, str]] = field(default_factory=list)
+    ended: list[tuple[float, str]] = field(default_factory=list)
     may_open: anyio.Event = field(default_factory=anyio.Event)
     error: Exception | None = None
     idle: set[str] = field(default_factory=set)
     era: Era | None = None  # what the server turns out to speak
 
-    async def open(self, key: ConnectionKey, whose: str, group: TaskGroup) -> ServerConnection:
+    async def open(self, key: ConnectionKey, group: TaskGroup) -> ServerConnection:
         await self.may_open.wait()
         if self.error is not None:
             raise self.error
@@ -79,7 +79,7 @@ async def pooled(
     bench = Bench()
     pool = ConnectionPool(
         bench.open,
-        lambda *end: bench.ended.append(end),
+        lambda lived, why: bench.ended.append((lived, why)),
         lambda: bench.now,
         settings,
         lambda session: session in bench.idle,
@@ -257,7 +257,7 @@ async def test_a_connection_that_ends_by_itself_is_news_and_one_that_we_end_is_n
         theirs.retire("died")
         pool.end_session("s1")
         await until(lambda: mine.transport.is_closed and theirs.transport.is_closed)  # type: ignore[attr-defined]
-        assert bench.ended == [(7.0, "died", "a")]
+        assert bench.ended == [(7.0, "died")]
         assert pool.find(A) is pool.find(B) is None
 
 

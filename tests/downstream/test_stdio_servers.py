@@ -253,19 +253,6 @@ async def test_a_tool_is_not_called_twice_when_its_server_dies() -> None:
         ]  # fmt: skip
 
 
-async def test_a_client_that_ends_its_own_process_again_and_again_keeps_nobody_else_waiting() -> None:
-    async with running(command=child(), era="legacy") as rig:
-        for number in range(5):
-            assert await rig.reason("die") == "outcome_unknown"
-            rig.clock.ahead += 40 if number < 4 else 0
-        assert await rig.reason("echo") == "server_unavailable"
-        other = Client("key:b", revision="2025-11-25", session="s2")
-        assert isinstance(await rig.request("tools/list", client=other), Result)
-        assert await rig.tool("echo", client=other) == {}
-        rig.clock.ahead += 40
-        assert await rig.tool("echo") == {}
-
-
 async def test_a_tool_is_called_on_a_new_process_when_the_old_one_had_ended_before() -> None:
     async with running(command=child(), era="legacy") as rig:
         assert await rig.tool("last words") == "bye"

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from sluicegate.telemetry import DEFAULT_BACKOFF
 
@@ -13,39 +13,28 @@ _SEVERAL: Final = 3
 """Principals. What fails for so many is not what one of them asks."""
 
 
-def forget_first(failing: dict[str, Any]) -> None:
-    if len(failing) >= MAX_FAILING:
-        del failing[next(iter(failing))]
-
-
 class RetryBackoff:
-    """How long to wait before a server is dialled again: the longer, the more often it failed in a row. What ends of a
-    principal's own holds up what is dialled for it; of several, everybody."""
+    """How long to wait before a server is dialled again: the longer, the more often it failed in a row."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._failing: dict[str, tuple[int, float]] = {}  # how often, and until when to wait
+        self._failures = 0
+        self._until = 0.0
 
-    def left(self, whose: str = "") -> float:
-        now = self._clock()
-        late = {one: until - now for one, (_, until) in self._failing.items() if until > now}
-        if len(late.keys() - {""}) < _SEVERAL:
-            return max(late.get("", 0.0), late.get(whose, 0.0))
-        return max(late.values())
+    @property
+    def left(self) -> float:
+        return max(self._until - self._clock(), 0.0)
 
-    def failed(self, whose: str = "") -> None:
-        failures = self._failing.pop(whose, (0, 0.0))[0] + 1
-        forget_first(self._failing)
-        pause = DEFAULT_BACKOFF.pause(failures) * random.uniform(0.75, 1.25)
-        self._failing[whose] = failures, self._clock() + pause
+    def failed(self) -> None:
+        self._failures += 1
+        self._until = self._clock() + DEFAULT_BACKOFF.pause(self._failures) * random.uniform(0.75, 1.25)
 
-    def succeeded(self, whose: str) -> None:
-        for one in {"", whose} & self._failing.keys():
-            self._failing[one] = 0, self._failing[one][1]
+    def succeeded(self) -> None:
+        self._failures = 0
 
     def forget(self) -> None:
         """Resets the back-off: the next attempt need not wait."""
-        self._failing.clear()
+        self._failures, self._until = 0, 0.0
 
 
 Circuit = Literal["closed", "half-open", "open"]
@@ -69,6 +58,8 @@ class Breaker:
         self._pause = pause
         self._failing: dict[str, _Failures] = {}
         self._all = _Failures()
+        self._trier = ""  # whose call is the trial for all
+        self._is_open_for_all = False
         self._last = 0.0
 
     @property
@@ -80,34 +71,38 @@ class Breaker:
 
     def admits(self, whose: str) -> bool:
         """Whether a call may pass. In the half-open state the first one is the trial."""
-        now, found = self._clock(), self._failing.get(whose)
+        found = self._failing.get(whose)
         if found is None or found.count < self._threshold:
-            if self._all.count < self._threshold or not self._is_of_several(now):
+            if not self._is_open_for_all:
                 return True
             found = self._all
-        if found.is_tried or now - found.last < self._pause:
+        if found.is_tried or self._clock() - found.last < self._pause:
             return False
         found.is_tried = True
+        if found is self._all:
+            self._trier = whose
         return True
-
-    def _is_of_several(self, now: float) -> bool:
-        return sum(now - one.last < 2 * self._pause for one in self._failing.values()) >= _SEVERAL
 
     def succeeded(self) -> None:
         self._failing.clear()
-        self._all = _Failures()
+        self._all, self._is_open_for_all = _Failures(), False
 
     def failed(self, whose: str) -> None:
-        before = self._failing.pop(whose, _Failures())
-        forget_first(self._failing)
-        self._failing[whose] = _Failures(before.count + 1, self._clock())
-        self._last = self._clock()
-        # Trials of those whose own circuit is open put off nobody else's.
-        last = self._all.last if before.count >= self._threshold else self._last
-        self._all = _Failures(self._all.count + 1, last)
+        now, before = self._clock(), self._failing.pop(whose, _Failures())
+        if len(self._failing) >= MAX_FAILING:
+            del self._failing[next(iter(self._failing))]
+        self._failing[whose] = _Failures(before.count + 1, now)
+        self._last = now
+        self._all.count += 1
+        if before.count < self._threshold:  # else it was a trial of its own, which puts off nobody else's
+            self._all.last = now
+            if self._all.count >= self._threshold and not self._is_open_for_all:
+                recent = sum(now - one.last < self._pause for one in self._failing.values())
+                self._is_open_for_all = recent >= _SEVERAL
 
     def ended(self, whose: str) -> None:
         """A call has ended, whether or not that said anything about the server: the next one may be the trial."""
-        self._all.is_tried = False
+        if whose == self._trier:
+            self._all.is_tried = False
         if (found := self._failing.get(whose)) is not None:
             found.is_tried = False

@@ -80,8 +80,7 @@ MAX_CONNECTIONS: Final = 512
 _MAX_TAKEN: Final = 10_000
 
 
-Open = Callable[[ConnectionKey, str, TaskGroup], Awaitable[ServerConnection]]
-"""(key, the principal for which it is dialled, empty for nobody, group)."""
+Open = Callable[[ConnectionKey, TaskGroup], Awaitable[ServerConnection]]
 
 
 @dataclass(slots=True, eq=False)
@@ -281,12 +280,12 @@ def _least_entitled(
 
 
 class ConnectionPool:
-    """`ended` is told of each connection that ends by itself: (seconds that it lived, why, whose it was). A started
-    server has at most `settings.processes`, those included that have been told to end and have not yet."""
+    """`ended` is told of each connection that ends by itself: (seconds that it lived, why). A started server has at
+    most `settings.processes`, those included that have been told to end and have not yet."""
 
     def __init__(
-        self, open: Open, ended: Callable[[float, str, str], None], clock: Callable[[], float],
-        settings: ServerSettings, is_idle: Callable[[str], bool] = lambda session: False,
+        self, open: Open, ended: Callable[[float, str], None], clock: Callable[[], float], settings: ServerSettings,
+        is_idle: Callable[[str], bool] = lambda session: False,
     ) -> None:  # fmt: skip
         self._open = open
         # The key of what is open so that one is. `first` is also that of what turned out to be legacy, not modern.
@@ -350,7 +349,7 @@ class ConnectionPool:
             return connection
         slot = self._slots.get(key)
         if slot is None or slot.connection is not None:
-            slot = self._dial(key, whose or key.principal)
+            slot = self._dial(key, whose)
         await slot.arrived.wait()
         if slot.connection is None or slot.error is not None:
             error = slot.error or Lost("dialling failed", sent=False)
@@ -385,10 +384,10 @@ class ConnectionPool:
         if self._group is None:
             raise Lost("the server is not running", sent=False)
         if len(self._slots) >= self._most:
-            self._make_room(whose)
+            self._make_room(whose or key.principal)
         now = self._clock()
         slot = self._slots[key] = PooledConnection(key, now, now)
-        self._group.start_soon(self._live, slot, whose)
+        self._group.start_soon(self._live, slot)
         return slot
 
     def _make_room(self, whose: str) -> None:
@@ -439,21 +438,21 @@ class ConnectionPool:
     def is_full(self) -> bool:
         return len(self._slots) >= self._most
 
-    async def _live(self, slot: PooledConnection, whose: str) -> None:
+    async def _live(self, slot: PooledConnection) -> None:
         try:
             with slot.dial:
                 async with self._room:  # whose process is ending still has its place
-                    await self._live_in_room(slot, whose)
+                    await self._live_in_room(slot)
         finally:
             slot.arrived.set()
 
-    async def _live_in_room(self, slot: PooledConnection, whose: str) -> None:
+    async def _live_in_room(self, slot: PooledConnection) -> None:
         connection: ServerConnection | None = None
         try:
             async with anyio.create_task_group() as group:
                 try:
                     slot.legacy = self.first
-                    connection = slot.connection = await self._open(slot.key, whose, group)
+                    connection = slot.connection = await self._open(slot.key, group)
                     if connection.era != slot.key.era:
                         self._move(slot)
                     connection.assign(slot.key.scope, slot.key.session)
@@ -497,7 +496,7 @@ class ConnectionPool:
         if slot.is_wanted and slot.connection is not None:
             slot.is_wanted = False
             self.lost.add(slot.key, "its connection ended")
-            self._ended(self._clock() - slot.opened, slot.connection.why, slot.key.principal)
+            self._ended(self._clock() - slot.opened, slot.connection.why)
 
     def _end(self, slot: PooledConnection, why: str, all_lost: bool = True) -> None:
         if self._slots.get(slot.key) is slot:

@@ -295,12 +295,12 @@ class ServerLife:
         why = "all its connections are taken" if self.status == "up" else "it is still starting"
         raise failures.Full(why, sent=False)
 
-    async def _open(self, key: ConnectionKey, whose: str, group: TaskGroup) -> ServerConnection:
+    async def _open(self, key: ConnectionKey, group: TaskGroup) -> ServerConnection:
         """Opens a connection, after the end of a back-off. Every dial passes here."""
         legacy = self.pool.first if key == MODERN_KEY else key  # the era may turn out to be the other one
-        if (wait := self._backoff.left(whose)) > _PATIENT:
+        if self._backoff.left > _PATIENT:
             raise failures.as_lost(self.health.error, "it failed a moment ago")
-        if wait > 0:
+        if (wait := self._backoff.left) > 0:
             await anyio.sleep(wait)
         is_start = self.status != "up"
         if is_start:
@@ -320,14 +320,14 @@ class ServerLife:
         self.mark_up(is_heard=True)
         return connection
 
-    def _ended(self, lived: float, why: str, whose: str) -> None:
+    def _ended(self, lived: float, why: str) -> None:
         self.health.ended(why)
         self.health.note("ended", why)
         log.warning("connection ended", extra=self.health.log(lived=round(lived, 1)))
         if lived < HEALTHY:
-            self._backoff.failed(whose)
+            self._backoff.failed()
         else:
-            self._backoff.succeeded(whose)
+            self._backoff.succeeded()
         self.changed.set()
 
     def reconnect(self) -> None:
@@ -392,7 +392,7 @@ class ServerLife:
                 self._settled.set()
                 # Nobody has logged in: another attempt helps when somebody has, and `reconnect` says so.
                 needs_login = isinstance(self.health.error, failures.LoginRequired)
-                await self._nudged.wait(_UNTIL_LOGIN if needs_login else max(self._backoff.left(), 0.05))
+                await self._nudged.wait(_UNTIL_LOGIN if needs_login else max(self._backoff.left, 0.05))
             else:
                 is_there = bool(self.pool.live())  # else a call is dialling: `_open` says what comes of that
                 if is_there:
@@ -410,7 +410,7 @@ class ServerLife:
 
     async def _attend(self) -> None:
         """Brings about what should be: the eras known, every held connection open, at least one in any case."""
-        if (left := self._backoff.left()) > 0:
+        if (left := self._backoff.left) > 0:
             await self._nudged.wait(left)
         if len(self.pool) == 0:
             await self._connector.recall()
