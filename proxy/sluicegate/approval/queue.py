@@ -445,7 +445,7 @@ class ApprovalQueue:
         return found is not None and found.approval.state == "approved"
 
     def find_grant(self, binding: CallBinding, client: Client) -> Grant | None:
-        # A key may have expired, of which nobody tells. Those of other calls are judged each second.
+        # A key may have expired, of which nobody tells. Those of other calls are judged by and by.
         session, of_grant = session_mark(client.session), self._validity.of_grant
         self.grants.withdraw(lambda one: of_grant(one) if one.is_about(binding, session) else "", binding.principal)
         return self.grants.find(binding, self._deps.revision(), client)

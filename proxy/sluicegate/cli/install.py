@@ -216,6 +216,8 @@ def _moving(plan: _Plan, data: bytes, taken: dict[str, Any], secrets: MovedSecre
         forms = [server, dict(server)]  # the second is what an earlier Sluice took in
         notes += at_home(server)
         same = next((one for one in taken if any(secrets.is_same(one, form, taken[one]) for form in forms)), None)
+        if same is not None and "cwd" in server and "cwd" not in taken[same]:
+            plan.notes.append(f"servers.{same} starts in another folder: give it cwd: {server['cwd']}")
         if same in secrets.plain:  # it is new, too
             plan.notes += _longer_timeout(same, server, taken[same])
         if same is None:

@@ -89,7 +89,7 @@ def cannot_start(error: OSError, path: Path) -> config.ConfigFinding:
     if not error.strerror:
         return config.finding_at(path, key_path, "cannot-start", f"cannot start: {error}")
     why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    if error.filename and _is_of_audit(Path(error.filename), path):
+    if isinstance(error.filename, str) and _is_of_audit(Path(error.filename), path):
         key_path = ("audit", "path")
     look = with_config("sluice doctor", path)
     hint = f"`{look}` looks at state.dir and audit.path, and says what to do"

@@ -234,12 +234,15 @@ class PolicyRules:
         for rule in (*denies, *approvals.rules):
             if is_uri and (rule.act not in ("*", act) or rule.obj.startswith(_NO_URI)):
                 continue
-            if not rule.matches_obj(obj):  # what does has its say in `decide`
-                looking.setdefault(rule.obj, rule)
-        if is_uri and looking and (why := _too_much(own, looking)):
-            return Ruling(Verdict.DENY, DEFAULT_RULE, why, act)
+            looking.setdefault(rule.obj, rule)
+        if is_uri and looking and _too_much(own, looking):
+            looking = {one: rule for one, rule in looking.items() if not rule.matches_obj(obj)}
+            if looking and (why := _too_much(own, looking)):
+                return Ruling(Verdict.DENY, DEFAULT_RULE, why, act)
         for rule in looking.values():
-            if _means_one(rule.matches_obj, rule.matches_decoded, own) if is_uri else matches_folded(obj, rule.obj):
+            of_uri = rule.matches_obj, rule.matches_decoded, own
+            is_alike = _means_one(*of_uri) if is_uri else matches_folded(obj, rule.obj)
+            if is_alike and not rule.matches_obj(obj):  # what does has its say in `decide`
                 what = _OTHER_URI if is_uri else "it is not listed, and a row is about other letters"
                 return Ruling(Verdict.DENY, rule.row.where, what, act)
         return None

@@ -37,7 +37,8 @@ def check(path: Path, mode: int) -> None:
     status = path.stat()
     if status.st_uid != os.geteuid():
         uid, ours = status.st_uid, os.geteuid()
-        raise Exposed(f"{path} belongs to another user (uid {uid}): run this as uid {uid}, or give it to uid {ours}")
+        run = f"run this as uid {uid}, or " if uid else ""
+        raise Exposed(f"{path} belongs to another user (uid {uid}): {run}give it to uid {ours}")
     if extra := status.st_mode & 0o777 & ~mode:
         raise Exposed(
             f"{path} may be used by others (mode {status.st_mode & 0o777:04o}, {extra:04o} too much): "
