@@ -1074,6 +1074,21 @@ async def test_a_grant_covers_the_tool_until_it_is_over_revoked_or_another_matte
     assert reason(await town.run(amount=6)) == "approval_pending" and len(town.seen) == 3
 
 
+async def test_a_grant_ends_also_where_others_always_renew_it(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end was recorded, and its calls went on."""
+    await town.decide(await town.pending(amount=1), scope="15m")
+    (grant,) = town.desk.grants.all()
+
+    async def overtaken(*change: Any) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(town.store, "swap", overtaken)
+        assert await town.desk.grants.revoke(grant, "key:lea")
+    assert town.desk.grants.all() == [] and reason(await town.run(amount=2)) == "approval_pending"
+
+
 async def test_a_grant_for_fifteen_minutes_ends_then(town: Town) -> None:
     await town.decide(await town.pending(amount=1), scope="15m")
     town.clock.now += 900

@@ -281,6 +281,16 @@ def test_trials_of_those_who_always_fail_put_off_nobody_elses() -> None:
     assert breaker.state == "open"
 
 
+def test_a_server_that_hangs_for_several_in_turn_is_left_alone() -> None:
+    """Each call waits a minute for its answer, and each of three users makes one after the other."""
+    now = 0.0
+    breaker = Breaker(lambda: now)
+    for number in range(5):
+        breaker.failed(("ann", "bob", "cy")[number % 3])
+        now += 20.0
+    assert [breaker.admits(name) for name in ("eve", "ann")] == [False, False]
+
+
 def test_old_failures_of_others_are_not_of_several() -> None:
     now = 0.0
     breaker = Breaker(lambda: now)

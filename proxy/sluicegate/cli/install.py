@@ -185,7 +185,8 @@ def _planned(
     gone = {name: section[name] for name in names}
     if replaced is not None and not changes.is_sluice(replaced) and changes.NAME not in names:
         gone[changes.NAME] = replaced
-        plan.notes.append(f"another entry, {changes.NAME}, is replaced; sluice uninstall puts it back")
+        back = with_config("sluice uninstall", named)
+        plan.notes.append(f"another entry, {changes.NAME}, is replaced; {back} puts it back")
     plan.change = FileChange(str(plan.path), about.root, data, after, changes.mode_of(plan.path), gone)
     plan.moved, plan.ours = names, ours
     return plan
@@ -217,7 +218,8 @@ def _moving(plan: _Plan, data: bytes, taken: dict[str, Any], secrets: MovedSecre
         notes += at_home(server)
         same = next((one for one in taken if any(secrets.is_same(one, form, taken[one]) for form in forms)), None)
         if same is not None and "cwd" in server and "cwd" not in taken[same]:
-            plan.notes.append(f"servers.{same} starts in another folder: give it cwd: {server['cwd']}")
+            wanted = f"cwd: {server['cwd']}, command: {server['command']}"
+            plan.notes.append(f"servers.{same} may not find its files: give it {wanted}")
         if same in secrets.plain:  # it is new, too
             plan.notes += _longer_timeout(same, server, taken[same])
         if same is None:

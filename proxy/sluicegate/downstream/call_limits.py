@@ -97,7 +97,7 @@ class Breaker:
         if before.count < self._threshold:  # else it was a trial of its own, which puts off nobody else's
             self._all.last = now
             if self._all.count >= self._threshold and not self._is_open_for_all:
-                recent = sum(now - one.last < self._pause for one in self._failing.values())
+                recent = sum(now - one.last < 2 * self._pause for one in self._failing.values())
                 self._is_open_for_all = recent >= _SEVERAL
 
     def ended(self, whose: str) -> None:

@@ -57,7 +57,7 @@ TABLE: Final[Mapping[str, Asked]] = {
         "server",
     ),
     "sluice_circuit_state": _gauge(
-        "0 closed, 1 half-open, 2 open: five calls in a row failed, and the next are refused: `sluice servers`.",
+        "0 closed, 1 half-open, 2 open: five calls in a row failed, and next ones may be refused: `sluice servers`.",
         "server",
     ),
     "sluice_logins": _gauge(
