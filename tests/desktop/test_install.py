@@ -450,6 +450,7 @@ def test_a_server_that_an_earlier_sluice_took_without_a_folder_is_not_added_agai
     path.write_text(json.dumps({"mcpServers": {"one": {"command": "/bin/sh", "args": ["server.py"]}}}))
     done = sluice(home, "install", "cursor", "--yes")
     assert "one: moves to sluice.yaml as one, which is there already" in done.stdout
+    assert f"servers.one may not find its files: give it cwd: {home}, command: /bin/sh" in done.stdout + done.stderr
 
 
 def test_one_broken_file_stops_an_installation_and_the_way_on_is_said(home: Path) -> None:
