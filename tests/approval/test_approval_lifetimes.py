@@ -20,7 +20,8 @@ from sluicegate.approval.eligibility import VoteRefused
 from sluicegate.approval.grants import A_TURN, MAX_OF, PREFIX, Grant, Grants
 from sluicegate.approval.presentation import take
 from sluicegate.approval.queue import MAX_WHOLE, ApprovalQueue
-from sluicegate.approval.record import Approval, bind_any, session_mark, stored_form
+from sluicegate.approval.record import Approval, CallBinding, bind_any, session_mark, stored_form
+from sluicegate.approval.validity import ApprovalValidity
 from sluicegate.approval.webhook import Receiver, Webhooks
 from sluicegate.audit.record import fingerprint
 from sluicegate.audit.redact import Redactor
@@ -622,6 +623,22 @@ async def test_a_call_looks_at_the_grants_of_its_own_client_alone(monkeypatch: p
     assert found is not None and set(looked) == {"grt_key:ann"}
     assert await town.desk.grants.revoke(found, "key:lea")
     assert town.desk.find_grant(grant.binding, replace(ANN, session="s7")) is None and len(town.desk.grants) == 2
+
+
+async def test_a_new_policy_ends_every_grant_without_a_look_at_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them in one step of the event loop, in which ten thousand judgements by roles and rules take most of a
+    second."""
+    town = Town(profile="confirm")
+    for number in range(20):
+        town.desk.grants.add(session_grant(town, number))
+
+    def judged(validity: ApprovalValidity, binding: CallBinding) -> str:
+        raise AssertionError("a grant was judged by the rules, though its policy is over")
+
+    monkeypatch.setattr(ApprovalValidity, "_of_binding", judged)
+    town.policy = "another"
+    town.desk.reconsider()
+    assert not list(town.desk.grants.alive())
 
 
 class SlowStore(MemoryStore):
