@@ -16,7 +16,7 @@ from sluicegate.downstream.transport import sse_transport
 from sluicegate.downstream.transport.http_base import on_origin
 from sluicegate.http.sse import EventParser, StreamPosition
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.protocol.model import Call, InputRequired, Result
+from sluicegate.protocol.model import Call, Client, InputRequired, Result
 
 TEXT: Json = {"content": [{"type": "text", "text": '"done"'}]}
 WHERE = "/messages/?session_id="
@@ -526,10 +526,32 @@ async def test_a_server_that_listens_again_is_called_at_once_although_its_stream
         client._take, client._dial = (lambda origin: None), refuse
         server.streams[-1].writer.close()
         await until(lambda: not rig.server.life.pool.live())
-        for _ in range(6):
+        for _ in range(5):
             assert await rig.reason("t") == "server_unavailable"
+            rig.server.life._backoff.forget()  # each call dials
         assert rig.server.numbers()["circuit"] == "open"
         del client._take, client._dial
         await until(lambda: rig.server.status == "up")
         assert rig.server.numbers()["circuit"] == "closed"
         assert await rig.tool("t") == "done"
+
+
+async def test_calls_that_dial_nothing_so_soon_after_a_failure_open_no_circuit() -> None:
+    """One client's process may have crashed: that others ask in the same seconds says nothing of their own."""
+    server, dialled = Older(), 0
+
+    async def refuse(origin: object) -> httpx.Response:
+        nonlocal dialled
+        dialled += 1
+        raise httpx.ConnectError("refused")
+
+    async with endpoint(server) as (url, _), running(url=url) as rig:
+        assert await rig.tool("t") == "done"
+        client: Any = rig.server._http
+        client._take, client._dial = (lambda origin: None), refuse
+        server.streams[-1].writer.close()
+        await until(lambda: not rig.server.life.pool.live())
+        rig.server.life._backoff._until = rig.clock() + 20.0
+        for number in range(40):
+            assert await rig.reason("t", Client(f"key:{number % 4}")) == "server_unavailable"
+        assert (dialled, rig.server.numbers()["circuit"]) == (0, "closed")

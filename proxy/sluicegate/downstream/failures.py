@@ -31,6 +31,9 @@ class Lost(ConnectionError):
     every client that may use the server. `detail`, such as a path or an address, is for who runs Sluice, as is `str`.
     """
 
+    was_tried = True
+    """False where Sluice did not try, so soon after a failure: that says nothing new of the server."""
+
     def __init__(
         self, text: str, *, sent: bool, gone: bool = False, status: int | None = None, detail: str = ""
     ) -> None:

@@ -267,8 +267,8 @@ class ServerLife:
         return error if isinstance(error := self.health.error, failures.LoginRequired) else None
 
     def lost(self, lost: failures.Lost, whose: str) -> None:
-        if lost.gone and not lost.sent:
-            return  # the server is there; only that connection is not
+        if (lost.gone and not lost.sent) or not lost.was_tried:
+            return  # the server is there, only that connection is not; or nobody asked it
         self.breaker.failed(whose)
         self.health.failed(lost)
         if self._settings.url and not lost.sent and lost.status is None:
@@ -299,7 +299,9 @@ class ServerLife:
         """Opens a connection, after the end of a back-off. Every dial passes here."""
         legacy = self.pool.first if key == MODERN_KEY else key  # the era may turn out to be the other one
         if self._backoff.left > _PATIENT:
-            raise failures.as_lost(self.health.error, "it failed a moment ago")
+            known = failures.as_lost(self.health.error, "it failed a moment ago")
+            known.was_tried = False
+            raise known
         if (wait := self._backoff.left) > 0:
             await anyio.sleep(wait)
         is_start = self.status != "up"
