@@ -1,6 +1,7 @@
 """Resources that are watched: for whom an update is, what servers of either era are asked, and when again."""
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from scripted_servers import LEGACY, MODERN, Asked, Rig, endpoint, event, legacy
 from sluicegate.downstream import resource_subscriptions
 from sluicegate.downstream.pool import SHARED
 from sluicegate.downstream.resource_subscriptions import (
+    AT_ONCE,
     AT_ONCE_TOLD,
     MAX_NEWS,
     MAX_UNWATCHED,
@@ -216,6 +218,47 @@ def test_what_is_watched_is_bounded_in_characters() -> None:
     again = ResourceWatch(set(long), lambda params: None, "b")
     ears.board.join(again)
     assert len(again.refused) == refused and ears.board.uris == {"y:1", "y:2", *again.uris}
+
+
+@pytest.mark.parametrize("char", ["\U0001f600", "é", "&", "/", "\\"])
+def test_uris_count_as_long_as_a_server_may_write_them(char: str) -> None:
+    """A longer message would end the connection of a server, and everybody's calls on it."""
+    uris = [f"x:{number:04}{char * 4000}" for number in range(MAX_WATCHED_CHARS // 4000)]
+    ears = Ears(a=uris, b=[f"{uri}b" for uri in uris])
+    text = json.dumps(sorted(ears.board.uris), separators=(",", ":"))  # some servers write it like that, or
+    text = text.replace("/", "\\/").replace("&", r"\u0026").replace(r"\\", r"\u005c")  # so
+    overhead = 3 * len(ears.board.uris) + 2
+    assert MAX_WATCHED_CHARS // 2 < len(text) <= MAX_WATCHED_CHARS + overhead
+    for want in ears.wants.values():
+        ears.board.leave(want)
+    assert not ears.board._chars and not ears.board._length
+
+
+async def test_what_is_watched_takes_half_of_a_servers_largest_message() -> None:
+    script = LegacyServer()
+    limits: Json = {"era": "legacy", "sharing": "shared", "max_result": 4_000}
+    async with endpoint(script) as (url, _), running(url=url, **limits) as rig:
+        _, refused = await subscribe(rig, Heard(), *(f"x:{number:03}{'a' * 95}" for number in range(20)))
+        assert len(refused) == len(script.requests) == 10
+
+
+async def test_many_subscriptions_end_some_at_a_time() -> None:
+    """Whoever subscribes waits for them."""
+    open_, most = 0, 0
+
+    async def ask(method: str, params: Json) -> Response:
+        nonlocal open_, most
+        open_ += 1
+        most = max(most, open_)
+        await anyio.lowlevel.checkpoint()
+        open_ -= 1
+        return Response(1, {})
+
+    watch = OneByOne(ask).watch
+    await watch(frozenset(f"x:{number}" for number in range(100)))
+    most = 0
+    await watch(frozenset({"x:1"}))
+    assert most == AT_ONCE
 
 
 # ---------------------------------------------------------------- legacy servers

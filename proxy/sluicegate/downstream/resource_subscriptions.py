@@ -64,9 +64,10 @@ class OneByOne:
         added = iter(sorted(uris - self._watched))
         while some := list(islice(added, AT_ONCE)):
             await asyncio.gather(*(self._subscribe(uri, refused) for uri in some))
-        for uri in self._watched - uris:
-            self._watched.discard(uri)
-            await self._ask("resources/unsubscribe", {"uri": uri})
+        gone = iter(sorted(self._watched - uris))
+        while some := list(islice(gone, AT_ONCE)):  # others wait for their subscriptions
+            self._watched.difference_update(some)
+            await asyncio.gather(*(self._ask("resources/unsubscribe", {"uri": uri}) for uri in some))
         return refused
 
     async def _subscribe(self, uri: str, refused: dict[str, Failure]) -> None:
@@ -170,7 +171,7 @@ class OneStream:
 MAX_WATCHED: Final = 10_000
 """Resources on one connection, whoever wants them."""
 MAX_WATCHED_CHARS: Final = 4 * 1024 * 1024
-"""Of their URIs: a stateless server gets all of them in one request, and says them again."""
+"""Of their URIs, as `written`: a stateless server gets all of them in one request, and says them again."""
 MAX_WANTED: Final = 50_000
 """Resources that the listeners of one principal want on one connection, each counted for each listener."""
 MAX_UNWATCHED: Final = 1_000
@@ -178,11 +179,20 @@ MAX_NEWS: Final = 1_000  # updates that wait for their turn
 MAX_URI: Final = 4096
 _MAX_PARTS: Final = 64
 _BOUNDARY: Final = re.compile(r"[/?#:]")
+_PLAIN: Final = re.compile(r"[ !#$%()*,\-./0-9:;=?@A-Z\[\]^_a-z{|}~]+")
+_ESCAPE: Final = len(r"\u0026")
 
 _TOO_MANY: Final = Failure(INTERNAL_ERROR, f"More than {MAX_WATCHED} resources of this server are subscribed to")
 _TOO_LONG: Final = Failure(INTERNAL_ERROR, "The URIs of this server's resources that are subscribed to are too long")
 
 log = logging.getLogger(__name__)
+
+
+def written(uri: str) -> int:
+    """How long it may be in a server's JSON: some write all but ASCII as escapes, and `&` or `/`, too."""
+    others = _PLAIN.sub("", uri)
+    units = len(others.encode("utf-16-le", "surrogatepass")) // 2
+    return len(uri) - len(others) + _ESCAPE * units + uri.count("/")
 
 
 @dataclass(slots=True, eq=False)
@@ -196,10 +206,11 @@ class ResourceWatch:
 
 
 class WatchBoard:
-    """What is wanted of one connection. `connection` is where it was asked for last, `asked` which resources."""
+    """What is wanted of one connection. `connection` is where it was asked for last, `asked` which resources. `most` is
+    how long their URIs may be together, as they are `written`."""
 
-    def __init__(self, key: ConnectionKey) -> None:
-        self.key = key
+    def __init__(self, key: ConnectionKey, most: int = MAX_WATCHED_CHARS) -> None:
+        self.key, self._most = key, most
         self.lock = asyncio.Lock()
         self.connection: ServerConnection | None = None
         self.asked: frozenset[str] | None = None
@@ -228,7 +239,7 @@ class WatchBoard:
                 if self._number[whose] >= MAX_WATCHED - len(self._wants):
                     self._turn_down(want, uri, _TOO_MANY)
                     continue
-                if self._length[whose] + len(uri) > MAX_WATCHED_CHARS - self._chars:
+                if self._length[whose] + written(uri) > self._most - self._chars:
                     self._turn_down(want, uri, _TOO_LONG)
                     continue
                 self._count(uri, whose, 1)
@@ -238,9 +249,10 @@ class WatchBoard:
             self._unwatched.pop(uri, None)
 
     def _count(self, uri: str, whose: str, times: int) -> None:
-        self._chars += times * len(uri)
+        size = times * written(uri)
+        self._chars += size
         self._number[whose] += times
-        self._length[whose] += times * len(uri)
+        self._length[whose] += size
         if not self._number[whose]:
             del self._number[whose], self._length[whose]
 
@@ -343,9 +355,13 @@ def _wholes(uri: str) -> Iterator[str]:
 class ResourceWatches:
     """All boards of one server."""
 
-    def __init__(self, pool: ConnectionPool, key_of: Callable[[Client, Era], ConnectionKey], patience: float) -> None:
-        """`patience`: seconds to wait until a connection hears what its server says by itself."""
+    def __init__(
+        self, pool: ConnectionPool, key_of: Callable[[Client, Era], ConnectionKey], patience: float, max_result: int
+    ) -> None:
+        """`patience`: seconds to wait until a connection hears what its server says by itself. `max_result`: a server
+        that says more in one message loses its connection, with everybody's calls."""
         self._pool = pool
+        self._most = min(MAX_WATCHED_CHARS, max_result // 2)
         self._key_of = key_of
         self._patience = patience
         self._boards: dict[ConnectionKey, WatchBoard] = {}
@@ -365,7 +381,7 @@ class ResourceWatches:
         key = self._key_of(client, era)
         board = self._boards.get(key)
         if board is None:
-            board = self._boards[key] = WatchBoard(key)
+            board = self._boards[key] = WatchBoard(key, self._most)
             self._pool.needs.require(key, True)
         want = ResourceWatch(set(uris), tell, client.principal)
         board.join(want)

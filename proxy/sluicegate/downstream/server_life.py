@@ -228,7 +228,8 @@ class ServerLife:
         self._moved = moved
         self.pool = ConnectionPool(self._open, self._ended, clock, settings, is_idle)
         self.selector = ConnectionSelector(settings, self.pool, connector, suspended)
-        self.subscriptions = ResourceWatches(self.pool, self.selector.key, settings.list_timeout)
+        patience, most = settings.list_timeout, settings.max_result
+        self.subscriptions = ResourceWatches(self.pool, self.selector.key, patience, most)
         self.breaker, self._backoff = Breaker(clock), RetryBackoff(clock)
         self.health = ServerHealth(settings, lambda: connector.stderr)
         self.status: Literal["starting", "up", "down"] = "starting"
