@@ -9,7 +9,7 @@ policy counts at once; nobody subscribes to one that needs a human's or a hook's
 """
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -58,6 +58,7 @@ _STRIDE_SECONDS: Final = 0.005
 
 _ASKED: Final = Failure(METHOD_NOT_FOUND, "Nobody subscribes to a resource whose reads are asked about")
 _REFUSED: Final = "The server refused the subscription"
+_TOO_LONG: Final = Failure(INTERNAL_ERROR, "The URIs of this client's subscriptions are too long together")
 _ENDED: Final = Failure(INTERNAL_ERROR, "This stream has ended")
 _NO_SUBSCRIPTIONS: Final = Failure(METHOD_NOT_FOUND, "The server of this resource has no subscriptions")
 
@@ -77,6 +78,9 @@ ACKNOWLEDGE_WITHIN: Final = 0.5
 RETRY_FIRST: Final = 0.5
 RETRY_MOST: Final = 30.0
 MAX_RESOURCES: Final = 1_000
+MAX_CHARS: Final = 8 * 1024 * 1024
+"""Of the URIs that one principal subscribes to. Each of its streams and sessions has its own copies of them, also while
+their server is down."""
 
 # key in the filter -> (notification, capability)
 _FILTERS: Final = {entry.filter: (entry.changed, entry.capability) for entry in LISTS.values()}
@@ -107,7 +111,7 @@ async def _when_reached(
 
 @dataclass(frozen=True, slots=True)
 class Subscribing:
-    """What is needed to subscribe, the same for all calls."""
+    """What is needed to subscribe, the same for all calls. `chars` has how long the URIs of each principal are."""
 
     servers: Mapping[str, McpServer]
     lists: CatalogCache
@@ -115,6 +119,7 @@ class Subscribing:
     decide: Decide
     inspected: InspectState
     current: Callable[[Client], Client | None]
+    chars: Counter[str] = field(default_factory=Counter)
 
     def now(self, call: Call) -> Call | None:
         """The same with the rights that its client has by now; None where it has none any more."""
@@ -125,12 +130,16 @@ class Subscribing:
         """Nothing is asked of a server yet."""
         made = Subscriptions(self, replace(call, method="resources/read", params={}))
         spend, since, row = call.trail.spend, perf_counter(), 0
-        for uri in dict.fromkeys(uris):
-            row += 1 + len(uri) // LONG
-            if row >= STRIDE:
-                await (checkpoint() if spend is None else spend(max(since, perf_counter() - _STRIDE_SECONDS)))
-                since, row = perf_counter(), 0
-            await made.add(uri)
+        try:
+            for uri in dict.fromkeys(uris):
+                row += 1 + len(uri) // LONG
+                if row >= STRIDE:
+                    await (checkpoint() if spend is None else spend(max(since, perf_counter() - _STRIDE_SECONDS)))
+                    since, row = perf_counter(), 0
+                await made.add(uri)
+        except BaseException:
+            made.end()
+            raise
         return made
 
 
@@ -168,14 +177,33 @@ class Subscriptions:
         if snapshot is not None and not snapshot.subscribes:
             self.refused[uri] = _NO_SUBSCRIPTIONS
             return None
+        if uri not in self._honoured and not self._count(uri, 1):
+            self.refused[uri] = _TOO_LONG
+            return None
         given = self._by_server[target.server].setdefault(target.own, [])
         if uri not in self._honoured:
             given.append(uri)
         self._honoured[uri] = target.server, target.own
         return target if len(given) == 1 else None
 
+    def _count(self, uri: str, times: int) -> bool:
+        """Returns False where its client has no room for it."""
+        chars, whose = self._shared.chars, self._as_read.client.principal
+        if times > 0 and chars[whose] + len(uri) > MAX_CHARS:
+            return False
+        chars[whose] += times * len(uri)
+        if not chars[whose]:
+            del chars[whose]
+        return True
+
+    def _forget(self, uri: str) -> tuple[str, str] | None:
+        watch = self._honoured.pop(uri, None)
+        if watch is not None:
+            self._count(uri, -1)
+        return watch
+
     def drop(self, uri: str) -> None:
-        if (watch := self._honoured.pop(uri, None)) is None:
+        if (watch := self._forget(uri)) is None:
             return
         key, own = watch
         given = self._by_server[key][own]
@@ -191,6 +219,8 @@ class Subscriptions:
     def end(self) -> None:
         for key, own in tuple(self._releases):
             self._release(key, own)
+        for uri in tuple(self._honoured):
+            self._forget(uri)
 
     def _may_read(self, call: Call, target: Target) -> bool:
         decision = self._shared.decide(call, target)
@@ -230,7 +260,7 @@ class Subscriptions:
 
     def _refuse(self, key: str, own: str, failure: Failure) -> None:
         for uri in self._by_server[key].pop(own, ()):
-            self._honoured.pop(uri, None)
+            self._forget(uri)
             if failure == not_found("resources/read", {"uri": own}):
                 continue  # word for word what does not exist
             shown = self._shared.inspected(key, {"message": failure.message})
@@ -303,8 +333,8 @@ class SubscriptionStreams:
         if ids:  # several tell at once
             call = replace(call, emit=_in_turn(call.emit))
         methods = frozenset(_FILTERS[key][0] for key in kinds)
-        subscriptions = await self._subscribing.begin(call, uris)
         followed = await self._task_subscriptions.begin(call, ids)
+        subscriptions = await self._subscribing.begin(call, uris)  # until `release`, with nothing to wait for before
         accept, session = partial(self._concerns, call, methods), call.client.session
         with self._hub.subscribe(accept, session) as events, self._lists.walks.watchers.watch(call.client):
             group = anyio.create_task_group()
