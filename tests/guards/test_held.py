@@ -17,7 +17,17 @@ from sluicegate import telemetry
 from sluicegate.guards.approval_tasks import ApprovalTaskDeps, ApprovalTasks
 from sluicegate.guards.approve import approve
 from sluicegate.protocol.jsonrpc import Json, Notification
-from sluicegate.protocol.model import Call, Failure, Handler, InputRequired, Outcome, Result, Target, TaskStarted
+from sluicegate.protocol.model import (
+    Call,
+    Client,
+    Failure,
+    Handler,
+    InputRequired,
+    Outcome,
+    Result,
+    Target,
+    TaskStarted,
+)
 
 
 class Place:
@@ -178,9 +188,19 @@ async def test_a_call_whose_task_could_not_be_kept_has_one_when_it_comes_again_w
     assert len(jobs) == 1
 
 
-async def test_the_same_call_at_another_toolset_waits_and_takes_no_task_from_its_owner() -> None:
-    """The tasks of one toolset are unknown at another, and a task has one owner."""
+NOBODY = replace(ANN, principal="anonymous", revision="2025-11-25", session="s1")
+
+
+@pytest.mark.parametrize(("own", "other"), [
+    (ANN, replace(ANN, toolset="ops")), (NOBODY, replace(NOBODY, session="s2")),
+    (NOBODY, replace(NOBODY, revision="2026-07-28", session=None)),
+])  # fmt: skip
+async def test_the_same_call_where_its_task_is_unknown_waits_and_takes_no_task_from_its_owner(
+    own: Client, other: Client
+) -> None:
+    """At another toolset, or in another session of whoever has no name."""
     town, begun, kept = Town(), anyio.Event(), list[Call]()
+    town.people[own.principal] = own
     place = Place(town, Result({}))
 
     async def keep(call: Call, target: Target, started: TaskStarted, holder: Handler) -> Outcome:
@@ -191,11 +211,11 @@ async def test_the_same_call_at_another_toolset_waits_and_takes_no_task_from_its
     place.again = lambda call: never(begun)  # type: ignore[method-assign]
     async with anyio.create_task_group() as group:
         guard = approve(town.desk, town.means(), ApprovalTasks(town.desk, place.ways(group.start_soon)))
-        for toolset in ("", "ops", ""):
-            said = await guard(town.call(replace(ANN, toolset=toolset), amount=1), town.server)
-            if toolset:
+        for client in (own, other, own):
+            said = await guard(town.call(client, amount=1), town.server)
+            if client is other:
                 assert isinstance(said, Result) and said.reason == "approval_pending"
             else:
                 assert isinstance(said, TaskStarted)
         group.cancel_scope.cancel()
-    assert [call.client.toolset for call in kept] == ["", ""]
+    assert [call.client for call in kept] == [own, own]

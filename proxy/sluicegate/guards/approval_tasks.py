@@ -87,7 +87,7 @@ class ApprovalTasks:
         held = self._waiting.get(approval.id)
         if held is None:
             held = self._waiting[approval.id] = _Held(self._queue, self._deps, call, approval)
-        elif held.owner != tasks.owner(call.client):  # of another toolset, where nobody knows the task
+        elif not held.is_known_to(call.client):
             return None
         try:
             started = await self._deps.keep(call, target, TaskStarted(held.task), held.answer)
@@ -145,6 +145,11 @@ class _Held:
     @property
     def owner(self) -> str:
         return tasks.owner(self._call.client)
+
+    def is_known_to(self, client: Client) -> bool:
+        """Not at another toolset, nor to another session of clients without a name."""
+        is_there = not tasks.is_nobody(client) or client.session == self._call.client.session
+        return is_there and self.owner == tasks.owner(client)
 
     @property
     def _has_ended(self) -> bool:
