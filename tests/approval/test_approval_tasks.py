@@ -20,7 +20,7 @@ from policy_bed import Bed, bearer, bed, client_keys, recorder
 
 from sluicegate.guards import approval_tasks
 from sluicegate.guards.approval_tasks import ApprovalTaskDeps, ApprovalTasks
-from sluicegate.protocol.model import Call, Outcome, TaskStarted
+from sluicegate.protocol.model import Call, Failure, Outcome, Result, TaskStarted
 from sluicegate.protocol.tasks import owner
 
 Json = dict[str, Any]
@@ -267,6 +267,33 @@ async def test_an_ended_task_keeps_no_arguments_or_capabilities_and_a_client_has
         assert forgotten == ["task-0", "task-1"]
         group.cancel_scope.cancel()
     assert held._ended == {} and held._waiting == {}
+
+
+@pytest.mark.parametrize(("outcome", "left"), [
+    (Result({"content": [{"type": "text", "text": "x" * 30_000}]}), 3), (Failure(-32000, "x" * 30_000), 3),
+    (Failure(-32000, "no", "x" * 30_000), 3), (Result({"content": [[]] * 5_000}), 1), (Result({"content": []}), 6),
+])  # fmt: skip
+async def test_a_client_has_so_many_bytes_of_answers_and_the_newest_in_any_case(
+    monkeypatch: pytest.MonkeyPatch, outcome: Outcome, left: int
+) -> None:
+    monkeypatch.setattr(approval_tasks, "MAX_KEPT", 100_000)
+    town, started, forgotten = Town(), list[Any](), list[str]()
+
+    async def again(call: Call) -> Outcome:
+        return outcome
+
+    held = ApprovalTasks(town.desk, replace(_deps(started, forgotten), again=again))
+    async with anyio.create_task_group() as group:
+        for number in range(6):
+            call = town.call(amount=number)
+            await town.run(call)
+            approval = town.desk.open_ones()[-1]
+            assert isinstance(await held.hold(call, TOOL, approval), TaskStarted)
+            group.start_soon(started[-1])
+            with anyio.fail_after(20):
+                await anyio.wait_all_tasks_blocked()
+        assert forgotten == [f"task-{number}" for number in range(6 - left)]
+        group.cancel_scope.cancel()
 
 
 def _deps(started: list[Any], forgotten: list[str]) -> ApprovalTaskDeps:

@@ -20,7 +20,7 @@ from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.record import Approval
 from sluicegate.approval.validity import GONE
 from sluicegate.protocol import tasks
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification, weight_of
 from sluicegate.protocol.model import (
     ANSWER_WITHIN,
     Call,
@@ -41,6 +41,8 @@ AFTER: Final = 2 * 3600.0  # seconds beyond the time to decide: to run, and to b
 RETENTION: Final = 3600.0  # seconds that an answer waits for its client
 MAX_ENDED: Final = 1_000
 """Tasks of one owner that are kept when they have ended; the oldest go."""
+MAX_KEPT: Final = 64 * 1024 * 1024
+"""Bytes of memory of their answers. The newest stays, whatever its size."""
 POLL: Final = 5000  # milliseconds: a person is waited for
 CANCELLED: Final = "NOT EXECUTED: its task was cancelled before it began."
 NEVER: Final = f"NOT EXECUTED: {GONE}."
@@ -107,7 +109,7 @@ class ApprovalTasks:
             self._waiting.pop(id, None)
         ended = self._ended.setdefault(held.owner, deque())
         ended.append(held)
-        if len(ended) > MAX_ENDED:
+        while len(ended) > MAX_ENDED or (len(ended) > 1 and sum(one.weight for one in ended) > MAX_KEPT):
             ended.popleft().dismiss()
         try:
             await held.stay()
@@ -134,6 +136,7 @@ class _Held:
             "pollIntervalMs": POLL, "statusMessage": messages.awaited(approval),
         }  # fmt: skip
         self._outcome: Outcome | None = None
+        self.weight = 0  # of its answer
         self._is_theirs = False  # it goes on as the server's
         self._trail, self._was_sent = Trail(), False  # of the round that runs, and of those before it
         self._asked: InputRequired | None = None
@@ -240,9 +243,10 @@ class _Held:
             return
         self._outcome = outcome
         if isinstance(outcome, Failure):
+            self.weight = weight_of([outcome.message, outcome.data])
             self._become("failed", outcome.message)
         elif isinstance(outcome, Result):
-            is_error = outcome.value.get("isError") is True
+            self.weight, is_error = weight_of(outcome.value), outcome.value.get("isError") is True
             # 2025-11-25 basic/utilities/tasks: an error of the tool is `failed`; SEP-2663: that is for errors of the
             # protocol, which have no result.
             is_failed = is_error and self._call.client.era == "legacy"
