@@ -250,6 +250,14 @@ def result_record(outcome: Outcome, **settings: Any) -> Any:
     return body(composer.outcome(call, composer.about(call), outcome, 0.1))
 
 
+def test_long_names_are_not_remembered() -> None:
+    made = composer()
+    for own in ("x" * 4_096, "x"):
+        target = Target("git", "res", own, own)
+        assert body(f'"a":1,{made._target(target)}'.encode())["kind"] == "res"
+    assert len(made._targets) == 1
+
+
 def test_a_pointer_with_a_number_that_python_does_not_read_leads_nowhere() -> None:
     redactor = Redactor(DIGEST_KEY, pointers={"github/*": [f"/structuredContent/{'1' * 5_000}"]})
     call = make_call()

@@ -6,7 +6,7 @@ import pytest
 from sluicegate.policy.csv_rows import Row
 from sluicegate.policy.engine import Engine
 from sluicegate.policy.profiles import BUILT_IN
-from sluicegate.policy.rules import MAX_RESOURCES, Disagreement, PolicyRules
+from sluicegate.policy.rules import MAX_REMEMBERED, MAX_RESOURCES, Disagreement, PolicyRules
 from sluicegate.protocol.model import Client, Decision, Target, Verdict
 from tests.policy.policies import MODEL, policy_of, rows_of, tool
 
@@ -199,3 +199,12 @@ def test_a_walk_through_many_resources_pushes_no_tool_out_of_memory() -> None:
         policy.decide(ALICE, tool("git", f"a:{number}", "res"), "read")
     assert policy.decide(ALICE, tool("git", "x"), "read") is first
     assert f"{MAX_RESOURCES + 1} decisions kept" in repr(policy)
+
+
+@pytest.mark.parametrize("kind", ["tool", "res"])
+def test_decisions_on_long_names_are_made_anew(kind: str) -> None:
+    """Whoever may read any URI chooses ten thousand of them, of sixteen KiB each."""
+    policy = policy_of("p, role:dev, *, *, *, allow")
+    for name in ("a:" + "x" * MAX_REMEMBERED, "a:x"):
+        assert policy.decide(ALICE, tool("git", name, kind), "read").verdict is Verdict.ALLOW
+    assert " 1 decisions kept" in repr(policy)

@@ -26,6 +26,7 @@ NOTES: Final = frozenset({"decision", "approval", "pin", "policy", "identity", "
 
 MAX_ROLES: Final = 64
 _MAX_REMEMBERED: Final = 5_000
+_MAX_NAME: Final = 512  # characters of a name or URI that is remembered: the longest are sixteen KiB each
 _MAX_SMALL: Final = 128
 _MAX_AT_ONCE: Final = 2_048  # characters, and 16 for each value
 _MAX_DIGESTED: Final = 256 * 1024  # bytes of a result: more take a millisecond
@@ -221,6 +222,8 @@ class Composer:
         return f'"method":{self._id(method)},"transport":"{self._transport}",{dump(fields)[1:-1]}'
 
     def _target(self, target: Target) -> str:
+        if len(target.own) > _MAX_NAME:
+            return self._encode_target(target)
         key = (target.server, target.kind, target.own)
         cached = self._targets.get(key)
         if cached is None or cached[0] is not target.item:

@@ -127,6 +127,8 @@ def _too_much(uri: str, objects: Collection[str]) -> str:
 DEFAULT_RULE: Final = "default"
 MAX_DECISIONS: Final = 50_000
 MAX_RESOURCES: Final = 10_000  # decisions on resources: a walk through a million of them must not push out the rest
+MAX_REMEMBERED: Final = 512
+"""Characters of a name or URI whose decision is remembered: ten thousand of the longest URIs were hundreds of MiB."""
 MAX_SEEN: Final = 20_000
 MAX_CLIENTS: Final = 10_000
 MAX_SHARDS: Final = 5_000
@@ -220,6 +222,8 @@ class PolicyRules:
         """
         held = self._held.get((client.principal, client.roles)) or self._hold(client)
         key = (held, target.server, target.kind, target.own, act)
+        if len(target.own) > MAX_REMEMBERED:
+            return self._decide(held, target, act)
         memo = self._resources if target.kind == "res" else self._decided
         return memo.get(key) or memo.keep(key, self._decide(held, target, act))
 
