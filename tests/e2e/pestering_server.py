@@ -27,7 +27,7 @@ def pester() -> None:
     block = {"type": "text", "text": "?", "resource": {"uri": "file:///secret", "text": "S"}, "data": "AAAA"}
     while True:
         number += 1
-        sampling = {"maxTokens": 5, "messages": [{"role": "user", "content": block}]}
+        sampling = {"maxTokens": 5, "includeContext": "thisServer", "messages": [{"role": "user", "content": block}]}
         send(id=f"s{number}", method="sampling/createMessage", params=sampling)
         form = {"message": "Password?", "requestedSchema": FORM, "url": "file:///etc/passwd", "elicitationId": "x"}
         send(id=f"e{number}", method="elicitation/create", params=form)

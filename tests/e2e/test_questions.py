@@ -142,6 +142,16 @@ def test_nor_what_the_client_has_not_declared(asker: Bed, server: str, client: s
 
 
 @CELLS
+@pytest.mark.parametrize("declared", [{}, {"context": {}}])
+def test_nor_what_other_servers_have_said(asker: Bed, server: str, client: str, declared: Json) -> None:
+    """To the client all of them are one server."""
+    peer = Client(asker, server, client, {"sampling": declared})
+    for context in ("thisServer", "allServers"):
+        ask = peer.ask({"ask": sampling(includeContext=context, maxTokens=1)})
+        assert ask["params"]["messages"] == [SAID] and "includeContext" not in ask["params"]
+
+
+@CELLS
 def test_only_web_pages_are_opened(asker: Bed, server: str, client: str) -> None:
     peer = Client(asker, server, client)
     for url in ("javascript:alert(1)", "file:///etc/passwd", "data:text/html,x", "vscode://x/y", "HTTPS:/x.test",

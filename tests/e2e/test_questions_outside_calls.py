@@ -19,7 +19,7 @@ from waiting import until_so
 Json = dict[str, Any]
 PESTERING = str(Path(__file__).parent / "pestering_server.py")
 ME: Json = {"name": "c", "version": "1"}
-EVERYTHING: Json = {"sampling": {}, "elicitation": {"form": {}}, "roots": {"listChanged": True}}
+EVERYTHING: Json = {"sampling": {"context": {}}, "elicitation": {"form": {}}, "roots": {"listChanged": True}}
 HELLO: Json = {"protocolVersion": "2025-11-25", "capabilities": EVERYTHING, "clientInfo": ME}
 ANSWERS: Json = {
     "sampling/createMessage": {"role": "assistant", "model": "m", "content": {"type": "text", "text": "SECRET"}},
@@ -226,6 +226,7 @@ def test_what_is_asked_has_the_members_of_its_own_kind_alone(tmp_path: Path) -> 
         assert client.tools() == {"odd__t"}
         client.hear_until(lambda: bool(sink.of("elicitation/create") and sink.of("sampling/createMessage")))
     assert all(params.keys() == {"message", "requestedSchema"} for params in sink.of("elicitation/create"))
+    assert all(params.keys() == {"maxTokens", "messages"} for params in sink.of("sampling/createMessage"))
     messages = [message for params in sink.of("sampling/createMessage") for message in params["messages"]]
     assert all(message["content"] == {"type": "text", "text": "?"} for message in messages)
 

@@ -208,6 +208,19 @@ async def test_an_ask_says_which_server_asks_and_keeps_its_state() -> None:
     assert requests == kept
 
 
+@pytest.mark.parametrize("is_task", [False, True])
+async def test_no_server_asks_for_the_context_of_those_beside_it(is_task: bool) -> None:
+    said = {"messages": [{"role": "user", "content": {"type": "text", "text": "x"}}]}
+    wanted = {"method": "sampling/createMessage", "params": {**said, "includeContext": "thisServer"}}
+    requests = {"s": wanted, "odd": {"method": "sampling/createMessage"}}
+    asked = Result({"taskId": "t", "inputRequests": requests}) if is_task else InputRequired(requests)
+    method, params = ("tasks/get", {"taskId": "t"}) if is_task else ("tools/call", TOOL_CALL)
+    for rewriting, shown in ((Rewriting("gh"), {**wanted, "params": said}), (None, wanted)):
+        answer = await ask(method, params, CREATE, Inside(asked), rewriting=rewriting)
+        found = answer.value["inputRequests"] if isinstance(answer, Result) else answer.requests
+        assert found == {**requests, "s": shown}
+
+
 async def test_sampled_answers_go_in_with_own_uris() -> None:
     link = {"type": "resource_link", "uri": "gh+file:///b"}
     form = {"action": "accept", "content": {"uri": "gh+file:///b"}}

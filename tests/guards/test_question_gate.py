@@ -66,6 +66,18 @@ def test_the_questions_of_a_task_are_judged() -> None:
     assert lacks.data == {"requiredCapabilities": {"elicitation": {"url": {}}}}
 
 
+@pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", "2026-07-28"])
+def test_the_context_of_a_client_is_asked_for_only_where_it_declared_that(revision: str) -> None:
+    said = {"messages": [{"role": "user", "content": {"type": "text", "text": "x"}}]}
+    wanted = {"method": "sampling/createMessage", "params": {**said, "includeContext": "allServers"}}
+    bare = {**wanted, "params": said}
+    for declared, shown in (({}, bare if revision > "2025-06-18" else wanted), ({"context": {}}, wanted)):
+        for kind in (InputRequired({"a": wanted}, "s"), Result({"taskId": "t", "inputRequests": {"a": wanted}})):
+            told = judge(kind, "tasks/get", revision, sampling=declared)
+            found = told.value["inputRequests"] if isinstance(told, Result) else getattr(told, "requests", told)
+            assert found == {"a": shown}
+
+
 def test_what_is_not_passed_on_is_logged_with_its_server(caplog: pytest.LogCaptureFixture) -> None:
     judge(InputRequired({"a": GOOD}))
     assert caplog.records == []

@@ -133,14 +133,14 @@ async def _ask_client(
     return None if (there := sessions()) is None else await there.ask(session, method, params, asker)
 
 
-def _allowed(services: Services, server: str, client: Client, ask: Json) -> Json | None:
+def _allowed(services: Services, server: str, is_alone: bool, client: Client, ask: Json) -> Json | None:
     """A question outside of calls, by the rules of those in calls; its user sees the name of the server. None where it
     may not be asked, or not by a server on which this client has no right by now."""
     if not _may_see(services.judging, client, server):
         log.info("a question of a server without a right is not passed on", extra={"server": server})
         return None
     judged = input_requests_server.judged({"": ask}, client, services.own_pages)
-    shown: Json | None = None if isinstance(judged, Failure) else signed(judged[""], server)
+    shown: Json | None = None if isinstance(judged, Failure) else signed(judged[""], server, is_alone)
     return shown
 
 
@@ -178,7 +178,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
     def one_server(about: ServerSettings, publish: Publish, client_wait: float) -> DownstreamServer:
         about = _with_share(about, services.replicas)
         http = http_client(about, services.egress)
-        asker = Asker(about.key, partial(_allowed, services, about.key))
+        asker = Asker(about.key, partial(_allowed, services, about.key, about.is_mirrored))
         ask = tasking.ask(about.key, partial(_ask_client, sessions, asker))
         return DownstreamServer(
             about, http=http, publish=publish, client_info=ME, ask=ask, store=services.store,

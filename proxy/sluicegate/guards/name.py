@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from sluicegate.catalog import uri_fields
 from sluicegate.catalog.uris import Rewriting, is_clean
-from sluicegate.protocol.jsonrpc import Json, Malformed
+from sluicegate.protocol.input_forms import CONTEXT
+from sluicegate.protocol.jsonrpc import Json, Malformed, without
 from sluicegate.protocol.legacy_server import URL_ELICITATION_REQUIRED
 from sluicegate.protocol.methods import JUDGED_BY_NAME
 from sluicegate.protocol.model import (
@@ -141,14 +142,14 @@ def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewr
     if isinstance(outcome, Result):
         value = uri_fields.result(call.method, outcome.value, change)
         if call.method == "tasks/get" and isinstance(requests := value.get("inputRequests"), dict):
-            value = {**value, "inputRequests": _signed(requests, target.server)}
+            value = {**value, "inputRequests": _signed(requests, target.server, rewrite is None)}
         return outcome if value is outcome.value else Result(value, reason=outcome.reason)
     if isinstance(outcome, TaskStarted):
         return outcome
     if isinstance(outcome, InputRequired):
         if outcome.is_ours:  # says itself who asks, and names no URI that could be followed
             return outcome
-        requests = _signed(uri_fields.asks(outcome.requests, change), target.server)
+        requests = _signed(uri_fields.asks(outcome.requests, change), target.server, rewrite is None)
         return replace(outcome, requests=requests, server=target.server)
     data = uri_fields.error_data(outcome.data, change)
     if outcome.code == URL_ELICITATION_REQUIRED and outcome.reason is None:  # a server's: it was judged before
@@ -175,17 +176,20 @@ def _holds_no_uri(outcome: Result) -> bool:
         return False
 
 
-def _signed(requests: Json, server: str) -> Json:
+def _signed(requests: Json, server: str, is_alone: bool) -> Json:
     """2026-07-28 client/elicitation: clients must show which server asks, and to a client we are the server."""
-    return {key: signed(ask, server) for key, ask in requests.items()}
+    return {key: signed(ask, server, is_alone) for key, ask in requests.items()}
 
 
-def signed(ask: Any, server: str) -> Any:
-    """The same for one question, also where it belongs to no call and so passes no guard."""
-    if not isinstance(ask, dict) or ask.get("method") != "elicitation/create":
+def signed(ask: Any, server: str, is_alone: bool) -> Any:
+    """The same for one question, also where it belongs to no call and so passes no guard. `is_alone`: in
+    transparent mode. Else `thisServer` means all servers to a client, and one would read what the others have said."""
+    params = ask.get("params") if isinstance(ask, dict) else None
+    if not isinstance(params, dict):
         return ask
-    params = ask.get("params")
-    if not isinstance(params, dict) or not isinstance(params.get("message"), str):
+    if ask.get("method") == "sampling/createMessage" and not is_alone and "includeContext" in params:
+        return {**ask, "params": without(params, CONTEXT)}
+    if ask.get("method") != "elicitation/create" or not isinstance(params.get("message"), str):
         return ask
     return {**ask, "params": _shown(params, server)}
 

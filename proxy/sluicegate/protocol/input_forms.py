@@ -20,6 +20,8 @@ MAX_BLOCKS: Final = 5_000
 """Of all messages of a question, of which an empty one counts as one: each is looked at several times, in one step of
 the event loop."""
 
+CONTEXT: Final = frozenset({"includeContext"})
+"""Asks for what the servers of a client have said (2025-11-25 client/sampling; clients may ignore it)."""
 _TOOL_BLOCKS: Final = frozenset({"tool_use", "tool_result"})
 _UNKNOWN: Final = "for input in a form that is not known"
 # Members that are judged. A client that ignores case would read another spelling of one, which nobody judged.

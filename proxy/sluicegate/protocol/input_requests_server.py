@@ -165,6 +165,8 @@ def judged(requests: Json, client: Client, own: OwnUrls) -> Json | Failure:
         own_params = jsonrpc.without(params, foreign)
         if method == SAMPLE:
             own_params = {**own_params, "messages": list(map(union_members.message, params["messages"]))}
+            if client.revision >= NEWEST_LEGACY and "context" not in declared["sampling"]:
+                own_params = jsonrpc.without(own_params, input_forms.CONTEXT)  # 2025-11-25 client/sampling#capabilities
         made[key] = {"method": method, "params": own_params} if "params" in ask else {"method": method}
     return made
 
