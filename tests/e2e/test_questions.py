@@ -194,7 +194,7 @@ def test_the_pages_of_an_error_say_which_server_wants_them(asker: Bed) -> None:
     good, peer = page("https://pay.test/")["params"], Client(asker, "legacy", "legacy")
     error = peer.ask(needs({**good, "requestedSchema": {}}))["error"]
     (shown,) = error["data"]["elicitations"]
-    assert error["code"] == -32042 and shown == {**good, "message": "[legacy] m"}
+    assert error["code"] == -32042 and shown == {**good, "message": "[legacy] m", "elicitationId": "legacy:e"}
     answer = Client(asker, "legacy", "legacy", {"elicitation": {}}).ask(needs(good))
     assert is_refused(answer) and "https://pay.test/" in json.dumps(answer)
     assert Client(asker, "legacy", "modern").ask(needs(good))["params"]["url"] == "https://pay.test/"

@@ -113,7 +113,7 @@ class HttpPeer:
         self._threads: list[threading.Thread] = []
         _PEERS.append(self)
         self._is_sse, self._endpoint = transport == "sse", threading.Event()
-        self.sink, self.methods = Sink(self.tell), list[str]()
+        self.sink, self.methods, self.pages = Sink(self.tell), list[str](), list[str]()
         if self._is_sse:
             self.listen(url.removesuffix("/mcp") + "/sse")
             assert self._endpoint.wait(20)
@@ -133,6 +133,8 @@ class HttpPeer:
                     message = json.loads(data)
                     self._heard[message.get("id")] = message
                     self.methods.append(message.get("method"))
+                    if message.get("method") == "notifications/elicitation/complete":
+                        self.pages.append(message["params"]["elicitationId"])
                     self.sink.take(message)
                 elif data:
                     self._url = str(httpx.URL(self._url).join(data))
@@ -314,3 +316,15 @@ def test_what_a_server_says_pushes_out_nothing_that_has_changed(tmp_path: Path, 
         peer.listen()
         until_so(lambda: "notifications/elicitation/complete" in peer.methods)
         until_so(lambda: "notifications/tools/list_changed" in peer.methods, 5)
+        assert all(id.startswith("evil:") for id in peer.pages), "or it could end a page of the other"
+
+
+def test_a_server_that_is_alone_has_its_own_ids_of_pages(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(QUEUEING)
+    alone = {"command": sys.executable, "args": [str(tmp_path / "server.py"), "evil", "0"], "era": "legacy"}
+    servers = {"evil": {**alone, "prefix": ""}}
+    with bed(tmp_path, "p, key:ann, *, *, *, allow\n", servers, clients={"keys": client_keys(ann=[])}) as made:
+        peer = HttpPeer(made.process.url, "streamable")
+        peer.listen()
+        assert "ok" in peer.call("go")
+        until_so(lambda: "last" in peer.pages)

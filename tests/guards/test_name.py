@@ -221,6 +221,21 @@ async def test_no_server_asks_for_the_context_of_those_beside_it(is_task: bool) 
         assert found == {**requests, "s": shown}
 
 
+@pytest.mark.parametrize(("rewriting", "id"), [(Rewriting("gh"), "github:1"), (None, "1")])
+async def test_a_page_of_one_server_is_not_that_of_another(rewriting: Rewriting | None, id: str) -> None:
+    page = {"mode": "url", "message": "m", "url": "https://a.test/", "elicitationId": "1"}
+    asks: list[Outcome] = [
+        InputRequired({"u": {"method": "elicitation/create", "params": page}}),
+        Failure(-32042, "m", {"elicitations": [page]}),
+    ]
+    for asked in asks:
+        answer = await ask("tools/call", TOOL_CALL, CREATE, Inside(asked), rewriting=rewriting)
+        if isinstance(answer, InputRequired):
+            assert answer.requests["u"]["params"]["elicitationId"] == id
+        else:
+            assert isinstance(answer, Failure) and answer.data["elicitations"][0]["elicitationId"] == id
+
+
 async def test_sampled_answers_go_in_with_own_uris() -> None:
     link = {"type": "resource_link", "uri": "gh+file:///b"}
     form = {"action": "accept", "content": {"uri": "gh+file:///b"}}

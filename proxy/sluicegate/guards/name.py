@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sluicegate.catalog import uri_fields
 from sluicegate.catalog.uris import Rewriting, is_clean
-from sluicegate.protocol.input_forms import CONTEXT
+from sluicegate.protocol.input_forms import CONTEXT, page_of
 from sluicegate.protocol.jsonrpc import Json, Malformed, without
 from sluicegate.protocol.legacy_server import URL_ELICITATION_REQUIRED
 from sluicegate.protocol.methods import JUDGED_BY_NAME
@@ -153,7 +153,7 @@ def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewr
         return replace(outcome, requests=requests, server=target.server)
     data = uri_fields.error_data(outcome.data, change)
     if outcome.code == URL_ELICITATION_REQUIRED and outcome.reason is None:  # a server's: it was judged before
-        data = {**data, "elicitations": [_shown(entry, target.server) for entry in data["elicitations"]]}
+        data = {**data, "elicitations": [_shown(one, target.server, rewrite is None) for one in data["elicitations"]]}
     return outcome if data is outcome.data else Failure(outcome.code, outcome.message, data, outcome.reason)
 
 
@@ -191,8 +191,11 @@ def signed(ask: Any, server: str, is_alone: bool) -> Any:
         return {**ask, "params": without(params, CONTEXT)}
     if ask.get("method") != "elicitation/create" or not isinstance(params.get("message"), str):
         return ask
-    return {**ask, "params": _shown(params, server)}
+    return {**ask, "params": _shown(params, server, is_alone)}
 
 
-def _shown(elicitation: Json, server: str) -> Json:
-    return {**elicitation, "message": f"[{server}] {elicitation['message']}"}
+def _shown(elicitation: Json, server: str, is_alone: bool) -> Json:
+    made = {**elicitation, "message": f"[{server}] {elicitation['message']}"}
+    if not is_alone and isinstance(id := elicitation.get("elicitationId"), str):
+        made["elicitationId"] = page_of(server, id)
+    return made

@@ -53,6 +53,11 @@ def _elicitation(params: Json) -> str:
     return "" if isinstance(params.get("requestedSchema"), dict) else "its user for a form without fields"
 
 
+def page_of(server: str, id: str) -> str:
+    """How a client knows a page that one of several servers asks for: no other one says that the visit is over."""
+    return f"{server}:{id}"
+
+
 def is_short(id: Any) -> bool:
     """Whether an elicitation may be called so: by its id it is remembered what its client has to be told."""
     return not isinstance(id, str) or len(id) <= MAX_ELICITATION_ID

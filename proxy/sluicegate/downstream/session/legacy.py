@@ -493,7 +493,8 @@ class LegacyConnection(ServerConnection):
             id = notification.params.get("elicitationId")
             if not isinstance(id, str) or not input_forms.is_short(id):
                 return None
-            notification = Notification(_PAGE_VISITED, {"elicitationId": id})  # it may wait long
+            shown = id if self.settings.is_mirrored else input_forms.page_of(self.settings.key, id)
+            notification = Notification(_PAGE_VISITED, {"elicitationId": shown})  # it may wait long
             owner = exchange if exchange is not None else self._questions.call_of_all()
             if owner is None or (isinstance(owner, InteractiveExchange) and owner.is_parked):
                 send_to_session(self._heard, self.session, notification)
