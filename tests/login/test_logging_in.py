@@ -73,6 +73,17 @@ async def test_each_way_of_client_authentication_works(bench: Bench, method: str
     assert (await bench.log_in()).state == "ok"
 
 
+async def test_an_authorization_server_of_the_python_sdk_is_logged_in_to(bench: Bench) -> None:
+    """Those of its versions 1 and 2 list both ways with a secret, and want `client_id` in the form with each."""
+    bench.at.metadata = {"token_endpoint_auth_methods_supported": ["client_secret_post", "client_secret_basic"]}
+    for path, answer in (("/token", bench.at.token), ("/revoke", bench.at.revoke)):
+        bench.at.pages[path] = lambda seen, answer=answer: (  # type: ignore[misc]
+            answer(seen) if "client_id" in seen.form else reply({"error": "invalid_client"}, 401)
+        )
+    assert (await bench.log_in()).state == "ok"
+    assert await bench.logins.logout("srv", "local") is True
+
+
 async def test_a_client_of_the_config_registers_nothing_and_its_secret_is_kept_nowhere(bench: Bench) -> None:
     bench.configure(client_id="pre", client_secret="open-sesame")
     await bench.log_in()

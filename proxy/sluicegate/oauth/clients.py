@@ -65,8 +65,9 @@ def metadata(redirect_uri: str, method: Method, scopes: tuple[str, ...]) -> dict
 
 
 def registrable(server: AuthorizationServer) -> Method:
-    """A secret that only one machine has says nothing: none is asked for where none is needed."""
-    for method in ("none", "client_secret_basic", "client_secret_post"):
+    """A secret that only one machine has says nothing: none is asked for where none is needed. A server that lists both
+    ways with a secret takes it in the form: servers of MCP's Python SDK look for `client_id` there, also with Basic."""
+    for method in ("none", "client_secret_post", "client_secret_basic"):
         if method in server.methods:
             return METHODS[method]
     raise Unfit("it wants a way of client authentication that a registered client cannot have")
