@@ -109,6 +109,7 @@ class LoginIndex:
         self.able = frozenset(able)
         """The servers that people can log in to."""
         self._machines = {key for key, login in able.items() if login.grant == "client_credentials"}
+        self._has_anonymous = config.clients.anonymous is not None
         self._callback, self._pages = config.login.callback, config.listen.login_pages
         self._lending = frozenset(key for key, login in able.items() if login.list == "known")
         if able and self.logins is None:
@@ -141,7 +142,7 @@ class LoginIndex:
         if server in self._machines:
             return f"{server} has an account of Sluice's own: nobody logs in"
         if not self.whose(server, client):
-            return f"{client.principal} can have no login to {server}: write login: {{per: gateway}} for one of all"
+            return f"{server}: {_without_key(server)}"
         return ""
 
     def whose(self, server: str, client: Client) -> str:
@@ -173,7 +174,7 @@ class LoginIndex:
     def account(self, server: str, identity: str, login: str) -> Account:
         """`identity` is that of the server which is called: a reload may give another one to the same key."""
         if not login:
-            return WithoutToken(server, self._per.get(server, ""), self._pages)
+            return WithoutToken(server, self._per.get(server, ""), self._pages, lambda: self._has_anonymous)
         owner = GATEWAY if login == MACHINE else next(
             (whose for (key, whose), id in self._ids.items() if (key, id) == (server, login)), ""
         )
@@ -281,8 +282,10 @@ class LoginIndex:
 class WithoutToken:
     """Requests while nobody is logged in."""
 
-    def __init__(self, server: str, per: str, pages: str = "") -> None:
-        self._server, self._per, self._pages = server, per, pages
+    def __init__(
+        self, server: str, per: str, pages: str = "", has_anonymous: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._server, self._per, self._pages, self._has_anonymous = server, per, pages, has_anonymous
 
     def headers(self) -> Credentials:
         return ()
@@ -291,7 +294,13 @@ class WithoutToken:
         return ()
 
     async def rejected(self, used: Credentials, status: int, challenges: Sequence[str]) -> Credentials:
-        raise LoginRequired(sentence(self._server, self._per, self._pages))
+        more = f" {_without_key(self._server)}." if self._per != GATEWAY and self._has_anonymous() else ""
+        raise LoginRequired(sentence(self._server, self._per, self._pages) + more)
+
+
+def _without_key(server: str) -> str:
+    how = f"give it a key, or write servers.{server}.login.per: gateway, and log in again"
+    return f"A client without a key or token can have no login of its own: {how}"
 
 
 def sentence(server: str, per: str, pages: str, scopes: Sequence[str] = ()) -> str:

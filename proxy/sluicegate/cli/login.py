@@ -165,7 +165,8 @@ def _whose(config_file: Path | None, server: str, as_: str | None) -> tuple[Conf
         stop(Code.USAGE, f"{printable(who)} is no client of this config: see clients.keys")
     whose = app_logins.whose(per, client)
     if not whose:
-        stop(Code.USAGE, f"{printable(who)} can have no login: write login: {{per: gateway}} for one of all")
+        how = f"write servers.{server}.login.per: gateway for one of all"
+        stop(Code.USAGE, f"{printable(who)} can have no login: {how}")
     return loaded, whose
 
 
