@@ -38,7 +38,8 @@ for line in sys.stdin:
         answer = {{"result": {{"protocolVersion": "2025-06-18", "capabilities": tools, "serverInfo": info}}}}
     elif message["method"] == "tools/list":
         tool = {{"name": "x", "description": "d" * {size}, "inputSchema": {{"type": "object"}}}}
-        answer = {{"result": {{"tools": [tool]}}}}
+        small = {{"name": "y", "description": "", "inputSchema": {{"type": "object"}}}}
+        answer = {{"result": {{"tools": [tool, small] if {size} > 1 else [tool]}}}}
     print(json.dumps({{"jsonrpc": "2.0", "id": message["id"], **answer}}), flush=True)
 """
 
@@ -284,8 +285,18 @@ def a_large_list(m: Machine) -> Callable[[Json], None]:
     m.server("big", size=100_000)
 
     def mend(fault: Json) -> None:
-        assert fault["hint"] == "name the tools that you use in tools.allow of big"
-        m.server("big", size=100, tools={"allow": ["x"]})
+        assert fault["hint"].startswith("name the tools that you use in tools.allow of big")
+        m.server("big", size=100_000, tools={"allow": ["y"]})
+
+    return mend
+
+
+def a_large_list_in_one_piece(m: Machine) -> Callable[[Json], None]:
+    m.server("big", size=100_000)
+
+    def mend(fault: Json) -> None:
+        assert fault["hint"].endswith("or write search: auto")
+        m.config["search"] = "auto"
 
     return mend
 
@@ -484,6 +495,7 @@ FAULTS: dict[str, tuple[str, str, Callable[[Machine], Callable[[Json], None]]]] 
     "a key that ends": ("tokens", "warning", a_key_that_ends),
     "a clock that is behind": ("clock", "warning", a_clock_that_is_behind),
     "a large list": ("sizes", "warning", a_large_list),
+    "a large list in one piece": ("sizes", "warning", a_large_list_in_one_piece),
     "long names": ("sizes", "warning", long_names),
     "a client with an old program": ("clients", "failed", a_client_with_an_old_program),
     "a client with a broken file": ("clients", "failed", a_client_with_a_broken_file),

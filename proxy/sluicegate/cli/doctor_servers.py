@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import httpx
@@ -182,17 +183,26 @@ def sizes(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Dia
     loaded = examined.loaded
     stored = stored_definitions(loaded)
     found = {key: [*stored.get(key, {}).values()] if one.tools is None else one.tools for key, one in reached.items()}
-    tokens_of = {key: sum(len(json.dumps(tool)) for tool in own) // _CHARACTERS for key, own in found.items()}
-    total, number = sum(tokens_of.values()), sum(map(len, found.values()))
-    if total > MANY_TOKENS:
+    shown = {key: [tool for tool in own if _is_shown(loaded.servers[key], tool)] for key, own in found.items()}
+    tokens_of = {key: sum(len(json.dumps(tool)) for tool in own) // _CHARACTERS for key, own in shown.items()}
+    total, number = sum(tokens_of.values()), sum(map(len, shown.values()))
+    if total > MANY_TOKENS and loaded.search == "off":
         largest = max(tokens_of, key=lambda key: tokens_of[key])
         message = f"{count(number, 'tool')} cost about {total:,} tokens, {tokens_of[largest]:,} of them {largest}'s"
-        yield Diagnosis("definitions", "warning", message, f"name the tools that you use in tools.allow of {largest}")
+        hint = f"name the tools that you use in tools.allow of {largest}, or write search: auto"
+        yield Diagnosis("definitions", "warning", message, hint)
     elif number:
         yield Diagnosis("definitions", "ok", f"{count(number, 'tool')}, about {total:,} tokens")
     if loaded.names.max > 64:
         hint = "write names: {max: 50}, or leave it out"
         yield Diagnosis("names.max", "warning", "some clients refuse names of more than 64 characters", hint)
+
+
+def _is_shown(section: config.AnyServer, tool: Any) -> bool:
+    name = str(tool.get("name")) if isinstance(tool, dict) else ""
+    rules = section.tools
+    is_allowed, is_denied = (any(fnmatchcase(name, one) for one in globs) for globs in (rules.allow, rules.deny))
+    return is_allowed and not is_denied
 
 
 def console(examined: Examined, get: Callable[[str], int] | None) -> Iterable[Diagnosis]:
