@@ -150,10 +150,11 @@ def ports(examined: Examined) -> Iterator[Diagnosis]:
     """The two addresses of `sluice serve`; a desktop client's Sluice needs none."""
     listen = examined.loaded.listen
     for name, address in (("listen.mcp", listen.mcp), ("listen.admin", listen.admin)):
-        yield _port(f"{name} {address}", name, reachable(address))
+        yield _port(f"{name} {address}", name, reachable(address), examined.rows is not None)
 
 
-def _port(subject: str, name: str, address: config.Address) -> Diagnosis:
+def _port(subject: str, name: str, address: config.Address, does_one_run: bool) -> Diagnosis:
+    """`does_one_run`: a Sluice answers that runs with this config file."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -163,8 +164,13 @@ def _port(subject: str, name: str, address: config.Address) -> Diagnosis:
         except OSError as error:
             why = error.strerror or str(error)
     holders = list(_holders(address.port))
-    if any("sluice" in words for _, words in holders):
+    is_sluice = any("sluice" in words for _, words in holders)
+    if is_sluice and does_one_run:
         return Diagnosis(subject, "ok", f"held by Sluice (process {holders[0][0]})")
+    if is_sluice:
+        who = f"a Sluice with another config file (process {holders[0][0]})"
+        hint = f"stop that one, or write another {name}"
+        return Diagnosis(subject, "warning", f"`sluice serve` cannot listen there: held by {who}", hint)
     who = ", ".join(f"{printable(words) or 'a program'} (process {pid})" for pid, words in holders)
     message = f"`sluice serve` cannot listen there: {f'held by {who}' if who else why}"
     return Diagnosis(subject, "warning", message, f"end that program, or write another {name}")
