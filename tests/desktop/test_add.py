@@ -102,6 +102,15 @@ def test_the_last_server_can_be_removed_and_another_one_be_added(config: Path) -
     assert servers(config.read_text()) == {"web": {"url": "https://example.com/mcp"}}
 
 
+@pytest.mark.parametrize("words", [["remove", "one"], ["add", "web", "https://example.com/mcp"], ["classes", "one"]])
+def test_a_file_that_is_no_yaml_is_named_with_its_mistake_alone(config: Path, words: list[str]) -> None:
+    config.write_text(before := config.read_text() + "\n\tx: 1\n")
+    done = run(config.parent, *words)
+    assert done.returncode == 3 and config.read_text() == before
+    said = [line for line in done.stderr.splitlines() if line]
+    assert len(said) == 1 and "a tab cannot indent" in said[0]
+
+
 def test_without_a_config_the_first_server_makes_one(home: Path) -> None:
     done = run(home, "add", "web", "https://example.com/mcp", "--json")
     shown = json.loads(done.stdout)

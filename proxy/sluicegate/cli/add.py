@@ -16,6 +16,7 @@ from sluicegate.cli.config_file import (
     config_path,
     config_text,
     document_of,
+    require_yaml,
     servers_in,
     state_folder,
     write_config,
@@ -122,6 +123,7 @@ def remove(
     stops it."""
     path = config.find_config(config_file).absolute()
     before = config_text(path)
+    require_yaml(path, before)
     servers = servers_in(before)
     if name not in servers:
         names = ", ".join(map(printable, map(str, servers))) or "it has none"

@@ -60,8 +60,14 @@ def find_state(path: Path) -> Path | None:
 def state_folder(path: Path) -> Path:
     if found := find_state(path):
         return found
-    errors = map(str, config.check(path).errors)
-    stop(Code.CONFIG, *errors, f"{path} does not say where its state is, which Sluice needs for this command")
+    errors = [*map(str, config.check(path).errors)]
+    stop(Code.CONFIG, *errors or [f"{path} does not say where its state is, which Sluice needs for this command"])
+
+
+def require_yaml(path: Path, text: str) -> None:
+    """Exits with the mistake where the file is no YAML: nothing else can be said of it."""
+    if document_of(text) is None and text.strip():
+        stop(Code.CONFIG, *map(str, config.check(path).errors))
 
 
 def checked(path: Path, text: str) -> list[config.ConfigFinding]:
