@@ -194,9 +194,14 @@ async def test_an_address_that_cannot_be_reached_is_told_to_who_runs_sluice_alon
         assert "255.255" not in to_others and "Errno" not in to_others
 
 
-async def test_a_status_is_said_in_a_sentence() -> None:
-    async with endpoint(lambda asked: asked.reply(status=503)) as (url, _), running(url=url) as rig:
-        assert rig.server.describe()["last_error"] == "the server answered HTTP 503"
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(503, "the server answered HTTP 503"), (401, "the server wants valid credentials (HTTP 401)")],
+)
+async def test_a_status_is_said_in_a_sentence(status: int, said: str) -> None:
+    """Nothing is said of credentials of ours: here there are none."""
+    async with endpoint(lambda asked: asked.reply(status=status)) as (url, _), running(url=url) as rig:
+        assert rig.server.describe()["last_error"] == said
 
 
 async def test_a_host_that_speaks_no_tls_is_said_to_be_so() -> None:

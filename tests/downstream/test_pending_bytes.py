@@ -143,7 +143,7 @@ async def test_what_the_server_has_begun_may_have_been_executed_however_it_ends(
         pending = PendingRequest(1, call([]))
         if begun:
             pending.progress(Notification("notifications/progress", {"progress": 1}))
-        pending.settle(error=Lost("the server refused our credentials", sent=False, gone=True, status=401))
+        pending.settle(error=Lost("the server wants valid credentials", sent=False, gone=True, status=401))
         with pytest.raises(Lost) as ended:
             await pending.result()
         assert (ended.value.sent, ended.value.gone, ended.value.status) == (begun, True, 401)

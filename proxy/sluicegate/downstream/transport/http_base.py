@@ -214,7 +214,7 @@ async def refused(reply: Reply) -> Lost:
     except AnswerTooLarge:
         return _too_long(reply)
     if status in REFUSED:
-        return Lost(f"the server refused our credentials (HTTP {status})", sent=sent, status=status)
+        return Lost(f"the server wants valid credentials (HTTP {status})", sent=sent, status=status)
     if 200 <= status < 300:
         return Lost(f"the server answered HTTP {status} without an answer", sent=sent, status=status)
     return Lost(f"the server answered HTTP {status}", sent=sent, status=status)
