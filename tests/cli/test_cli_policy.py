@@ -109,6 +109,11 @@ def test_policies_that_come_with_sluice_have_nothing_to_warn_of(sluice: Sluice, 
         assert (done.returncode, done.stdout) == (0, "")
 
 
+def test_without_a_client_it_is_the_one_of_the_desktop(sluice: Sluice) -> None:
+    done = sluice("explain", "call", "k8s/scale")
+    assert done.returncode == 1 and " for local " in done.stdout
+
+
 def test_a_model_of_ones_own_is_accepted_if_it_is_the_same_and_said_to_be_of_no_use(
     sluice: Sluice, tmp_path: Path
 ) -> None:

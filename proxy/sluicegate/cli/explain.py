@@ -19,6 +19,7 @@ from sluicegate.cli.options import AsJson
 from sluicegate.cli.output import Code, give, info, json_object, printable, stop, with_first_word
 from sluicegate.cli.policy import load_policy
 from sluicegate.config import Config
+from sluicegate.downstream.failures import LOCAL
 from sluicegate.policy.explain import EXIT, Explanation, render
 from sluicegate.policy.facts import Facts
 from sluicegate.policy.hooked import HookVerdict, combine
@@ -42,8 +43,9 @@ def explain(
         str, typer.Argument(metavar="TARGET", help="SERVER/NAME or SERVER/URI; or the name that clients see.")
     ],
     who: Annotated[
-        str, typer.Option("--as", metavar="ID", help="The client: key:NAME or NAME, jwt:ISSUER#SUB, local, anonymous.")
-    ],
+        str,
+        typer.Option("--as", metavar="ID", help="The client: key:NAME or NAME, jwt:ISSUER#SUB, local, anonymous."),
+    ] = LOCAL,
     role: Annotated[
         list[str] | None,
         typer.Option("--role", metavar="ROLE", help="A role besides those in the config; may be repeated."),
