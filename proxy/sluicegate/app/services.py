@@ -32,7 +32,7 @@ from sluicegate.http.egress import AddressRefused, Egress
 from sluicegate.http.fetch import Fetcher
 from sluicegate.listen.auth import Identity
 from sluicegate.listen.auth.issuers import KeySets
-from sluicegate.metrics import Metrics, PolicyState, Sample
+from sluicegate.metrics import Metrics, Sample
 from sluicegate.policy.blocks import Blocks
 from sluicegate.policy.files import LoadedPolicy
 from sluicegate.policy.judge import AcceptedDefinitions, PolicyEngine
@@ -160,12 +160,13 @@ class PolicyService:
         if self.judge.check(self._clock()):
             self.later.on_change()(None)
 
-    def state(self) -> PolicyState:
-        judge, reload = self.judge, self.reload
-        return PolicyState(
-            judge.revision(), judge.in_force.is_shadow, len(judge.blocks.rows), judge.errors, not reload.problems,
-            reload.at,
-        )  # fmt: skip
+    def samples(self) -> Iterator[Sample]:
+        yield "sluice_policy_info", (self.judge.revision(),), 1
+        yield "sluice_policy_shadow", (), self.judge.in_force.is_shadow
+        yield "sluice_policy_blocks", (), len(self.judge.blocks.rows)
+        yield "sluice_policy_reload_success", (), not self.reload.problems
+        yield "sluice_policy_last_reload_timestamp_seconds", (), self.reload.at
+        yield "sluice_decision_errors", (), self.judge.errors
 
     def notes(self) -> list[str]:
         """What an operator should know although everything is ready."""
@@ -480,7 +481,7 @@ async def open_services(
             version=__version__, classify=judge.classify, transport="pipe" if transport == "stdio" else "tcp",
             piped=lambda key: isinstance(judges.config.servers.get(key), StdioServer),
         )  # fmt: skip
-        metrics.watch(lambda: judges.state().samples())
+        metrics.watch(judges.samples)
         if audit is not None:
             metrics.watch(lambda: audit.tally().samples())
         if joined is not None:

@@ -21,7 +21,7 @@ from prometheus_client.registry import CollectorRegistry
 from prometheus_client.utils import floatToGoString
 
 from sluicegate import telemetry
-from sluicegate.metrics.scraped import PolicyState, Sample, Scraped, Source, Tally
+from sluicegate.metrics.scraped import Sample, Scraped, Source, Tally
 from sluicegate.outcomes import LABELS, label
 from sluicegate.policy.memo import Memo
 from sluicegate.protocol.jsonrpc import Json
@@ -112,7 +112,7 @@ class Histogram:
         yield family
 
 
-__all__ = ["Metrics", "PolicyState", "Sample", "Tally", "client_label"]
+__all__ = ["Metrics", "Sample", "Tally", "client_label"]
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # one more line a series, that nothing reads
 

@@ -203,26 +203,6 @@ TABLE: Final[Mapping[str, Asked]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyState:
-    """Which policy is in force, and how it came to be. `is_newest`: nothing newer was rejected."""
-
-    revision: str
-    is_shadow: bool
-    blocks: int
-    errors: int
-    is_newest: bool
-    since: float
-
-    def samples(self) -> Iterator[Sample]:
-        yield "sluice_policy_info", (self.revision,), 1
-        yield "sluice_policy_shadow", (), self.is_shadow
-        yield "sluice_policy_blocks", (), self.blocks
-        yield "sluice_policy_reload_success", (), self.is_newest
-        yield "sluice_policy_last_reload_timestamp_seconds", (), self.since
-        yield "sluice_decision_errors", (), self.errors
-
-
-@dataclass(frozen=True, slots=True)
 class Tally:
     """How the audit log does: records by (sink, result), those that are lost, those that wait to be written, and for
     how many seconds each sink has been behind."""
