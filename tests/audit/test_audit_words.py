@@ -1,6 +1,7 @@
 """Records, and what others read of them, word for word: whoever searches, exports or verifies relies on each name."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -39,7 +40,7 @@ from sluicegate.audit.read import Filter, approvals, principals, read_time, sear
 from sluicegate.audit.record import Body
 from sluicegate.audit.recover import Torn
 from sluicegate.audit.redact import Redactor
-from sluicegate.audit.segment import Lock, Segment, retire
+from sluicegate.audit.segment import Segment, retire
 from sluicegate.audit.settings import Redaction, Rotation, SinkSettings, file_of, is_segment
 from sluicegate.audit.sinks import open_channel, syslog
 from sluicegate.audit.verify import verify
@@ -57,6 +58,7 @@ from sluicegate.protocol.model import (
     Verdict,
     refuse,
 )
+from sluicegate.store import private
 
 PLACE = {"v": 1, "writer": "w", "epoch": 2, "seq": 3, "prev": "p", "time": "2026-10-01T12:30:00.123456789Z"}
 CALL = {
@@ -535,12 +537,12 @@ def test_a_segment_is_the_file_that_its_name_means(tmp_path: Path) -> None:
 
 
 def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
-    lock = Lock.take(tmp_path / "l")
-    assert lock is not None and Lock.take(tmp_path / "l") is None
-    lock.release()
-    again = Lock.take(tmp_path / "l")
+    lock = private.take_lock(tmp_path / "l")
+    assert lock is not None and private.take_lock(tmp_path / "l") is None
+    os.close(lock)
+    again = private.take_lock(tmp_path / "l")
     assert again is not None
-    again.release()
+    os.close(again)
 
 
 def test_a_place_that_takes_no_checkpoint_is_named_without_its_secrets(

@@ -39,7 +39,8 @@ class InstanceLock:
         name = sha256(os.fsencode(file.resolve())).hexdigest()[:_NAME]
         self._directory = directory
         self._path, self._admin = (directory / f"{kind}-{name}.sock" for kind in ("stdio", "admin"))
-        self._lock = self._opened = -1
+        self._lock: int | None = None
+        self._opened = -1
 
     @property
     def unshared(self) -> str:
@@ -50,7 +51,7 @@ class InstanceLock:
 
     @property
     def is_ours(self) -> bool:
-        return self._lock >= 0
+        return self._lock is not None
 
     @property
     def _is_short(self) -> bool:
@@ -71,9 +72,8 @@ class InstanceLock:
             return True
         private.make_directory(self._directory)
         self._enter()
-        lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, private.FILE)
-        if not private.lock(lock):
-            os.close(lock)
+        lock = private.take_lock(self._path.with_suffix(".lock"))
+        if lock is None:
             return False
         self._lock = lock
         return True

@@ -6,6 +6,7 @@ Knows calls and outcomes; the thread below it (`writer`) knows only bytes.
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ from sluicegate.audit.publish import Publisher, read_newest
 from sluicegate.audit.queue import Done
 from sluicegate.audit.record import Body, Composer, needs_intent
 from sluicegate.audit.redact import RecallingRedactor, Redactor
-from sluicegate.audit.segment import Lock, Old, delete, find_old
+from sluicegate.audit.segment import Old, delete, find_old
 from sluicegate.audit.settings import AuditSettings
 from sluicegate.audit.sinks import AuditSink, SinkConfirmation
 from sluicegate.audit.writer import AuditWriter, WriterCounts
@@ -108,7 +109,7 @@ class AuditLog:
         self._publisher: Publisher | None = None
         self._sinks: list[AuditSink] = []
         self._confirmation: SinkConfirmation | None = None
-        self._lock: Lock | None = None
+        self._lock: int | None = None
 
     # ------------------------------------------------------------ life
 
@@ -152,7 +153,7 @@ class AuditLog:
             if helper is not None:
                 await anyio.to_thread.run_sync(helper.stop, abandon_on_cancel=True)
         if self._lock is not None:
-            self._lock.release()
+            os.close(self._lock)
 
     # ------------------------------------------------------------ calls
 
@@ -333,12 +334,12 @@ async def _known_answer(answer: bool) -> bool:
     return answer
 
 
-def _claim(settings: AuditSettings) -> tuple[str, Lock]:
+def _claim(settings: AuditSettings) -> tuple[str, int]:
     """The first free writer name: two processes on one directory each have a file and a chain of their own."""
     stem = settings.path.name.removesuffix(".jsonl")
     for number in range(1, MAX_WRITERS):
         name = stem if number == 1 else f"{stem}-{number}"
-        lock = Lock.take(settings.path.with_name(f"{name}.lock"))
+        lock = private.take_lock(settings.path.with_name(f"{name}.lock"))
         if lock is not None:
             return name, lock
     raise OSError(f"{settings.path.parent}: more than {MAX_WRITERS} writers")

@@ -94,27 +94,6 @@ def retire(path: Path, first: int) -> Path:
     return target
 
 
-class Lock:
-    """Held by the one process that writes a file; the system takes it back when that process is gone."""
-
-    __slots__ = ("_fd",)
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    @classmethod
-    def take(cls, path: Path) -> "Lock | None":
-        """None if another process holds it."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), private.FILE)
-        if private.lock(fd):
-            return cls(fd)
-        os.close(fd)
-        return None
-
-    def release(self) -> None:
-        os.close(self._fd)
-
-
 # ---------------------------------------------------------------- retention
 
 

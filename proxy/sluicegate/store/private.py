@@ -98,3 +98,13 @@ def lock(opened: int, *, wait: bool = False) -> bool:
             raise
         return False
     return True
+
+
+def take_lock(path: Path) -> int | None:
+    """A file, made where there is none, open and locked for this process until it is closed; None if another process
+    holds it."""
+    opened = os.open(path, os.O_RDWR | os.O_CREAT, FILE)
+    if lock(opened):
+        return opened
+    os.close(opened)
+    return None
