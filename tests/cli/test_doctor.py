@@ -236,17 +236,6 @@ def chmod(fault: Json) -> None:
     Path(found[2]).chmod(int(found[1], 8))
 
 
-def a_secret_that_others_can_read(m: Machine) -> Callable[[Json], None]:
-    m.config["servers"]["fs"]["env"] = {"API_KEY": "sk-ant-api03-abcdefghijklmnop1234567890", "REGION": "eu"}
-
-    def mend(fault: Json) -> None:
-        assert fault["subject"] == "fs" and fault["message"].endswith("looks like a secret: API_KEY")
-        assert f"chmod 0600 {m.file}" in fault["hint"] and fault["fixable"]
-        m.file.chmod(0o600)
-
-    return mend
-
-
 def a_state_that_is_a_file(m: Machine) -> Callable[[Json], None]:
     (m.home / "state").write_text("")
 
@@ -497,7 +486,6 @@ FAULTS: dict[str, tuple[str, str, Callable[[Machine], Callable[[Json], None]]]] 
     "a folder that is not there": ("commands", "failed", a_folder_that_is_not_there),
     "a state that others can read": ("state", "failed", a_state_that_others_can_read),
     "a token that others can read": ("state", "failed", a_token_that_others_can_read),
-    "a secret that others can read": ("secrets", "warning", a_secret_that_others_can_read),
     "a state that is a file": ("state", "failed", a_state_that_is_a_file),
     "a port of another program": ("ports", "warning", a_port_of_another_program),
     "a server that ends": ("servers", "failed", a_server_that_ends),

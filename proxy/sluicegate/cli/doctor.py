@@ -33,7 +33,6 @@ Check = Callable[[Examined], Iterable[Diagnosis]]
 MACHINE: Final[dict[str, Check]] = {
     "install": doctor_machine.installation,
     "config": doctor_machine.config_file,
-    "secrets": doctor_machine.secrets,
     "commands": doctor_machine.commands,
     "sandboxes": doctor_machine.sandboxes,
     "ports": doctor_machine.ports,

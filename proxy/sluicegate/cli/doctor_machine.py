@@ -14,12 +14,10 @@ from sluicegate import config
 from sluicegate.app import settings, state
 from sluicegate.app.instance_lock import InstanceLock
 from sluicegate.cli.admin import reachable
-from sluicegate.cli.config_file import servers_of
 from sluicegate.cli.init import sluice_command
 from sluicegate.cli.install import found_state, imported_names
 from sluicegate.cli.output import printable, with_config
 from sluicegate.cli.programs import SHORT_PATH, found_program, not_found, write_absolute
-from sluicegate.cli.secret import plain_secrets
 from sluicegate.config import Config
 from sluicegate.desktop import changes
 from sluicegate.desktop.changes import Journal
@@ -146,19 +144,6 @@ def sandboxes(examined: Examined) -> Iterator[Diagnosis]:
             yield Diagnosis(key, "ok", str(made.sandbox))
         except Lost as lost:
             yield Diagnosis(key, "failed", lost.text, lost.detail)
-
-
-def secrets(examined: Examined) -> Iterator[Diagnosis]:
-    """Secrets that stand in a config file which other users can read."""
-    path = examined.path
-    if sys.platform == "win32" or not path.stat().st_mode & 0o077:
-        return
-    for key, section in servers_of(path).items():
-        if key not in examined.loaded.servers or not (names := plain_secrets(section)):
-            continue
-        message = f"other users can read the file, and a value in it looks like a secret: {', '.join(names)}"
-        hint = f"chmod 0600 {path}; better, write ${{secret:NAME}}, ${{file:PATH}} or ${{env:NAME}} in its place"
-        yield Diagnosis(key, "warning", message, hint, _chmod(path, private.FILE))
 
 
 def ports(examined: Examined) -> Iterator[Diagnosis]:

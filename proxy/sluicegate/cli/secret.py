@@ -119,19 +119,6 @@ def _change(server: Json, one: Callable[[str, str, str], str]) -> None:
         server["url"] = one(server["url"], "url", "")
 
 
-def plain_secrets(server: Json) -> list[str]:
-    """Names of the values in a server's section that look like secrets, in the words of the config."""
-    found: list[str] = []
-
-    def look(text: str, name: str, hint: str) -> str:
-        if isinstance(text, str) and is_secret(text, hint):
-            found.append(name)
-        return text
-
-    _change(deepcopy(server), look)
-    return found
-
-
 def _without_classes(server: Json) -> Json:
     tools = server.get("tools")
     if not isinstance(tools, dict) or "classes" not in tools:
