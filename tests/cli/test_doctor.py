@@ -571,7 +571,7 @@ def test_a_sluice_that_runs_is_asked_and_its_servers_are_not_started_again(machi
         machine.write()
         of_other = [one for one in machine.doctor()["checks"] if one["check"] == "ports"]
     assert [one["state"] for one in of_other] == ["warning"] * 2, "another file's Sluice keeps this one from starting"
-    assert all("held by a Sluice with another config file" in one["message"] for one in of_other)
+    assert all("none answers here that runs with this config file" in one["message"] for one in of_other)
     by_check = {(one["check"], one["subject"]): one for one in checks}
     assert by_check["servers", "fs"]["message"] == "up, as the Sluice says that runs"
     assert by_check["console", "console"]["state"] == "ok"

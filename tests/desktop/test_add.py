@@ -111,6 +111,12 @@ def test_a_file_that_is_no_yaml_is_named_with_its_mistake_alone(config: Path, wo
     assert len(said) == 1 and "a tab cannot indent" in said[0]
 
 
+def test_a_file_of_comments_alone_is_yaml_without_servers(config: Path) -> None:
+    config.write_text("# servers come later\n")
+    done = run(config.parent, "remove", "one")
+    assert done.returncode == 1 and "it has none" in done.stderr
+
+
 def test_without_a_config_the_first_server_makes_one(home: Path) -> None:
     done = run(home, "add", "web", "https://example.com/mcp", "--json")
     shown = json.loads(done.stdout)

@@ -196,7 +196,8 @@ async def test_an_address_that_cannot_be_reached_is_told_to_who_runs_sluice_alon
 
 @pytest.mark.parametrize(
     ("status", "said"),
-    [(503, "the server answered HTTP 503"), (401, "the server wants valid credentials (HTTP 401)")],
+    [(503, "the server answered HTTP 503"), (401, "the server wants valid credentials (HTTP 401)"),
+     (403, "the server refuses access (HTTP 403)")],
 )
 async def test_a_status_is_said_in_a_sentence(status: int, said: str) -> None:
     """Nothing is said of credentials of ours: here there are none."""

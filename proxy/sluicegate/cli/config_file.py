@@ -66,7 +66,9 @@ def state_folder(path: Path) -> Path:
 
 def require_yaml(path: Path, text: str) -> None:
     """Exits with the mistake where the file is no YAML: nothing else can be said of it."""
-    if document_of(text) is None and text.strip():
+    try:
+        parse(text.encode("utf-8"), ".yaml")
+    except NotAClientConfig:
         stop(Code.CONFIG, *map(str, config.check(path).errors))
 
 

@@ -168,8 +168,8 @@ def _port(subject: str, name: str, address: config.Address, does_one_run: bool) 
     if is_sluice and does_one_run:
         return Diagnosis(subject, "ok", f"held by Sluice (process {holders[0][0]})")
     if is_sluice:
-        who = f"a Sluice with another config file (process {holders[0][0]})"
-        hint = f"stop that one, or write another {name}"
+        who = f"a Sluice (process {holders[0][0]}), and none answers here that runs with this config file"
+        hint = f"wait if it is still starting; if it is another one, stop it or write another {name}"
         return Diagnosis(subject, "warning", f"`sluice serve` cannot listen there: held by {who}", hint)
     who = ", ".join(f"{printable(words) or 'a program'} (process {pid})" for pid, words in holders)
     message = f"`sluice serve` cannot listen there: {f'held by {who}' if who else why}"

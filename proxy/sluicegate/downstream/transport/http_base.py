@@ -214,7 +214,8 @@ async def refused(reply: Reply) -> Lost:
     except AnswerTooLarge:
         return _too_long(reply)
     if status in REFUSED:
-        return Lost(f"the server wants valid credentials (HTTP {status})", sent=sent, status=status)
+        why = "wants valid credentials" if status == 401 else "refuses access"
+        return Lost(f"the server {why} (HTTP {status})", sent=sent, status=status)
     if 200 <= status < 300:
         return Lost(f"the server answered HTTP {status} without an answer", sent=sent, status=status)
     return Lost(f"the server answered HTTP {status}", sent=sent, status=status)
