@@ -513,11 +513,14 @@ async def test_a_post_whose_caller_has_left_ends_as_well(monkeypatch: pytest.Mon
         await until(lambda: server.open == 0)
 
 
-async def test_a_server_that_listens_again_is_called_at_once_although_its_stream_had_ended() -> None:
-    """No connection is left that could be looked at: a new one says that the server is there."""
-    server = Older()
+@asynccontextmanager
+async def cut_off() -> AsyncIterator[tuple[Rig, Any, list[object]]]:
+    """A server that was up, whose stream has ended, and that refuses connections; its HTTP client and what was dialled.
+    Without `_take` and `_dial` of its own the client reaches the server."""
+    server, dialled = Older(), list[object]()
 
     async def refuse(origin: object) -> httpx.Response:
+        dialled.append(origin)
         raise httpx.ConnectError("refused")
 
     async with endpoint(server) as (url, _), running(url=url) as rig:
@@ -526,6 +529,12 @@ async def test_a_server_that_listens_again_is_called_at_once_although_its_stream
         client._take, client._dial = (lambda origin: None), refuse
         server.streams[-1].writer.close()
         await until(lambda: not rig.server.life.pool.live())
+        yield rig, client, dialled
+
+
+async def test_a_server_that_listens_again_is_called_at_once_although_its_stream_had_ended() -> None:
+    """No connection is left that could be looked at: a new one says that the server is there."""
+    async with cut_off() as (rig, client, _):
         for _ in range(5):
             assert await rig.reason("t") == "server_unavailable"
             rig.server.life._backoff.forget()  # each call dials
@@ -538,20 +547,9 @@ async def test_a_server_that_listens_again_is_called_at_once_although_its_stream
 
 async def test_calls_that_dial_nothing_so_soon_after_a_failure_open_no_circuit() -> None:
     """One client's process may have crashed: that others ask in the same seconds says nothing of their own."""
-    server, dialled = Older(), 0
-
-    async def refuse(origin: object) -> httpx.Response:
-        nonlocal dialled
-        dialled += 1
-        raise httpx.ConnectError("refused")
-
-    async with endpoint(server) as (url, _), running(url=url) as rig:
-        assert await rig.tool("t") == "done"
-        client: Any = rig.server._http
-        client._take, client._dial = (lambda origin: None), refuse
-        server.streams[-1].writer.close()
-        await until(lambda: not rig.server.life.pool.live())
+    async with cut_off() as (rig, _, dialled):
         rig.server.life._backoff._until = rig.clock() + 20.0
+        dialled.clear()
         for number in range(40):
             assert await rig.reason("t", Client(f"key:{number % 4}")) == "server_unavailable"
-        assert (dialled, rig.server.numbers()["circuit"]) == (0, "closed")
+        assert not dialled and rig.server.numbers()["circuit"] == "closed"
