@@ -90,8 +90,10 @@ async def test_a_flood_of_wrong_keys_is_answered_one_in_a_step(monkeypatch: pyte
 
     monkeypatch.setattr(LoopBudget, "refused", counted)
     async with site() as here:
-        # What was paid is forgotten slowly: a busy machine may do something else between two requests.
-        loop_budget.client_budgets()["address 127.0.0.1"] = LoopBudget(lambda: perf_counter() / 1000)
+        # What was paid is forgotten slowly: a busy machine may do something else between two requests. Who has used up
+        # its part waits for an idle moment, and each is idle: another thread of this process may be busy.
+        slowly = LoopBudget(lambda: perf_counter() / 1000, used=lambda: 0.0)
+        loop_budget.client_budgets()["address 127.0.0.1"] = slowly
         raws = [await here.raw(b"") for _ in range(40)]
         for _ in range(3):
             for raw in raws:
