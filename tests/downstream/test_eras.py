@@ -126,6 +126,19 @@ async def test_a_child_that_crashes_is_started_once_more(
     assert process.starts() == 1
 
 
+async def test_a_client_that_ends_its_own_process_again_and_again_lets_nobody_else_wait(process: Child) -> None:
+    other = Client("key:b", revision="2025-11-25", session="s2")
+    async with process.run(processes=8) as rig:
+        await rig.tool("echo", client=LEGACY)
+        for _ in range(5):
+            await rig.reason("die", LEGACY)
+        process.starts()
+        assert await rig.reason("die", LEGACY) == "server_unavailable", "its own next start is not due"
+        assert process.starts() == 0 and rig.server.status == "up"
+        assert await rig.tool("echo", {"x": 1}, client=other) == {"x": 1}
+        assert process.starts() == 1
+
+
 async def test_a_child_lives_as_long_as_it_writes_to_stderr_and_not_for_ever(
     process: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -548,7 +548,7 @@ async def test_a_server_that_listens_again_is_called_at_once_although_its_stream
 async def test_calls_that_dial_nothing_so_soon_after_a_failure_open_no_circuit() -> None:
     """One client's process may have crashed: that others ask in the same seconds says nothing of their own."""
     async with cut_off() as (rig, _, dialled):
-        rig.server.life._backoff._until = rig.clock() + 20.0
+        rig.server.life._backoff._of_all.until = rig.clock() + 20.0
         dialled.clear()
         for number in range(40):
             assert await rig.reason("t", Client(f"key:{number % 4}")) == "server_unavailable"

@@ -79,7 +79,7 @@ async def pooled(
     bench = Bench()
     pool = ConnectionPool(
         bench.open,
-        lambda lived, why: bench.ended.append((lived, why)),
+        lambda _, lived, why: bench.ended.append((lived, why)),
         lambda: bench.now,
         settings,
         lambda session: session in bench.idle,

@@ -13,28 +13,41 @@ _SEVERAL: Final = 3
 """Principals. What fails for so many is not what one of them asks."""
 
 
+@dataclass(slots=True)
+class _Retry:
+    failures: int = 0
+    until: float = 0.0
+
+
 class RetryBackoff:
-    """How long to wait before a server is dialled again: the longer, the more often it failed in a row."""
+    """How long to wait before a server is dialled again: the longer, the more often it failed in a row. The end of a
+    connection that is one principal's counts for that principal alone: what it asks may be what ends it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._failures = 0
-        self._until = 0.0
+        self._of_all, self._own = _Retry(), dict[str, _Retry]()
 
-    @property
-    def left(self) -> float:
-        return max(self._until - self._clock(), 0.0)
+    def left(self, whose: str = "") -> float:
+        """Seconds until a connection of that principal, or of nobody, may be dialled."""
+        own = self._own.get(whose)
+        return max(self._of_all.until - self._clock(), own.until - self._clock() if own else 0.0, 0.0)
 
-    def failed(self) -> None:
-        self._failures += 1
-        self._until = self._clock() + DEFAULT_BACKOFF.pause(self._failures) * random.uniform(0.75, 1.25)
+    def failed(self, whose: str = "") -> None:
+        if whose and whose not in self._own:
+            while len(self._own) >= MAX_FAILING:
+                del self._own[next(iter(self._own))]
+            self._own[whose] = _Retry()
+        retry = self._own[whose] if whose else self._of_all
+        retry.failures += 1
+        retry.until = self._clock() + DEFAULT_BACKOFF.pause(retry.failures) * random.uniform(0.75, 1.25)
 
-    def succeeded(self) -> None:
-        self._failures = 0
+    def succeeded(self, whose: str = "") -> None:
+        self._of_all.failures = 0
+        self._own.pop(whose, None)
 
     def forget(self) -> None:
         """Resets the back-off: the next attempt need not wait."""
-        self._failures, self._until = 0, 0.0
+        self._of_all, self._own = _Retry(), {}
 
 
 Circuit = Literal["closed", "half-open", "open"]

@@ -280,12 +280,12 @@ def _least_entitled(
 
 
 class ConnectionPool:
-    """`ended` is told of each connection that ends by itself: (seconds that it lived, why). A started server has at
-    most `settings.processes`, those included that have been told to end and have not yet."""
+    """`ended` is told of each connection that ends by itself: (key, seconds that it lived, why). A started server has
+    at most `settings.processes`, those included that have been told to end and have not yet."""
 
     def __init__(
-        self, open: Open, ended: Callable[[float, str], None], clock: Callable[[], float], settings: ServerSettings,
-        is_idle: Callable[[str], bool] = lambda session: False,
+        self, open: Open, ended: Callable[[ConnectionKey, float, str], None], clock: Callable[[], float],
+        settings: ServerSettings, is_idle: Callable[[str], bool] = lambda session: False,
     ) -> None:  # fmt: skip
         self._open = open
         # The key of what is open so that one is. `first` is also that of what turned out to be legacy, not modern.
@@ -496,7 +496,7 @@ class ConnectionPool:
         if slot.is_wanted and slot.connection is not None:
             slot.is_wanted = False
             self.lost.add(slot.key, "its connection ended")
-            self._ended(self._clock() - slot.opened, slot.connection.why)
+            self._ended(slot.key, self._clock() - slot.opened, slot.connection.why)
 
     def _end(self, slot: PooledConnection, why: str, all_lost: bool = True) -> None:
         if self._slots.get(slot.key) is slot:

@@ -299,11 +299,12 @@ class ServerLife:
     async def _open(self, key: ConnectionKey, group: TaskGroup) -> ServerConnection:
         """Opens a connection, after the end of a back-off. Every dial passes here."""
         legacy = self.pool.first if key == MODERN_KEY else key  # the era may turn out to be the other one
-        if self._backoff.left > _PATIENT:
+        wait = self._backoff.left(key.principal)
+        if wait > _PATIENT:
             known = failures.as_lost(self.health.error, "it failed a moment ago")
             known.was_tried = False
             raise known
-        if (wait := self._backoff.left) > 0:
+        if wait > 0:
             await anyio.sleep(wait)
         is_start = self.status != "up"
         if is_start:
@@ -323,14 +324,14 @@ class ServerLife:
         self.mark_up(is_heard=True)
         return connection
 
-    def _ended(self, lived: float, why: str) -> None:
+    def _ended(self, key: ConnectionKey, lived: float, why: str) -> None:
         self.health.ended(why)
         self.health.note("ended", why)
         log.warning("connection ended", extra=self.health.log(lived=round(lived, 1)))
         if lived < HEALTHY:
-            self._backoff.failed()
+            self._backoff.failed(key.principal)
         else:
-            self._backoff.succeeded()
+            self._backoff.succeeded(key.principal)
         self.changed.set()
 
     def reconnect(self) -> None:
@@ -395,7 +396,7 @@ class ServerLife:
                 self._settled.set()
                 # Nobody has logged in: another attempt helps when somebody has, and `reconnect` says so.
                 needs_login = isinstance(self.health.error, failures.LoginRequired)
-                await self._nudged.wait(_UNTIL_LOGIN if needs_login else max(self._backoff.left, 0.05))
+                await self._nudged.wait(_UNTIL_LOGIN if needs_login else max(self._backoff.left(), 0.05))
             else:
                 is_there = bool(self.pool.live())  # else a call is dialling: `_open` says what comes of that
                 if is_there:
@@ -413,7 +414,7 @@ class ServerLife:
 
     async def _attend(self) -> None:
         """Brings about what should be: the eras known, every held connection open, at least one in any case."""
-        if (left := self._backoff.left) > 0:
+        if (left := self._backoff.left()) > 0:
             await self._nudged.wait(left)
         if len(self.pool) == 0:
             await self._connector.recall()
@@ -425,7 +426,7 @@ class ServerLife:
         if self.is_suspect:
             await self._check()
         for key in self.pool.missing():
-            if key.era in (self._connector.eras or ()):
+            if key.era in (self._connector.eras or ()) and not self._backoff.left(key.principal):
                 await self.pool.get(key)
         if len(self.pool) == 0:
             await self.pool.get(MODERN_KEY if "modern" in (self._connector.eras or ()) else self.pool.first)
