@@ -284,7 +284,7 @@ class ServerLife:
                 self._need(client)
                 await self._settled.wait()
             if (era := self.selector.era_for(client)) is None:
-                raise failures.as_lost(self.health.error, "it cannot be reached")
+                raise self._known("it cannot be reached")
             try:
                 return await reach(era)
             except TimeoutError:
@@ -296,13 +296,17 @@ class ServerLife:
         why = "all its connections are taken" if self.status == "up" else "it is still starting"
         raise failures.Full(why, sent=False)
 
+    def _known(self, otherwise: str) -> failures.Lost:
+        """The failure that is known, for a call for which nothing is tried."""
+        known = failures.as_lost(self.health.error, otherwise)
+        known.was_tried = False
+        return known
+
     async def _open(self, key: ConnectionKey, group: TaskGroup) -> ServerConnection:
         """Opens a connection, after the end of a back-off. Every dial passes here."""
         legacy = self.pool.first if key == MODERN_KEY else key  # the era may turn out to be the other one
         if self._backoff.left > _PATIENT:
-            known = failures.as_lost(self.health.error, "it failed a moment ago")
-            known.was_tried = False
-            raise known
+            raise self._known("it failed a moment ago")
         if (wait := self._backoff.left) > 0:
             await anyio.sleep(wait)
         is_start = self.status != "up"
