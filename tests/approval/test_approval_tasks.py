@@ -296,6 +296,23 @@ async def test_a_client_has_so_many_bytes_of_answers_and_the_newest_in_any_case(
         group.cancel_scope.cancel()
 
 
+def test_an_answer_is_weighed_in_steps_by_the_memory_that_it_takes() -> None:
+    """Its JSON would be one long step: commas in a text are told from others by taking the texts out."""
+    def weigh(value: Any) -> tuple[int, int]:
+        steps, work = 0, approval_tasks._sizes(value)
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                return steps, end.value
+            steps += 1
+
+    text = "a,b\n" * 1_000_000
+    assert weigh({"content": [{"type": "text", "text": text}]}) == (0, pytest.approx(len(text), rel=0.01))
+    steps, weight = weigh({"content": [[] for _ in range(50_000)], "k" * 1_000: "\U0001f600" * 1_000})
+    assert steps == 50 and 50_000 * 56 < weight < 50_000 * 80
+
+
 def _deps(started: list[Any], forgotten: list[str]) -> ApprovalTaskDeps:
     async def again(call: Call) -> Outcome:
         await anyio.sleep_forever()

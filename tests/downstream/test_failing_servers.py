@@ -3,6 +3,7 @@ secret."""
 
 import asyncio
 import logging
+import shlex
 import socket
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,19 @@ async def test_a_command_that_cannot_be_started_is_said_to_be_so(what: str, era:
         assert (to_local, to_others) == tuple(
             text_of(rig.server.unavailable(Call(client, "tools/call", {}))) for client in (LOCAL, MODERN)
         )
+
+
+async def test_calls_while_a_command_cannot_be_started_open_no_circuit(tmp_path: Path) -> None:
+    """They try nothing: once it can be started, nobody waits for the end of a pause."""
+    program = tmp_path / "server"
+    async with running(command=(str(program),)) as rig:
+        for number in range(12):
+            assert await rig.reason("echo", Client(f"key:{number % 4}")) == "server_unavailable"
+        assert rig.server.numbers()["circuit"] == "closed"
+        program.write_text(f"#!/bin/sh\nexec {shlex.join(child('modern'))}\n")
+        program.chmod(0o755)
+        await until(lambda: rig.server.status == "up")
+        assert await rig.tool("echo", {"x": 1}) == {"x": 1}
 
 
 # ---------------------------------------------------------------- it ends

@@ -11,8 +11,9 @@ import pytest
 from scripted_server import CLIENT, OTHER, Front, Scripted
 from waiting import until
 
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json
-from sluicegate.protocol.model import Call, Client, Failure, Result
+from sluicegate.listen.session_notifications import SessionNotifications
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Notification
+from sluicegate.protocol.model import Call, Client, Failure, Result, Trail
 from sluicegate.router import subscription_stream as listening
 
 CAPABILITIES: Json = {"resources": {"subscribe": True}}
@@ -101,3 +102,24 @@ async def test_a_stream_that_is_cancelled_while_it_begins_has_nothing() -> None:
             call.trail.spend = spend
             await front.router(call)
         assert scope.cancelled_caught and judged and chars(front) == {}
+
+
+async def test_a_session_that_listens_anew_with_other_roles_keeps_its_subscriptions() -> None:
+    """What it had before counts until it is given back."""
+    server, told = Scripted("a", capabilities=CAPABILITIES), list[Notification]()
+
+    async def tell(notification: Notification) -> None:
+        told.append(notification)
+
+    async with Front(server) as front, anyio.create_task_group() as group:
+        session = SessionNotifications(front.router, LEGACY, Trail, tell, group)
+        session.start()
+        assert await session.subscribe("a+x:2345678901234567", True) == Result({})
+        for number in range(3):  # two in a row: the first one has not begun then
+            session.act_as(replace(LEGACY, roles=(f"role:{number}",)))
+        assert session._current is not None
+        await session._current.settled.wait()
+        assert session._current.honoured == {"a+x:2345678901234567"} and not session._current.refused
+        assert chars(front) == {CLIENT.principal: 20}
+        session.stop()
+        await until(lambda: chars(front) == {})

@@ -1,5 +1,6 @@
 """How much of one server's trouble is let through: calls to a server that keeps failing, new attempts."""
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +32,12 @@ class RetryBackoff:
         """Seconds until a connection of that principal, or of nobody, may be dialled."""
         own = self._own.get(whose)
         return max(self._of_all.until - self._clock(), own.until - self._clock() if own else 0.0, 0.0)
+
+    @property
+    def next_due(self) -> float:
+        """Seconds until the next principal that waits may dial; infinity where none waits."""
+        now = self._clock()
+        return min((own.until - now for own in self._own.values() if own.until > now), default=math.inf)
 
     def failed(self, whose: str = "") -> None:
         if whose and whose not in self._own:

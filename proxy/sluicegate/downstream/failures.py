@@ -76,6 +76,13 @@ def as_lost(error: Exception, otherwise: str = "") -> Lost:
     return Lost(str(error) or otherwise or type(error).__name__, sent=False)
 
 
+def known(error: Exception, otherwise: str) -> Lost:
+    """The failure that is known, for a call for which nothing is tried."""
+    lost = as_lost(error, otherwise)
+    lost.was_tried = False
+    return lost
+
+
 def code_of(error: Mapping[str, Any] | None) -> str:
     """A server's error in our words. Its own may repeat what it was given, secrets included, and what is said here
     goes into the log and to other clients."""

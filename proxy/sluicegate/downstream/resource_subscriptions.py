@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, repeat
+from string import ascii_letters, digits
 from typing import Final
 
 import anyio
@@ -179,7 +180,7 @@ MAX_NEWS: Final = 1_000  # updates that wait for their turn
 MAX_URI: Final = 4096
 _MAX_PARTS: Final = 64
 _BOUNDARY: Final = re.compile(r"[/?#:]")
-_PLAIN: Final = re.compile(r"[ !#$%()*,\-./0-9:;=?@A-Z\[\]^_a-z{|}~]+")
+_PLAIN: Final = f" !#$%()*,-./:;=?@[]^_{{|}}~{ascii_letters}{digits}".encode()
 _ESCAPE: Final = len(r"\u0026")
 
 _TOO_MANY: Final = Failure(INTERNAL_ERROR, f"More than {MAX_WATCHED} resources of this server are subscribed to")
@@ -189,8 +190,9 @@ log = logging.getLogger(__name__)
 
 
 def written(uri: str) -> int:
-    """How long it may be in a server's JSON: some write all but ASCII as escapes, and `&` or `/`, too."""
-    others = _PLAIN.sub("", uri)
+    """How long it may be in a server's JSON: some write all but ASCII as escapes, and `&` or `/`, too. A thousand are
+    measured in one step of the event loop, which an expression for their characters would hold up for half a second."""
+    others = uri.encode("utf-8", "surrogatepass").translate(None, _PLAIN).decode("utf-8", "surrogatepass")
     units = len(others.encode("utf-16-le", "surrogatepass")) // 2
     return len(uri) - len(others) + _ESCAPE * units + uri.count("/")
 
@@ -359,9 +361,12 @@ class ResourceWatches:
         self, pool: ConnectionPool, key_of: Callable[[Client, Era], ConnectionKey], patience: float, max_result: int
     ) -> None:
         """`patience`: seconds to wait until a connection hears what its server says by itself. `max_result`: a server
-        that says more in one message loses its connection, with everybody's calls."""
+        that says more in one message loses its connection, with everybody's calls; a legacy one says no two URIs in
+        one."""
         self._pool = pool
-        self._most = min(MAX_WATCHED_CHARS, max_result // 2)
+        self._most: dict[Era, int] = {
+            "modern": min(MAX_WATCHED_CHARS, max_result // 2), "legacy": MAX_WATCHED_CHARS,
+        }  # fmt: skip
         self._key_of = key_of
         self._patience = patience
         self._boards: dict[ConnectionKey, WatchBoard] = {}
@@ -381,7 +386,7 @@ class ResourceWatches:
         key = self._key_of(client, era)
         board = self._boards.get(key)
         if board is None:
-            board = self._boards[key] = WatchBoard(key, self._most)
+            board = self._boards[key] = WatchBoard(key, self._most[key.era])
             self._pool.needs.require(key, True)
         want = ResourceWatch(set(uris), tell, client.principal)
         board.join(want)

@@ -284,7 +284,7 @@ class ServerLife:
                 self._need(client)
                 await self._settled.wait()
             if (era := self.selector.era_for(client)) is None:
-                raise failures.as_lost(self.health.error, "it cannot be reached")
+                raise failures.known(self.health.error, "it cannot be reached")
             try:
                 return await reach(era)
             except TimeoutError:
@@ -299,11 +299,8 @@ class ServerLife:
     async def _open(self, key: ConnectionKey, group: TaskGroup) -> ServerConnection:
         """Opens a connection, after the end of a back-off. Every dial passes here."""
         legacy = self.pool.first if key == MODERN_KEY else key  # the era may turn out to be the other one
-        wait = self._backoff.left(key.principal)
-        if wait > _PATIENT:
-            known = failures.as_lost(self.health.error, "it failed a moment ago")
-            known.was_tried = False
-            raise known
+        if (wait := self._backoff.left(key.principal)) > _PATIENT:
+            raise failures.known(self.health.error, "it failed a moment ago")
         if wait > 0:
             await anyio.sleep(wait)
         is_start = self.status != "up"
@@ -402,7 +399,8 @@ class ServerLife:
                 if is_there:
                     self.mark_up()
                 self._settled.set()
-                await self.changed.wait(min(_SWEEP, self._settings.idle or _SWEEP) if is_there else _SOON)
+                often = min(_SWEEP, self._settings.idle or _SWEEP, max(self._backoff.next_due, 0.05))
+                await self.changed.wait(often if is_there else _SOON)
                 self.pool.sweep()
 
     def _need(self, client: Client | None = None) -> None:

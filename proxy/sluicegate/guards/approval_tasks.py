@@ -6,8 +6,9 @@ what becomes of the task. Where a server makes a task of it in its turn, that on
 guards as one Handler, and the place where tasks are kept as functions.
 """
 
+import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -20,7 +21,7 @@ from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.record import Approval
 from sluicegate.approval.validity import GONE
 from sluicegate.protocol import tasks
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification, weight_of
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification
 from sluicegate.protocol.model import (
     ANSWER_WITHIN,
     Call,
@@ -36,6 +37,7 @@ from sluicegate.protocol.model import (
     Trail,
     refuse,
 )
+from sluicegate.runtime.loop_budget import LoopBudget
 
 AFTER: Final = 2 * 3600.0  # seconds beyond the time to decide: to run, and to be asked for
 RETENTION: Final = 3600.0  # seconds that an answer waits for its client
@@ -43,6 +45,8 @@ MAX_ENDED: Final = 1_000
 """Tasks of one owner that are kept when they have ended; the oldest go."""
 MAX_KEPT: Final = 64 * 1024 * 1024
 """Bytes of memory of their answers. The newest stays, whatever its size."""
+_AT_ONCE: Final = 1_000
+"""Values of an answer that are weighed in a row."""
 POLL: Final = 5000  # milliseconds: a person is waited for
 CANCELLED: Final = "NOT EXECUTED: its task was cancelled before it began."
 NEVER: Final = f"NOT EXECUTED: {GONE}."
@@ -107,10 +111,14 @@ class ApprovalTasks:
             await held.run()
         finally:
             self._waiting.pop(id, None)
+        await held.weigh()
         ended = self._ended.setdefault(held.owner, deque())
         ended.append(held)
-        while len(ended) > MAX_ENDED or (len(ended) > 1 and sum(one.weight for one in ended) > MAX_KEPT):
-            ended.popleft().dismiss()
+        kept = sum(one.weight for one in ended)
+        while len(ended) > MAX_ENDED or (len(ended) > 1 and kept > MAX_KEPT):
+            oldest = ended.popleft()
+            kept -= oldest.weight
+            oldest.dismiss()
         try:
             await held.stay()
         finally:
@@ -189,6 +197,13 @@ class _Held:
             self._call = replace(self._call, client=client, params={}, meta={})
             self._was_sent, self._trail = self._has_begun, Trail()
 
+    async def weigh(self) -> None:
+        """In steps: to weigh the JSON of megabytes would hold up everybody for hundreds of milliseconds."""
+        outcome = self._outcome
+        failed = [outcome.message, outcome.data] if isinstance(outcome, Failure) else None
+        answer = outcome.value if isinstance(outcome, Result) else failed
+        self.weight = await LoopBudget().in_pieces(_sizes(answer))
+
     def dismiss(self) -> None:
         """Ends `stay`: the task is not kept any longer."""
         self._dismissed.set()
@@ -243,10 +258,9 @@ class _Held:
             return
         self._outcome = outcome
         if isinstance(outcome, Failure):
-            self.weight = weight_of([outcome.message, outcome.data])
             self._become("failed", outcome.message)
         elif isinstance(outcome, Result):
-            self.weight, is_error = weight_of(outcome.value), outcome.value.get("isError") is True
+            is_error = outcome.value.get("isError") is True
             # 2025-11-25 basic/utilities/tasks: an error of the tool is `failed`; SEP-2663: that is for errors of the
             # protocol, which have no result.
             is_failed = is_error and self._call.client.era == "legacy"
@@ -315,6 +329,23 @@ class _Held:
         elif call.client.era == "legacy":  # 2025-11-25 basic/utilities/tasks#task-cancellation
             return Failure(INVALID_PARAMS, f"Cannot cancel task: it is {self.task['status']}")
         return Result({} if call.client.era == "modern" else self.task)
+
+
+def _sizes(value: Any) -> Generator[None, None, int]:
+    """The bytes of memory of a value, as the work of many steps."""
+    total, seen, todo = 0, 0, [value]
+    while todo:
+        item = todo.pop()
+        total += sys.getsizeof(item)
+        if isinstance(item, dict):
+            todo += item
+            todo += item.values()
+        elif isinstance(item, list):
+            todo += item
+        seen += 1
+        if seen % _AT_ONCE == 0:
+            yield
+    return total
 
 
 def _text(outcome: Result) -> str:

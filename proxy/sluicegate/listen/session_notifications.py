@@ -36,13 +36,14 @@ class TaskStarter(Protocol):
 
 class _Listen:
     """One listen call: `settled` once it was acknowledged or has ended, `honoured` what it promised, `refused` why it
-    did not promise the rest, `stream` what it is changed by, `outcome` how it ended."""
+    did not promise the rest, `stream` what it is changed by, `outcome` how it ended, `over` that it has nothing any
+    more."""
 
-    __slots__ = ("honoured", "is_acknowledged", "outcome", "refused", "scope", "settled", "stream")
+    __slots__ = ("honoured", "is_acknowledged", "outcome", "over", "refused", "scope", "settled", "stream")
 
     def __init__(self) -> None:
         self.scope = anyio.CancelScope()
-        self.settled = anyio.Event()
+        self.settled, self.over = anyio.Event(), anyio.Event()
         self.honoured: frozenset[str] = frozenset()
         self.refused: Json = {}
         self.is_acknowledged = False
@@ -73,7 +74,7 @@ class SessionNotifications:
         before, self._client = self._client, client
         if client.roles != before.roles and self._current is not None and not self._is_over:
             self._current.scope.cancel()
-            self._current = self._listen(self._uris)
+            self._current = self._listen(self._uris, self._current)
 
     def stop(self) -> None:
         """Nothing is told any more, and no listening begins anew."""
@@ -160,12 +161,13 @@ class SessionNotifications:
             self._current, self._uris = new, union
         return Result({})
 
-    def _listen(self, uris: frozenset[str]) -> _Listen:
+    def _listen(self, uris: frozenset[str], before: _Listen | None = None) -> _Listen:
+        """`before` was cancelled: what its client may subscribe to is bounded, and the same would count twice."""
         listen = _Listen()
-        self._group.start_soon(self._run, listen, uris)
+        self._group.start_soon(self._run, listen, uris, before)
         return listen
 
-    async def _run(self, listen: _Listen, uris: frozenset[str]) -> None:
+    async def _run(self, listen: _Listen, uris: frozenset[str], before: _Listen | None) -> None:
         async def emit(note: Notification) -> None:
             if note.method == ACKNOWLEDGED:
                 meta = note.params.get("_meta", {})
@@ -182,6 +184,8 @@ class SessionNotifications:
 
         failures = 0
         try:
+            if before is not None:  # also where this one was cancelled: the next one waits for it
+                await before.over.wait()
             with listen.scope:
                 while await self._ends_in_a_refusal(listen, uris, emit) and listen is self._current:
                     failures = 1 if listen.is_acknowledged else failures + 1
@@ -191,6 +195,7 @@ class SessionNotifications:
         finally:
             listen.stream = ""
             listen.settled.set()
+            listen.over.set()
 
     async def _tell_all(self, promised: Json) -> None:
         """Nobody heard what changed while the stream was refused."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from typing import Final
 from unicodedata import normalize
 
@@ -128,7 +129,8 @@ DEFAULT_RULE: Final = "default"
 MAX_DECISIONS: Final = 50_000
 MAX_RESOURCES: Final = 10_000  # decisions on resources: a walk through a million of them must not push out the rest
 MAX_REMEMBERED: Final = 512
-"""Characters of a name or URI whose decision is remembered: ten thousand of the longest URIs were hundreds of MiB."""
+"""Characters of a name or URI that is remembered itself: ten thousand of the longest URIs were hundreds of MiB. Of a
+longer one it is a digest."""
 MAX_SEEN: Final = 20_000
 MAX_CLIENTS: Final = 10_000
 MAX_SHARDS: Final = 5_000
@@ -188,8 +190,8 @@ class PolicyRules:
         self._subjects = frozenset(rule.sub for rule in (*self._rules, *self._approvals))
         self._held: Memo[tuple[str, tuple[str, ...]], frozenset[str]] = Memo(MAX_CLIENTS)
         self._shards: Memo[tuple[frozenset[str], str], tuple[RuleIndex, RuleIndex]] = Memo(MAX_SHARDS)
-        self._decided: Memo[tuple[frozenset[str], str, str, str, str], Ruling] = Memo(MAX_DECISIONS)
-        self._resources: Memo[tuple[frozenset[str], str, str, str, str], Ruling] = Memo(MAX_RESOURCES)
+        self._decided: Memo[tuple[frozenset[str], str, str, str | bytes, str], Ruling] = Memo(MAX_DECISIONS)
+        self._resources: Memo[tuple[frozenset[str], str, str, str | bytes, str], Ruling] = Memo(MAX_RESOURCES)
         self._seen: Memo[tuple[frozenset[str], str], bool] = Memo(MAX_SEEN)
 
     def __reduce__(self) -> tuple[type["PolicyRules"], tuple[object, ...]]:
@@ -221,9 +223,10 @@ class PolicyRules:
         Raises for what cannot be decided; the caller treats that as a deny.
         """
         held = self._held.get((client.principal, client.roles)) or self._hold(client)
-        key = (held, target.server, target.kind, target.own, act)
-        if len(target.own) > MAX_REMEMBERED:
-            return self._decide(held, target, act)
+        own: str | bytes = target.own
+        if len(own) > MAX_REMEMBERED:
+            own = sha256(target.own.encode("utf-8", "surrogatepass")).digest()
+        key = (held, target.server, target.kind, own, act)
         memo = self._resources if target.kind == "res" else self._decided
         return memo.get(key) or memo.keep(key, self._decide(held, target, act))
 
