@@ -11,6 +11,7 @@ import httpx
 import pytest
 from waiting import until_so
 
+from sluicegate.audit import posting
 from sluicegate.audit.chain import Link
 from sluicegate.audit.publish import _send
 from sluicegate.audit.settings import SinkSettings
@@ -76,6 +77,43 @@ def test_a_redirect_is_a_failure_that_its_thread_outlives_wherever_it_leads(kind
         answering.join()
 
 
+@pytest.mark.parametrize("piece", [b"HTTP/1.1 100 Continue\r\n\r\n" * 100, b"HTTP/1.1 200 OK\r\nx: y\r\n"])
+@pytest.mark.parametrize("kind", ["sink", "checkpoints"])
+def test_a_place_whose_answer_never_begins_keeps_no_thread(
+    kind: str, piece: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read brought something, so that no time and no size bounded the answer as a whole."""
+    monkeypatch.setattr(posting, "TIMEOUT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        was_left: list[bool] = []
+        answering = threading.Thread(target=lambda: was_left.append(_is_left(listener, piece)))
+        answering.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/in"
+        channel = open_channel(SinkSettings("s", url))
+        with pytest.raises(httpx.HTTPError):
+            channel.send(RECORD) if kind == "sink" else _send(url, b"{}")
+        channel.close()
+        answering.join()
+        assert was_left == [True]
+
+
+def _is_left(listener: socket.socket, piece: bytes) -> bool:
+    """Whether the other side hangs up, and does not listen for far too long."""
+    connection = listener.accept()[0]
+    with connection:
+        connection.settimeout(0.01)
+        try:
+            connection.sendall(piece)
+            for _ in range(500):
+                with suppress(TimeoutError):
+                    if not connection.recv(65_536):
+                        return True
+                connection.sendall(piece if b"100" in piece else b"x: y\r\n")
+        except OSError:
+            return True
+    return False
+
+
 def _redirect(listener: socket.socket, location: bytes) -> None:
     connection = listener.accept()[0]
     with connection:
@@ -83,6 +121,13 @@ def _redirect(listener: socket.socket, location: bytes) -> None:
         while b"{}" not in received:
             received += connection.recv(65_536)
         connection.sendall(b"HTTP/1.1 302 Found\r\nlocation: %b\r\ncontent-length: 0\r\n\r\n" % location)
+
+
+def test_the_credentials_of_a_url_are_sent_as_such(place: Place) -> None:
+    channel = open_channel(SinkSettings("s", place.url.replace("://", "://me:p%40ss@"), {"Authorization": "Other"}))
+    channel.send(RECORD)
+    channel.close()
+    assert re.findall(rb"(?i)\r\nauthorization: ([^\r]+)", place.heads[0]) == [b"Basic bWU6cEBzcw=="]
 
 
 @pytest.mark.parametrize("kind", ["sink", "checkpoints"])

@@ -1,5 +1,6 @@
 """Servers whose messages have more values than are decoded: what becomes of the call, on each wire and in both eras."""
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -12,12 +13,14 @@ from loop_steps import Steps
 from scripted_servers import LEGACY, MODERN, Asked, child, endpoint, event, legacy_start, modern_start, running
 from test_legacy_sse_servers import Older
 
+from sluicegate.downstream.server_output import StderrTail
 from sluicegate.downstream.session import connection
-from sluicegate.downstream.transport.stdio_transport import _EACH, StdioTransport
+from sluicegate.downstream.settings import ServerSettings
+from sluicegate.downstream.transport.stdio_transport import _EACH, Lines, StdioTransport
 from sluicegate.http.sse import EventParser
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Outcome, Result
-from sluicegate.runtime.loop_budget import PIECE
+from sluicegate.runtime.loop_budget import PIECE, LoopBudget
 
 pytestmark = pytest.mark.usefixtures("no_piece_is_short")
 
@@ -155,9 +158,9 @@ async def test_of_many_lines_at_once_a_piece_is_taken_in_a_step(monkeypatch: pyt
     sizes: list[int] = []
     work = StdioTransport._work
 
-    def counted(wire: StdioTransport) -> None:
+    def counted(wire: StdioTransport, since: float) -> None:
         before = len(wire._unread)
-        work(wire)
+        work(wire, since)
         sizes.append(before - len(wire._unread))
 
     monkeypatch.setattr(StdioTransport, "_work", counted)
@@ -207,6 +210,47 @@ async def test_so_it_is_on_the_stream_of_the_2024_transport(noise: str, most_fed
     async with endpoint(Older(act=act)) as (url, _), running(url=url) as rig:
         await rig.request("tools/call", {"name": "t", "arguments": {}})
     assert 0 < most_fed() <= PIECE
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each time that a server's budget paid: whether taking bytes apart was among the work."""
+    found: list[bool] = []
+    ticks, apart_at = itertools.count(), -1
+    feed, split = EventParser.feed, Lines.feed
+
+    def apart(parser: Any, data: bytes) -> Any:
+        nonlocal apart_at
+        apart_at = next(ticks)
+        return (feed if isinstance(parser, EventParser) else split)(parser, data)
+
+    def paid(budget: LoopBudget, since: float) -> float:
+        found.append(since < apart_at)
+        return 0.0
+
+    monkeypatch.setattr(EventParser, "feed", apart)
+    monkeypatch.setattr(Lines, "feed", apart)
+    monkeypatch.setattr(LoopBudget, "now", lambda budget: next(ticks))
+    monkeypatch.setattr(LoopBudget, "charge_since", paid)
+    return found
+
+
+@pytest.mark.parametrize("noise", ["", ":"], ids=["nothing", "comments"])
+async def test_a_server_pays_for_lines_that_say_nothing(noise: str, spans: list[bool]) -> None:
+    async def act(server: Older, asked: Asked) -> Json | None:
+        await server.streams[-1].more(*[noise] * 20_000)
+        return {"content": []}
+
+    async with endpoint(Older(act=act)) as (url, _), running(url=url) as rig:
+        await rig.request("tools/call", {"name": "t", "arguments": {}})
+    assert len(spans) >= 20_000 // PIECE and all(spans)
+
+
+async def test_a_child_pays_for_blank_lines(spans: list[bool]) -> None:
+    wire = StdioTransport(ServerSettings("s", command=("s",)), StderrTail(), LoopBudget(), lambda: None)
+    wire._receive = lambda data, exchange: None
+    wire._heard(b"\n" * 10)
+    assert spans == [True]
 
 
 @pytest.mark.parametrize("kind", ["body", "stream"])

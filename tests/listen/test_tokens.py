@@ -372,7 +372,11 @@ async def test_a_key_set_is_bounded_and_what_is_no_key_in_it_is_left_out(login: 
     assert await ask(identity(login), login.token()) == CredentialRefused("signature")
 
 
-@pytest.mark.parametrize("more", [{"use": "enc"}, {"key_ops": ["sign"]}, {"alg": "RS512"}, {"n": "A" * 3000}])
+@pytest.mark.parametrize(
+    "more",
+    [{"use": "enc"}, {"key_ops": ["sign"]}, {"key_ops": {}}, {"alg": "RS512"}, {"n": "A" * 3000}, {"crv": []},
+     {"crv": {}}],
+)  # fmt: skip
 async def test_a_key_is_used_for_what_it_is_for(login: Issuer, more: Json) -> None:
     login.keys = [{**public(rsa_key("k1"), kid="k1"), **more}]
     login.publish()

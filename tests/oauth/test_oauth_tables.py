@@ -56,6 +56,15 @@ def test_challenges_are_read_as_servers_write_them(headers: list[str], expected:
     assert challenges.read(headers) == expected
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [["Bearer " + "a=b, " * 200 + "error=invalid_token"], ["B " * 200, "Bearer error=invalid_token"],
+     ["Bearer a=b"] * 100 + ["Bearer error=invalid_token"]],
+)  # fmt: skip
+def test_of_the_challenges_of_one_answer_so_many_parts_are_read(headers: list[str]) -> None:
+    assert challenges.error_of(headers) == ""
+
+
 def test_scopes_are_bounded_and_of_the_form_of_the_rfc() -> None:
     assert challenges.scopes('ok b"ad back\\slash \x7f ' + "x" * 300) == ("ok",)
     assert len(challenges.scopes(" ".join(map(str, range(1000))))) == challenges.MAX_SCOPES
@@ -398,6 +407,12 @@ def test_what_a_peer_wrote_is_shown_plainly() -> None:
     for bad in (b"\xff", b"[1]", b"1", b"{", b"9" * 5000, b'{"client_secret":"\\ud800"}', b'{"\\udfff":1}', MANY):
         with pytest.raises(Unfit):
             read_json(bad)
+
+
+def test_a_document_goes_no_deeper_than_the_parser_of_messages() -> None:
+    assert read_json(b'\xef\xbb\xbf{"a":' + b"[" * 150 + b"]" * 150 + b"}")
+    with pytest.raises(Unfit):
+        read_json(b'{"a":' + b"[" * 500 + b"]" * 500 + b"}")
 
 
 @pytest.mark.parametrize(("seconds", "life"), [("1" * 400, 600.0), ("1e999", 600.0), ("NaN", 600.0), ("60", 60.0)])

@@ -16,7 +16,7 @@ import httpx
 
 from sluicegate.audit import checkpoint
 from sluicegate.audit.checkpoint import Checkpoint
-from sluicegate.audit.posting import post, poster
+from sluicegate.audit.posting import Poster
 from sluicegate.store import private
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Publisher:
 
 def _send(destination: str, data: bytes) -> None:
     if destination.startswith(("http://", "https://")):
-        with poster({"content-type": "application/json"}) as client:
-            post(client, destination, data)
+        with Poster({"content-type": "application/json"}) as poster:
+            poster.post(destination, data)
         return
     private.append(Path(destination), data)

@@ -22,7 +22,7 @@ import httpx
 
 from sluicegate.audit.chain import Link
 from sluicegate.audit.follow import Follower
-from sluicegate.audit.posting import TIMEOUT, post, poster
+from sluicegate.audit.posting import TIMEOUT, Poster
 from sluicegate.audit.settings import SinkSettings
 from sluicegate.store import private
 
@@ -141,14 +141,14 @@ class _Http:
 
     def __init__(self, settings: SinkSettings) -> None:
         self._url = settings.to
-        self._client = poster({"content-type": "application/x-ndjson", **settings.headers})
+        self._poster = Poster({"content-type": "application/x-ndjson", **settings.headers})
 
     def send(self, records: Records) -> None:
         body = b"".join(line + b"\n" for _, line in records)
-        post(self._client, self._url, body)
+        self._poster.post(self._url, body)
 
     def close(self) -> None:
-        self._client.close()
+        self._poster.close()
 
 
 class _Syslog:

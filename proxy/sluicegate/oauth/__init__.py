@@ -4,11 +4,10 @@ Pages: 2026-07-28 basic/authorization and those below it, RFC 6749, 7009, 7591, 
 texts and JSON values; no network, no store, no clock.
 """
 
-import json
 import re
 from typing import Any, Final
 
-from sluicegate.protocol.jsonrpc import MAX_NODES, check_nodes
+from sluicegate.protocol.jsonrpc import MAX_NODES, Malformed, check_nodes, decode_document
 
 MAX_SHOWN: Final = 200  # characters
 ERROR_WORD: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -27,12 +26,11 @@ def shown(text: object) -> str:
 def read_json(body: bytes) -> dict[str, Any]:
     """Of a document that has one reader. Numbers out of range are infinite: a lifetime of 1e400 must not cost the
     token beside it. A lone surrogate is no character: nothing could store or send it. A document with more values than
-    a message may have is not read: 256 KiB of them take 20 ms. Raises `Unfit`."""
+    a message may have is not read. Raises `Unfit`."""
     try:
         check_nodes(body, MAX_NODES)
-        value = json.loads(body.decode("utf-8-sig"))
-        json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
+        value = decode_document(body)
+    except Malformed:
         raise Unfit("its answer is not JSON") from None
     if not isinstance(value, dict):
         raise Unfit("its answer is not a JSON object")

@@ -6,11 +6,14 @@ Only `Bearer` counts (RFC 6750 3). What cannot be read ends the reading; what ca
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from sluicegate.deferred import deferred_pattern
 
 MAX_HEADER: Final = 8 * 1024
+MAX_PARTS: Final = 128
+"""Schemes and parameters of one answer that are read: 64 KiB of them would take 150 ms."""
 MAX_SCOPES: Final = 100
 _TOKEN: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 _PART: Final = deferred_pattern(
@@ -40,7 +43,7 @@ class _Read:
 def read(headers: Sequence[str]) -> BearerChallenge | None:
     """What the Bearer challenges of an answer say together, of each parameter the first; None if there is none."""
     params: dict[str, str] = {}
-    found = [one for header in headers for one in _challenges(header[:MAX_HEADER]) if one.scheme == "bearer"]
+    found = [one for one in _challenges(headers) if one.scheme == "bearer"]
     for one in reversed(found):
         params |= one.params
     if not found:
@@ -55,7 +58,7 @@ def error_of(headers: Sequence[str]) -> str | None:
     challenge."""
     if (bearer := read(headers)) is not None:
         return bearer.error
-    return "" if any(True for header in headers for _ in _challenges(header[:MAX_HEADER])) else None
+    return None if next(_challenges(headers), None) is None else ""
 
 
 def scopes(text: str) -> tuple[str, ...]:
@@ -63,17 +66,27 @@ def scopes(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one for one in text.split()[:MAX_SCOPES] if _SCOPE.fullmatch(one)))
 
 
-def _challenges(header: str) -> Iterator[_Read]:
-    at, current = 0, None
+def _challenges(headers: Sequence[str]) -> Iterator[_Read]:
+    """Parameters before the first scheme of a header are of none."""
+    left = MAX_PARTS
+    for header in headers:
+        current = None
+        for part in islice(_parts(header[:MAX_HEADER]), left):
+            left -= 1
+            if part["scheme"]:
+                if current is not None:
+                    yield current
+                current = _Read(part["scheme"].lower())
+            elif current is not None:
+                quoted = part["quoted"]
+                value = part["plain"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+                current.params.setdefault(part["name"].lower(), value)
+        if current is not None:
+            yield current
+
+
+def _parts(header: str) -> Iterator[re.Match[str]]:
+    at = 0
     while (part := _PART.match(header, at)) is not None:
         at = part.end()
-        if part["scheme"]:
-            if current is not None:
-                yield current
-            current = _Read(part["scheme"].lower())
-        elif current is not None:
-            quoted = part["quoted"]
-            value = part["plain"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-            current.params.setdefault(part["name"].lower(), value)
-    if current is not None:
-        yield current
+        yield part

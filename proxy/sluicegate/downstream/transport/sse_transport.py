@@ -178,7 +178,8 @@ class HttpSseTransport(HttpTransport):
             try:
                 async for chunk in response:
                     for start in range(0, len(chunk), PIECE):
-                        await self._take(events.feed(chunk[start : start + PIECE]))
+                        since = self._budget.now()  # blank lines and comments are work, too
+                        await self._take(events.feed(chunk[start : start + PIECE]), since)
                     if self._position.endpoint:
                         self._arrived.set()
             except httpx.TransportError as error:
@@ -194,8 +195,7 @@ class HttpSseTransport(HttpTransport):
         self._arrived.set()
         self._retire(why, True)
 
-    async def _take(self, found: list[bytes | Spool]) -> None:
-        since = self._budget.now()
+    async def _take(self, found: list[bytes | Spool], since: float) -> None:
         owners = [await self._take_message(data, None) for data in found]
         if not owners or any(owner is None or not owner.is_over for owner in owners):
             await self._budget.charge_and_rest(since)

@@ -227,15 +227,16 @@ class StdioTransport:
             if self._budget.charge_since(since) > 0.0:
                 self._pause(self._rest())
             return
-        self._work()
+        self._work(since)
 
     def _overrun(self, error: Exception) -> None:
         self._retire(f"the server wrote {error}", True)
         self.discard_input()  # what would follow is the rest of something that is no message
 
-    def _work(self) -> None:
-        """Takes a piece of what was read. The rest has its turn after others: a chunk may be thousands of lines."""
-        since, is_counted, size = self._budget.now(), False, 0
+    def _work(self, since: float) -> None:
+        """Takes a piece of what was read. The rest has its turn after others: a chunk may be thousands of lines. Blank
+        ones are no answer that somebody waits for, and count."""
+        is_counted, size = False, 0
         while self._unread and size < PIECE and not self._is_deaf:
             line = self._unread.popleft()
             size += len(line) + _EACH
@@ -245,6 +246,8 @@ class StdioTransport:
                 owner = self._receive(line, None)
                 self._note_noise(line, owner)
                 is_counted = is_counted or owner is None or not owner.is_over
+            else:
+                is_counted = True
         is_over = is_counted and self._budget.charge_since(since) > 0.0
         if is_over or self._unread:
             self._pause(self._rest() if is_over else None)
@@ -282,7 +285,7 @@ class StdioTransport:
     def _resume(self) -> None:
         self._is_pausing = False
         if self._unread:
-            self._work()
+            self._work(self._budget.now())
         if not self._is_pausing and self._stdout is not None and not self._stdout.is_closing():
             self._stdout.resume_reading()
             self._is_reading = True
