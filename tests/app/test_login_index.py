@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from sluicegate.app import logins as module
+from sluicegate.app.login_service import login_settings
 from sluicegate.app.logins import LoginIndex
 from sluicegate.config import Config
 from sluicegate.downstream.failures import LoginRequired, Lost
@@ -232,3 +233,15 @@ async def refused(account: Account) -> str:
     with pytest.raises(LoginRequired) as raised:
         await account.rejected((), 401, ())
     return raised.value.text
+
+
+def test_each_server_has_a_client_id_of_its_own() -> None:
+    """A server may name the authorization endpoint of another one's authorization server beside a token endpoint of its
+    own. That one would give a code for a client whom the person knows and has consented to (RFC 9700 4.4)."""
+    config = Config.model_validate({
+        "version": 1, "servers": {key: {"url": f"https://{key}.example.test/mcp"} for key in ("mail", "notes")},
+        "policy": {"use": "personal"}, "listen": {"public_url": "https://mcp.example.test/mcp"},
+    })  # fmt: skip
+    documents = {key: one.client_document for key, one in login_settings(config).items()}
+    at = "https://mcp.example.test/login/client"
+    assert documents == {"mail": f"{at}/mail.json", "notes": f"{at}/notes.json"}

@@ -213,7 +213,7 @@ def test_without_a_body_no_length_is_wanted_and_other_methods_learn_what_is_serv
         assert (head.status_code, head.headers["content-length"]) == (200, whole.headers["content-length"])
         for method, path, served in (
             ("OPTIONS", page, "GET, HEAD, POST"), ("DELETE", page, "GET, HEAD, POST"),
-            ("DELETE", f"{base(there)}login/client.json", "GET, HEAD"),
+            ("DELETE", f"{base(there)}login/client/mail.json", "GET, HEAD"),
             ("HEAD", f"{base(there)}login/api/mail", "POST"),
         ):  # fmt: skip
             answer = httpx.request(method, path)
@@ -224,7 +224,7 @@ def test_without_a_body_no_length_is_wanted_and_other_methods_learn_what_is_serv
 
 def test_no_page_sends_a_browser_where_a_link_says(tmp_path: Path, site: Misbehaving) -> None:
     with gateway(tmp_path, site) as there, browsing(there) as browser:
-        paths = "mail", "callback/mail", "done/mail", "idp/callback", "client.json", "/evil.example", "..%2f..%2fx"
+        paths = "mail", "callback/mail", "done/mail", "idp/callback", "client/mail.json", "/evil.example", "..%2f..%2fx"
         for path in paths:
             for query in ("next=https://evil.example", "redirect=//evil.example", "redirect_uri=https://evil.example"):
                 answer = browser.open(f"{base(there)}login/{path}?{query}")

@@ -126,7 +126,11 @@ def test_no_address_opens_pages_all_the_time(tmp_path: Path, provider: Misbehavi
     with gateway(tmp_path, provider) as (_, base), httpx.Client(timeout=20) as client:
         codes = [client.get(f"{base}/login/done/mail").status_code for _ in range(610)]
         assert (codes[0], codes[-1]) == (404, 429)
-        assert client.get(f"{base}/login/client.json").json()["client_id"] == f"{base}/login/client.json"
+        document = client.get(f"{base}/login/client/mail.json").json()
+        assert document["client_id"] == f"{base}/login/client/mail.json" and document["client_name"] == "Sluice: mail"
+        ours, terminals = document["redirect_uris"]
+        assert ours == f"{base}/login/callback/mail" and terminals.startswith("http://127.0.0.1:")
+        assert client.get(f"{base}/login/client/other.json").status_code == 404
 
 
 async def test_documents_of_clients_are_fetched_sixteen_at_once(tmp_path: Path, provider: Misbehaving) -> None:

@@ -145,7 +145,7 @@ class LoginPages:
         self._roots = f"{forwarded.beside}/login/", "/login/"  # the longer one first, as it may begin with the other
         app = Starlette(
             routes=[
-                Route("/client.json", self._document, methods=["GET"]),
+                Route("/client/{server}.json", self._document, methods=["GET"]),
                 Route("/idp/callback", self._signed_in, methods=["GET"]),
                 Route("/callback/{server}", self._returned, methods=["GET"]),
                 Route("/done/{server}", self._done, methods=["GET"]),
@@ -155,7 +155,7 @@ class LoginPages:
             ],
             exception_handlers={TooManyAtOnce: public_pages.come_again},
         )
-        served = public_pages.bounded(app, self._roots, forwarded, "/client.json", _refuse, self._shown)
+        served = public_pages.bounded(app, self._roots, forwarded, "/client/", _refuse, self._shown)
         self.serve: Callable[[HttpRequest], Awaitable[None]] = asgi(served)
 
     def is_at(self, path: str) -> bool:
@@ -296,11 +296,14 @@ class LoginPages:
         return page(200, "Logged in", text(sentence), CLOSE)
 
     async def _document(self, request: Request) -> Response:
-        """Sluice as a client of any authorization server (draft-ietf-oauth-client-id-metadata-document)."""
-        config = self._config()
-        uris = [self._callback(key) for key in self._index.servers()]
-        about = clients.metadata(self._callback(""), "none", ())
-        about |= {"client_id": f"{self.base}client.json", "redirect_uris": [*uris, config.login.callback]}
+        """Sluice as a client of the authorization server of one server, whose name the person sees who consents there
+        (draft-ietf-oauth-client-id-metadata-document)."""
+        server = request.path_params["server"]
+        if server not in self._index.servers():
+            return page(404, "No such page", CLOSE)
+        about = clients.metadata(self._callback(server), "none", ())
+        about["client_id"], about["client_name"] = f"{self.base}client/{quote(server)}.json", f"Sluice: {server}"
+        about["redirect_uris"].append(self._config().login.callback)
         return JSONResponse(about, headers={"cache-control": "max-age=300"})
 
     def _callback(self, server: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import quote
 
 import anyio
 
@@ -210,7 +211,7 @@ def login_settings(config: Config) -> dict[str, LoginSettings]:
 
 def _settings(key: str, server: Any, config: Config) -> LoginSettings:
     login = server.login or DEFAULT
-    endpoints, document = login.endpoints, config.login.client_document or client_document(config)
+    endpoints, document = login.endpoints, config.login.client_document or client_document(config, key)
     return LoginSettings(
         server=key, identity=server.identity, url=server.url, grant=login.grant,
         client_id=login.client_id,
@@ -228,10 +229,11 @@ def _settings(key: str, server: Any, config: Config) -> LoginSettings:
     )  # fmt: skip
 
 
-def client_document(config: Config) -> str:
-    """Where a gateway serves its own client ID metadata document: only an https URL can be a client id."""
+def client_document(config: Config, server: str) -> str:
+    """Where a gateway serves its own client ID metadata document: only an https URL can be a client id. Each server has
+    its own, or what one authorization server gave for one could be used up at another's (RFC 9700 4.4, mix-up)."""
     pages = config.listen.login_pages
-    return f"{pages}client.json" if pages.startswith("https:") else ""
+    return f"{pages}client/{quote(server)}.json" if pages.startswith("https:") else ""
 
 
 class LoginTally:

@@ -119,11 +119,11 @@ def bounded(
     app: ASGIApp, roots: Sequence[str], forwarded: ForwardedHeaders, free: str,
     refuse: Callable[[int, str], Response], shown: Callable[[Request], Awaitable[str]],
 ) -> ASGIApp:  # fmt: skip
-    """`app` with its paths below `roots`, for requests that are small, and not too many of one address. `free` is a
-    document that costs nothing, and stands at all other paths, too. `refuse` takes a status and words. `shown` names
-    the grant, sign-in or principal of a request that has something that Sluice made or accepted before; else "". Where
-    an address is over its rate, the look is paid from its part of the event loop, as if it were a client. Few of its
-    requests wait for that."""
+    """`app` with its paths below `roots`, for requests that are small, and not too many of one address. `free`
+    begins the paths of documents that cost nothing, and stands for all other paths, too. `refuse` takes a status and
+    words. `shown` names the grant, sign-in or principal of a request that has something that Sluice made or accepted
+    before; else "". Where an address is over its rate, the look is paid from its part of the event loop, as if it were
+    a client. Few of its requests wait for that."""
     rate, own, waiting = Windows(A_MINUTE, 60), Windows(OWN_A_MINUTE, 60), Counter[str]()
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -131,7 +131,7 @@ def bounded(
         if status := body_refusal(scope):
             return await refuse(status, "too large")(scope, receive, send)
         address = counted(scope, forwarded)
-        if scope["path"] == free or rate.hit(address) == 0:
+        if scope["path"].startswith(free) or rate.hit(address) == 0:
             return await app(scope, receive, send)
         budget = client_budgets()[f"address {address}"]
         if waiting[address] >= _WAITING:  # of somebody who goes away nothing is heard here: the task would stay
