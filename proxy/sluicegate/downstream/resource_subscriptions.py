@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import islice, repeat
 from typing import Final
 
 import anyio
@@ -54,6 +54,12 @@ def tell_in_steps(news: Iterator[tuple[Updated, str]]) -> None:
         asyncio.get_running_loop().call_soon(tell_in_steps, news)
 
 
+def _in_steps(uris: Collection[str]) -> Iterator[list[str]]:
+    left = iter(uris)
+    while some := sorted(islice(left, AT_ONCE)):
+        yield some
+
+
 class OneByOne:
     """A session that remembers what was subscribed to."""
 
@@ -64,19 +70,23 @@ class OneByOne:
     async def watch(
         self, uris: frozenset[str], first: Collection[str] = (), others_wait: Callable[[], bool] = lambda: False
     ) -> Watching:
-        """Asks for `first` first. Where others wait it stops after a step: thousands take minutes at a slow server."""
+        """Asks for `first` first. Where others wait it stops after a step, for thousands take minutes at a slow server;
+        and whoever has all of `first` does not wait for the rest, of which each may be slow."""
         refused: dict[str, Failure] = {}
         new = uris - self._watched
-        added = chain(new.intersection(first), new.difference(first))
-        gone = iter(self._watched - uris)
-        while True:
-            if some := sorted(islice(added, AT_ONCE)):
+        for part in (new.intersection(first), new.difference(first)):
+            for some in _in_steps(part):
                 await asyncio.gather(*(self._subscribe(uri, refused) for uri in some))
-            elif some := sorted(islice(gone, AT_ONCE)):
-                self._watched.difference_update(some)
-                await asyncio.gather(*(self._ask("resources/unsubscribe", {"uri": uri}) for uri in some))
-            if not some or others_wait():
+                if others_wait():
+                    return frozenset(self._watched), refused
+            if first and others_wait():
                 return frozenset(self._watched), refused
+        for some in _in_steps(self._watched - uris):
+            self._watched.difference_update(some)
+            await asyncio.gather(*(self._ask("resources/unsubscribe", {"uri": uri}) for uri in some))
+            if others_wait():
+                break
+        return frozenset(self._watched), refused
 
     async def _subscribe(self, uri: str, refused: dict[str, Failure]) -> None:
         params = {"uri": uri}
