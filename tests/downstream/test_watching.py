@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -106,7 +107,8 @@ async def test_of_a_refusal_no_more_is_kept_than_a_client_is_told() -> None:
         data = {"uri": "x:no", "pad": "x"} if is_missing else "x" * 1_000_000
         return Response(1, error={"code": -32002 if is_missing else -1, "message": "n" * 1_000_000, "data": data})
 
-    refused = await OneByOne(ask).watch(frozenset({"x:no", "x:other"}))
+    watched, refused = await OneByOne(ask).watch(frozenset({"x:no", "x:other"}))
+    assert not watched
     assert refused == {
         "x:no": Failure(INVALID_PARAMS, "n" * MAX_WHY, {"uri": "x:no"}), "x:other": Failure(-1, "n" * MAX_WHY)
     }  # fmt: skip
@@ -161,7 +163,9 @@ async def test_that_all_may_have_changed_is_told_to_few_in_a_step() -> None:
     steps, told = Steps(), Counter[int]()
     for want in ears.wants.values():
         want.tell = lambda params: told.update([steps.now])
-    ears.board.tell_all()
+    ears.board.missed = ears.board.uris
+    ears.board.tell_missed(ears.board.uris)
+    assert not ears.board.missed
     with anyio.fail_after(60):
         while told.total() < 6 * AT_ONCE_TOLD:
             await anyio.lowlevel.checkpoint()
@@ -253,6 +257,28 @@ async def test_many_subscriptions_end_some_at_a_time() -> None:
     assert most == AT_ONCE
 
 
+async def test_a_set_that_others_wait_for_is_asked_for_in_parts() -> None:
+    asked: list[str] = []
+
+    async def ask(method: str, params: Json) -> Response:
+        asked.append(params["uri"])
+        return Response(1, {})
+
+    watch, waits = OneByOne(ask).watch, True
+    uris = frozenset(f"x:{number}" for number in range(4 * AT_ONCE))
+    first = {"x:0", f"x:{4 * AT_ONCE - 1}"}
+    assert await watch(uris, first, lambda: waits) == (first, {})
+    assert set(asked) == first, "the rest may be slow"
+    assert await watch(uris, first, lambda: waits) == (first, {})
+    watched, _ = await watch(uris, (), lambda: waits)
+    assert len(asked) == len(first) + AT_ONCE and first < watched == set(asked)
+    assert await watch(frozenset()) == (frozenset(), {})
+    assert (await watch(uris))[0] == uris
+    for left in (3, 2, 1, 0):
+        watched, _ = await watch(frozenset(), (), lambda: waits)
+        assert len(watched) == left * AT_ONCE
+
+
 # ---------------------------------------------------------------- legacy servers
 
 
@@ -308,6 +334,42 @@ async def test_a_legacy_server_is_asked_once_for_all_who_share_its_connection_an
         leave_two()
         await until(lambda: sorted(script.requests[3:]) == ["unsubscribe x:1", "unsubscribe x:2"])
         await until(lambda: "[]" in repr(rig.server.life.subscriptions))
+
+
+class HeldServer(LegacyServer):
+    """It answers when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_answer = anyio.Event()
+
+    async def __call__(self, asked: Asked) -> None:
+        if "uri" in str(asked.message):
+            await self.may_answer.wait()
+        await super().__call__(asked)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_nobody_waits_until_another_client_has_all_its_subscriptions_or_lost_them(leaves: bool) -> None:
+    script = HeldServer()
+    many = [f"x:{number}" for number in range(20 * AT_ONCE)]
+    async with endpoint(script) as (url, _), running(url=url, era="legacy", sharing="shared") as rig:
+        turns = rig.server.life.subscriptions._board(OTHER, "legacy").turns
+        async with anyio.create_task_group() as group:
+            if leaves:
+                script.may_answer.set()
+                leave, _ = await subscribe(rig, Heard(), *many)
+                script.requests.clear()
+                script.may_answer = anyio.Event()
+                leave()
+            else:
+                group.start_soon(subscribe, rig, Heard(), *many)
+            await until(lambda: turns.busy)
+            group.start_soon(partial(subscribe, rig, Heard(), "y:1", client=OTHER))
+            await until(lambda: turns.waiting)
+            script.may_answer.set()
+        assert script.requests.index("subscribe y:1") < 4 * AT_ONCE
+        await until(lambda: len(script.requests) == len(many) + 1)
 
 
 async def test_an_update_of_what_nobody_wants_any_more_is_for_nobody_also_not_for_who_comes_next() -> None:

@@ -8,6 +8,7 @@ the server depends on its era: one by one in the initialize era, as one stream i
 import asyncio
 import logging
 import re
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
@@ -23,10 +24,11 @@ from anyio.abc import TaskGroup
 from sluicegate.downstream.failures import Lost
 from sluicegate.downstream.pool import ConnectionKey, ConnectionPool
 from sluicegate.downstream.session.change_streams import OVERLAP, ChangeStream
-from sluicegate.downstream.session.connection import UPDATED, ServerConnection
+from sluicegate.downstream.session.connection import UPDATED, ServerConnection, Watching
 from sluicegate.protocol import legacy_server
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Notification, Response
 from sluicegate.protocol.model import Call, Client, Era, Failure, Subscribed, Updated, not_found
+from sluicegate.runtime.concurrency_limit import ConcurrencyLimit
 from sluicegate.telemetry import DEFAULT_BACKOFF
 
 AT_ONCE: Final = 8
@@ -53,6 +55,12 @@ def tell_in_steps(news: Iterator[tuple[Updated, str]]) -> None:
         asyncio.get_running_loop().call_soon(tell_in_steps, news)
 
 
+def _in_steps(uris: Collection[str]) -> Iterator[list[str]]:
+    left = iter(uris)
+    while some := sorted(islice(left, AT_ONCE)):
+        yield some
+
+
 class OneByOne:
     """A session that remembers what was subscribed to."""
 
@@ -60,16 +68,26 @@ class OneByOne:
         self._ask = ask
         self._watched: set[str] = set()
 
-    async def watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
+    async def watch(
+        self, uris: frozenset[str], first: Collection[str] = (), others_wait: Callable[[], bool] = lambda: False
+    ) -> Watching:
+        """Asks for `first` first. Where others wait it stops after a step, for thousands take minutes at a slow server;
+        and whoever has all of `first` does not wait for the rest, of which each may be slow."""
         refused: dict[str, Failure] = {}
-        added = iter(sorted(uris - self._watched))
-        while some := list(islice(added, AT_ONCE)):
-            await asyncio.gather(*(self._subscribe(uri, refused) for uri in some))
-        gone = iter(sorted(self._watched - uris))
-        while some := list(islice(gone, AT_ONCE)):  # others wait for their subscriptions
+        new = uris - self._watched
+        for part in (new.intersection(first), new.difference(first)):
+            for some in _in_steps(part):
+                await asyncio.gather(*(self._subscribe(uri, refused) for uri in some))
+                if others_wait():
+                    return frozenset(self._watched), refused
+            if first and others_wait():
+                return frozenset(self._watched), refused
+        for some in _in_steps(self._watched - uris):
             self._watched.difference_update(some)
             await asyncio.gather(*(self._ask("resources/unsubscribe", {"uri": uri}) for uri in some))
-        return refused
+            if others_wait():
+                break
+        return frozenset(self._watched), refused
 
     async def _subscribe(self, uri: str, refused: dict[str, Failure]) -> None:
         params = {"uri": uri}
@@ -100,7 +118,12 @@ class OneStream:
         ] = {}  # how often each has told of a resource, while there are several
         self._reported: Counter[str] = Counter()
 
-    async def watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
+    async def watch(self, uris: frozenset[str], *_: object) -> Watching:
+        """Asks for all at once: nobody has to wait for a turn."""
+        refused = await self._open_for(uris)
+        return uris - refused.keys(), refused
+
+    async def _open_for(self, uris: frozenset[str]) -> Mapping[str, Failure]:
         if uris == self._watched:
             return {}
         if not uris:
@@ -209,14 +232,15 @@ class ResourceWatch:
 
 class WatchBoard:
     """What is wanted of one connection. `connection` is where it was asked for last, `asked` which resources. `most` is
-    how long their URIs may be together, as they are `written`."""
+    how long their URIs may be together, as they are `written`. Whose request the server hears next goes by `turns`."""
 
     def __init__(self, key: ConnectionKey, most: int = MAX_WATCHED_CHARS) -> None:
         self.key, self._most = key, most
-        self.lock = asyncio.Lock()
+        self.turns = ConcurrencyLimit(1, MAX_WANTED, time.monotonic)
         self.connection: ServerConnection | None = None
         self.asked: frozenset[str] | None = None
-        self.may_have_missed = self.is_maintained = False
+        self.missed = frozenset[str]()  # no connection told of them for a time
+        self.is_maintained = False
         self._wants: dict[str, dict[ResourceWatch, None]] = {}
         self._chars = 0
         self._first: dict[str, str] = {}  # URI -> the principal that wanted it first
@@ -338,9 +362,9 @@ class WatchBoard:
             return dict.fromkeys(want for part in found for want in self._wants[part])
         return () if any(part in self._unwatched for part in whole) else tuple(self._members)
 
-    def tell_all(self) -> None:
-        """Announces every watched resource: a new connection replays nothing, so each may have changed."""
-        uris = tuple(self._wants)
+    def tell_missed(self, asked: frozenset[str]) -> None:
+        """Announces what is watched again: a new connection replays nothing, so each may have changed."""
+        uris, self.missed = self.missed & asked, (self.missed - asked).intersection(self._wants)
         tell_in_steps((want.tell, uri) for uri in uris for want in tuple(self._wants.get(uri, ())))
 
 
@@ -383,21 +407,26 @@ class ResourceWatches:
 
     async def add(self, client: Client, uris: Collection[str], tell: Updated, era: Era) -> Subscribed:
         """Returns once the server sends updates. Raises the errors of dialling."""
-        key = self._key_of(client, era)
-        board = self._boards.get(key)
-        if board is None:
-            board = self._boards[key] = WatchBoard(key, self._most[key.era])
-            self._pool.needs.require(key, True)
+        board = self._board(client, era)
         want = ResourceWatch(set(uris), tell, client.principal)
         board.join(want)
         try:
-            await self._sync(board)
+            while not await self._sync(board, want):
+                pass
         except BaseException:
             self._leave(board, want)
             raise
         if not want.uris:
             self._leave(board, want)
         return partial(self._leave, board, want), want.refused
+
+    def _board(self, client: Client, era: Era) -> WatchBoard:
+        key = self._key_of(client, era)
+        board = self._boards.get(key)
+        if board is None:
+            board = self._boards[key] = WatchBoard(key, self._most[key.era])
+            self._pool.needs.require(key, True)
+        return board
 
     def _leave(self, board: WatchBoard, want: ResourceWatch, uri: str | None = None) -> None:
         board.leave(want, uri)
@@ -431,36 +460,45 @@ class ResourceWatches:
         finally:
             board.is_maintained = False
 
-    async def _sync(self, board: WatchBoard) -> None:
-        """Runs once at a time, so that one request serves all listeners that came meanwhile."""
-        async with board.lock:
+    async def _sync(self, board: WatchBoard, want: ResourceWatch | None = None) -> bool:
+        """Asks the server for a part of what is wanted, or for all of it. Clients take turns, and so does what has no
+        client. Returns whether it has been asked for all of `want`."""
+        whose = "" if want is None else want.whose
+        if not await board.turns.enter(whose, self._patience):
+            raise TimeoutError
+        try:
             if not board.uris:
-                return await self._clear(board)
+                await self._clear(board)
+                return True
             connection = await self._pool.get(board.key)
             if connection is not board.connection:
-                board.may_have_missed = board.may_have_missed or board.connection is not None
+                board.missed |= frozenset() if board.connection is None else board.uris
                 board.connection = connection
                 for uri in board.uris:
                     connection.unwatched.pop(uri, None)
                 with anyio.move_on_after(self._patience):
                     await connection.live()
-            uris = board.uris
-            board.asked = None
-            refused = await connection.watch(uris, board.heard)
-            board.asked = uris - refused.keys()
-            for uri, failure in refused.items():
-                log.info("a subscription is refused", extra={"code": failure.code})
-                board.refuse(uri, failure)
-            if board.may_have_missed:
-                board.may_have_missed = False
-                board.tell_all()
+            asked = await self._ask(board, connection, board.missed if want is None else want.uris)
+            return want is None or want.uris <= asked
+        finally:
+            board.turns.leave(whose)
+
+    async def _ask(self, board: WatchBoard, connection: ServerConnection, first: Collection[str]) -> frozenset[str]:
+        board.asked = None
+        asked, refused = await connection.watch(board.uris, board.heard, first, lambda: board.turns.waiting > 0)
+        board.asked = asked
+        for uri, failure in refused.items():
+            log.info("a subscription is refused", extra={"code": failure.code})
+            board.refuse(uri, failure)
+        board.tell_missed(asked)
+        return asked
 
     async def _clear(self, board: WatchBoard) -> None:
         """Ends the subscriptions of a board that nobody watches, if its connection is open: none is made for that."""
-        connection = board.connection
+        connection, left = board.connection, frozenset[str]()
         if connection is not None and connection is self._pool.find(board.key):
             with suppress(Lost, TimeoutError):  # what it still says is for nobody
-                await connection.watch(frozenset(), board.heard)
-        if not board.uris and self._boards.get(board.key) is board:
+                left, _ = await connection.watch(frozenset(), board.heard, (), lambda: board.turns.waiting > 0)
+        if not board.uris and not left and self._boards.get(board.key) is board:
             del self._boards[board.key]
             self._pool.needs.require(board.key, False)

@@ -8,7 +8,7 @@ sends garbage, harms nobody but the call it answers wrongly.
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from contextlib import nullcontext
 from itertools import count, islice
 from typing import Any, Final, Protocol
@@ -48,6 +48,8 @@ Heard = Callable[[str | None, Notification], None]
 
 CHANGES: Final = frozenset(entry.changed for entry in LISTS.values())
 UPDATED: Final = "notifications/resources/updated"
+Watching = tuple[frozenset[str], Mapping[str, Failure]]
+"""(the resources whose updates its server tells, those that it refused)."""
 NO_SUBSCRIPTIONS: Final = Failure(jsonrpc.METHOD_NOT_FOUND, "The server of this resource has no subscriptions")
 # Servers print banners, and a few do more. A peer that says nothing else for this many messages is no MCP server.
 MAX_GARBAGE: Final = 1000
@@ -235,7 +237,7 @@ class ServerConnection:
     """Only one call that may be asked back can be told apart on it."""
     is_taken = False
     """There is such a call."""
-    _watch: Callable[[frozenset[str]], Awaitable[Mapping[str, Failure]]]
+    _watch: Callable[[frozenset[str], Collection[str], Callable[[], bool]], Awaitable[Watching]]
     """Has the server speak of these resources to this connection, and soon of no others."""
 
     def __init__(
@@ -308,14 +310,17 @@ class ServerConnection:
         """Returns once the server's list_changed notifications are heard."""
         raise NotImplementedError
 
-    async def watch(self, uris: frozenset[str], updated: Updated) -> Mapping[str, Failure]:
-        """On return `updated` is called for these resources, and soon for no others; gives those that the server
-        refused. Raises `Lost`, `TimeoutError`: then it is unknown which of them are watched."""
+    async def watch(
+        self, uris: frozenset[str], updated: Updated, first: Collection[str], others_wait: Callable[[], bool]
+    ) -> Watching:
+        """On return `updated` is called for the resources that it gives, and soon for no others; gives as well those
+        that the server refused. Where others wait, it may end when a part is asked for, of `first` at the beginning.
+        Raises `Lost`, `TimeoutError`: then it is unknown which of them are watched."""
         self._updated = updated
         resources = self.capabilities.get("resources")
         if isinstance(resources, dict) and resources.get("subscribe") is True:
-            return await self._watch(uris)
-        return dict.fromkeys(uris, NO_SUBSCRIPTIONS)
+            return await self._watch(uris, first, others_wait)
+        return frozenset(), dict.fromkeys(uris, NO_SUBSCRIPTIONS)
 
     def _abandon(self, exchange: PendingRequest, why: str) -> None:
         raise NotImplementedError
