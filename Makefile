@@ -8,7 +8,9 @@ ARGS ?=
 # Images of containers often set it, and then each process that a test starts compiles its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 # Most tests wait for processes to start and to end, so one worker more than there are cores keeps the cores busy:
-# two cores need half the time. A file stays with one worker, since its tests share what they started.
+# two cores need half the time. A file stays with one worker, since its tests share what they started; dear files begin
+# first (tests/dear_files.py), and xdist has no order of its own.
+TOGETHER := --dist loadfile --no-loadscope-reorder
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
 # For each of ten parsers, and for whole conversations: an hour.
@@ -33,11 +35,11 @@ demo: $(VENV)/.ready  ## one endpoint in front of real servers, and what it does
 
 test: $(VENV)/.ready lint  ## lint, then the whole suite, real peers included; ARGS=--quick: what starts no process
 	$(if $(filter --quick,$(ARGS)),,$(BIN)/python tests/peers/install.py)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(TOGETHER) $(ARGS)
 
 short: $(VENV)/.ready  ## the part of the suite that depends on the Python
 	$(BIN)/python tests/peers/install.py
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(SHORT) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(TOGETHER) $(SHORT) $(ARGS)
 
 under-load: $(VENV)/.ready  ## files that start processes, three times beside 8 busy loops; ARGS="--jobs 4"
 	$(BIN)/python tests/peers/install.py

@@ -12,6 +12,7 @@ from socketserver import StreamRequestHandler
 from typing import Any
 
 import pytest
+from dear_files import order_of
 from httpx._config import DEFAULT_TIMEOUT_CONFIG, create_ssl_context
 from httpx._transports import default
 from hypothesis import HealthCheck, settings
@@ -101,9 +102,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A quick run takes one event loop of the two."""
+    """A quick run takes one event loop of the two. What takes longest begins first."""
     if config.getoption("--quick"):
         items[:] = [item for item in items if "asyncio" not in item.name.partition("[")[2].rstrip("]").split("-")]
+    order = order_of([item.path for item in items])
+    items.sort(key=lambda item: order(item.path))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -183,7 +183,7 @@ if "downloads" in MODES:  # as package runners do: it reads nothing meanwhile
     for step in range(10):
         sys.stderr.write(f"downloading {step}\n")
         sys.stderr.flush()
-        time.sleep(0.2)
+        time.sleep(0.2 if "slowly" in MODES else 0.1)
 if "exit-at-probe" in MODES and "discover" in (first := sys.stdin.readline()):
     sys.exit(1)
 elif "exit-at-probe" in MODES:

@@ -114,6 +114,7 @@ async def test_a_shared_server_has_one_start_whoever_calls(process: Child) -> No
 
 
 @pytest.mark.parametrize(("modes", "client"), [((), LEGACY), (("exit-at-probe",), LEGACY), (("modern",), MODERN)])
+@pytest.mark.usefixtures("dialled_soon")
 async def test_a_child_that_crashes_is_started_once_more(
     modes: tuple[str, ...], client: Client, process: Child
 ) -> None:
@@ -139,11 +140,12 @@ async def test_a_client_that_ends_its_own_process_again_and_again_lets_nobody_el
         assert process.starts() == 1
 
 
+@pytest.mark.usefixtures("ended_soon")
 async def test_a_child_lives_as_long_as_it_writes_to_stderr_and_not_for_ever(
     process: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connector, "HANDSHAKE_TIME", 1.5)  # it downloads for two seconds
-    process.becomes("downloads")
+    process.becomes("downloads", "slowly")
     async with process.run() as rig:
         assert await rig.tool("echo", {"x": 1}) == {"x": 1}
     assert process.starts() == 1
@@ -181,6 +183,7 @@ async def test_what_becomes_of_the_question_at_a_legacy_child_is_not_shown(
         (("modern", "dual"), ("modern",), 1, ["modern"]),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("dialled_soon")
 async def test_a_server_that_speaks_otherwise_than_remembered_is_found_out_anew(
     before: tuple[str, ...], after: tuple[str, ...], starts: int, found: list[str], process: Child
 ) -> None:
@@ -202,6 +205,7 @@ async def test_a_server_that_speaks_otherwise_than_remembered_is_found_out_anew(
 
 
 @pytest.mark.parametrize(("before", "after", "found"), [((), ("modern",), "modern"), (("modern",), (), "legacy")])
+@pytest.mark.usefixtures("dialled_soon")
 async def test_a_server_that_speaks_otherwise_after_a_crash_is_found_out_while_clients_hold_it(
     before: tuple[str, ...], after: tuple[str, ...], found: str, process: Child
 ) -> None:
@@ -233,9 +237,11 @@ async def test_a_legacy_verdict_is_looked_at_again_after_a_day_and_a_modern_one_
 
 
 @pytest.mark.parametrize("modes", [("silent-at-probe",), ("downloads", "modern")])
+@pytest.mark.usefixtures("dialled_soon")
 async def test_calls_wait_while_a_verdict_that_is_too_old_is_found_out_anew(
-    modes: tuple[str, ...], process: Child
+    modes: tuple[str, ...], process: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connector, "SILENCE", 1.0)
     now = 0.0
     process.store = MemoryStore(lambda: now)
     async with process.run() as rig:
@@ -342,6 +348,7 @@ async def test_a_url_is_asked_once_what_it_speaks_and_never_for_an_era_that_it_d
     [("legacy", "modern"), ("modern", "legacy"), ("modern legacy", "legacy"), ("modern legacy", "modern"),
      ("older", "legacy"), ("older", "modern"), ("legacy", "older"), ("modern", "older")],
 )  # fmt: skip
+@pytest.mark.usefixtures("dialled_soon")
 async def test_a_url_that_speaks_otherwise_than_remembered_is_found_out_anew(before: str, after: str) -> None:
     store, script = MemoryStore(), Endpoint(before)
     async with endpoint(script) as (url, _):
@@ -395,6 +402,7 @@ async def test_a_task_that_nobody_offered_to_make_is_followed_here_and_its_clien
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.usefixtures("dialled_soon")
 async def test_a_server_whose_handshake_is_too_long_is_down_and_nothing_breaks(era: Any) -> None:
     async def wordy(asked: Asked) -> None:
         await asked.result({"pad": "x" * 2_000})
@@ -414,6 +422,7 @@ async def test_a_handshake_with_a_number_that_nobody_can_read_is_not_called_too_
 
 
 @pytest.mark.parametrize(("mode", "why"), [("wide", "is too large"), ("infinite", "a number in it is out of range")])
+@pytest.mark.usefixtures("dialled_soon")
 async def test_a_child_of_which_the_modern_era_is_said_and_whose_first_answer_is_unreadable_is_down_and_nothing_breaks(
     mode: str, why: str
 ) -> None:

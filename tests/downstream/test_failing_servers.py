@@ -62,6 +62,7 @@ def programs(folder: Path) -> dict[str, tuple[dict[str, Any], str, str]]:
 
 @pytest.mark.parametrize("era", ["auto", "legacy", "modern"])
 @pytest.mark.parametrize("what", ["missing", "no file", "not executable", "interpreter", "no program", "folder"])
+@pytest.mark.usefixtures("dialled_soon")
 async def test_a_command_that_cannot_be_started_is_said_to_be_so(what: str, era: str, tmp_path: Path) -> None:
     settings, text, detail = programs(tmp_path)[what]
     async with running(era=era, **settings) as rig:
@@ -141,6 +142,7 @@ def test_what_a_server_wrote_is_cleaned_for_who_runs_sluice_alone_and_only_to_be
     assert len(cleaned) == ("last words" in str(outcome)) == isinstance(error, Lost)
 
 
+@pytest.mark.usefixtures("dialled_soon")
 async def test_a_server_that_ends_in_the_middle_of_a_call_says_its_last_words_to_local_clients() -> None:
     script = 'import runpy, sys; sys.stderr.write("at work\\n"); sys.stderr.flush(); runpy.run_path(sys.argv[1])'
     python, *flags, file = child()
@@ -162,6 +164,7 @@ async def test_a_server_that_we_end_has_no_exit_of_its_own() -> None:
         assert rig.server.describe()["exit"] == "" and rig.server.describe()["last_error"] == ""
 
 
+@pytest.mark.usefixtures("dialled_soon", "ended_soon")
 async def test_how_a_server_ended_stays_known_while_it_is_started_again(tmp_path: Path) -> None:
     """The fourth start is the one after the second probe, and takes its time."""
     starts = tmp_path / "starts"

@@ -120,6 +120,7 @@ async def test_a_server_that_is_said_not_to_be_is_not_asked_for_a_stream() -> No
         assert {asked.method for asked in log} == {"POST"}
 
 
+@pytest.mark.usefixtures("dialled_soon")
 async def test_a_server_that_gives_up_its_older_transport_is_found_out_anew() -> None:
     server = Older()
     async with older(server) as (rig, _):
@@ -532,6 +533,7 @@ async def cut_off() -> AsyncIterator[tuple[Rig, Any, list[object]]]:
         yield rig, client, dialled
 
 
+@pytest.mark.usefixtures("dialled_soon")
 async def test_a_server_that_listens_again_is_called_at_once_although_its_stream_had_ended() -> None:
     """No connection is left that could be looked at: a new one says that the server is there."""
     async with cut_off() as (rig, client, _):

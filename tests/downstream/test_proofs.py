@@ -270,6 +270,7 @@ async def test_without_a_connection_nothing_was_executed(era: str, error: type[h
 
 
 @pytest.mark.parametrize("status", [500, 503, 401, 403, 404, 302])
+@pytest.mark.usefixtures("dialled_soon")
 async def test_a_handshake_that_fails_sent_no_call(status: int) -> None:
     async def script(asked: Asked) -> None:
         await asked.reply(status=status)
@@ -279,6 +280,7 @@ async def test_a_handshake_that_fails_sent_no_call(status: int) -> None:
         assert all(asked.rpc != "tools/call" for asked in log)
 
 
+@pytest.mark.usefixtures("dialled_soon")
 async def test_a_process_that_dies_with_the_call_may_have_executed_it_and_one_that_died_before_did_not() -> None:
     async with running(command=child(), era="legacy") as rig:
         assert await rig.reason("die") == UNKNOWN

@@ -231,6 +231,7 @@ async def test_a_flood_on_stderr_is_drained_and_only_its_end_is_kept() -> None:
         assert lines[-1] == "the end" and max(map(len, lines)) <= 2000
 
 
+@pytest.mark.usefixtures("ended_soon")
 async def test_a_child_that_stops_reading_costs_its_own_calls_only() -> None:
     async with running(command=child(), era="legacy", timeout=1.5) as rig:
         other = Client("key:b")
@@ -245,6 +246,7 @@ async def test_a_child_that_stops_reading_costs_its_own_calls_only() -> None:
 # ---------------------------------------------------------------- life and death
 
 
+@pytest.mark.usefixtures("dialled_soon")
 async def test_a_tool_is_not_called_twice_when_its_server_dies() -> None:
     async with running(command=child(), era="legacy") as rig:
         assert await rig.reason("die") == "outcome_unknown"
@@ -284,6 +286,7 @@ async def test_a_command_that_does_not_exist_is_said_to_be_so() -> None:
         assert "/nowhere/server" in rig.server.describe()["last_error"]
 
 
+@pytest.mark.usefixtures("ended_soon")
 async def test_a_child_that_ignores_its_end_is_killed_with_its_grandchildren() -> None:
     async with running(command=child("stubborn"), era="legacy") as rig:
         pids = await rig.tool("fork")
@@ -311,6 +314,7 @@ async def test_what_is_asked_when_the_server_has_been_stopped_is_refused() -> No
         assert await rig.reason("echo") == "server_unavailable"
 
 
+@pytest.mark.usefixtures("ended_soon")
 async def test_a_server_that_hangs_at_start_holds_nobody_up() -> None:
     server = running(command=child("hang"), lazy=True, list_timeout=0.3)
     async with server as rig:

@@ -3,13 +3,13 @@
 import itertools
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import anyio
 import pytest
-from loop_steps import Steps
+from loop_steps import QuietSteps, Steps
 from scripted_servers import LEGACY, MODERN, Asked, child, endpoint, event, legacy_start, modern_start, running
 from test_legacy_sse_servers import Older
 
@@ -170,17 +170,16 @@ async def test_of_many_lines_at_once_a_piece_is_taken_in_a_step(monkeypatch: pyt
 
 
 @pytest.fixture
-async def most_fed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[], int]]:
+async def most_fed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """The most bytes of event streams that were read in one step."""
-    steps, fed, feed = Steps(), Counter[int](), EventParser.feed
+    steps, fed, feed = QuietSteps(), Counter[int](), EventParser.feed
 
     def counted(events: EventParser, chunk: bytes) -> list[bytes]:
         fed[steps.now] += len(chunk)
         return feed(events, chunk)
 
     monkeypatch.setattr(EventParser, "feed", counted)
-    yield lambda: max(fed.values())
-    steps.stop()
+    return lambda: max(fed.values())
 
 
 NOISE = {

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from e2e.sluice_process import clean_environment
+import command_line
+from e2e.sluice_process import ROOT, clean_environment
 from e2e.test_logins import command, log_in, said, served, site
 from peers.login.browser import Browser
 from peers.login.misbehaving import Misbehaving
@@ -31,9 +32,9 @@ time.sleep(600)
 """
 
 
-def run(folder: Path, *words: str, key: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {**clean_environment(), **({"SLUICE_KEY": key_of(key)} if key else {})}
-    return subprocess.run(command(folder, *words), capture_output=True, text=True, env=environment, timeout=60)
+def run(folder: Path, *words: str, key: str = "") -> "subprocess.CompletedProcess[str]":
+    environment = {"NO_COLOR": "1"} | ({"SLUICE_KEY": key_of(key)} if key else {})
+    return command_line.run(ROOT, *words, "-c", str(folder / "sluice.yaml"), env=environment)
 
 
 def test_who_does_not_wait_has_the_running_sluice_finish_the_login(tmp_path: Path, site: Misbehaving) -> None:

@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import anyio
+import command_line
 import pytest
 from e2e.sluice_process import COMMAND, ROOT, Sluice, clean_environment, settings_for, sluice, write_config
 from e2e.wire import META, Client
@@ -49,10 +51,17 @@ def calls(folder: Path) -> list[str]:
 
 
 def command(folder: Path) -> Command:
+    """In a thread, for the tests have an event loop of their own; `check` starts servers, and wants a process."""
+
     def run(*words: str) -> "subprocess.CompletedProcess[str]":
-        arguments = [*COMMAND, *words, "-c", str(folder / "sluice.yaml")]
-        environ = clean_environment() | {"PYTHONIOENCODING": "utf-8"}
-        return subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, env=environ, timeout=60, check=False)
+        whole = [*words, "-c", str(folder / "sluice.yaml")]
+        if words[0] == "check":
+            environ = clean_environment() | {"PYTHONIOENCODING": "utf-8"}
+            return subprocess.run(
+                [*COMMAND, *whole], capture_output=True, text=True, cwd=ROOT, env=environ, timeout=60, check=False
+            )
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(command_line.run, ROOT, *whole).result()
 
     return run
 

@@ -1,7 +1,6 @@
 """Toolsets at a real Sluice: endpoints of HTTP in both eras and stdio show one part, and know nothing of another."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -10,8 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
+from command_line import run
 from e2e.desktop_clients import Desktop
-from e2e.sluice_process import COMMAND, ROOT, clean_environment, stdio_command
+from e2e.sluice_process import ROOT, stdio_command
 from e2e.wire import LEGACY, META, MODERN
 from policy_bed import RECORDER, Bed, bearer, bed, client_keys, encoded, recorder
 
@@ -154,18 +154,17 @@ def test_audit_and_metrics_name_the_toolset(town: Bed) -> None:
 
 
 def test_the_cost_of_a_list_is_shown_and_warned_of(town: Bed) -> None:
-    line = [*COMMAND, "tools", "--cost", "-c", str(town.process.config), "--as", "ann"]
-    run = partial(subprocess.run, capture_output=True, text=True, cwd=ROOT, env=clean_environment(), check=False)
-    done = run([*line, "--toolset", "money"])
+    cost = partial(run, ROOT, "tools", "--cost", "-c", str(town.process.config), "--as", "ann")
+    done = cost("--toolset", "money")
     assert done.returncode == 0, done.stderr
     assert "key:ann gets a list of about 26 tokens at money; the budget is 100" in done.stderr
     assert [row.split()[0] for row in done.stdout.splitlines()] == ["NAME", "bank__look", "bank__save"]
-    whole = json.loads(run([*line, "--json"]).stdout)
+    whole = json.loads(cost("--json").stdout)
     assert (whole["list"], whole["all"], whole["search"], len(whole["tools"])) == (66, 66, "off", 5)
-    short = json.loads(run([*line, "--json", "--toolset", "found"]).stdout)
+    short = json.loads(cost("--json", "--toolset", "found").stdout)
     assert short["is_searched"] and short["all"] == 66 and short["list"] > 100
-    assert "it is over the budget" in run([*line, "--toolset", "found"]).stderr
-    assert run([*line, "--toolset", "nothing"]).returncode != 0
+    assert "it is over the budget" in cost("--toolset", "found").stderr
+    assert cost("--toolset", "nothing").returncode != 0
     Endpoint(town, "ann", "/money", "modern").names("tools")
     assert 'sluice_tools_list_tokens{client="key:ann",toolset="money"} 26' in town.process.get("/metrics")[1]
     assert "a list of tools is over its budget" in town.process.log()
