@@ -309,3 +309,12 @@ async def test_answers_that_were_passed_back_and_are_not_read_count_for_their_cl
                 await checkpoint()
             held = max(held, sum(one.transport.get_write_buffer_size() for one in connections))
         assert most - one < held < most + 2 * one
+        one = 1  # a small answer waits behind them, too
+        small = await stack.enter_async_context(await anyio.connect_tcp("127.0.0.1", here.servers[0].port))
+        await small.send(here.request(0, 0))
+        await small.receive()
+        before = here.peers[0].results["answered"]
+        await small.send(here.request(0, 1))
+        for _ in range(2000):
+            await checkpoint()
+        assert here.peers[0].results["answered"] == before

@@ -9,6 +9,7 @@ import pytest
 from issuer import AUDIENCE, issuer
 from listen_harness import ANYBODY, TWO_KEYS, A, Raw, call, key, modern, open_session, patch, post, site
 
+from sluicegate.http.client.pool import HttpClient
 from sluicegate.http.egress import Egress
 from sluicegate.http.fetch import Fetcher
 from sluicegate.http.hosts import MCP_PORT, HostOriginPolicy, ServedNames
@@ -17,6 +18,8 @@ from sluicegate.listen.auth.issuers import KeySets, TokenIssuer
 from sluicegate.listen.auth.tokens import TokenSettings
 from sluicegate.listen.http1 import Http1, RequestParser
 from sluicegate.listen.http_request import HttpRequest
+from sluicegate.listen.owners import OwnersByMark
+from sluicegate.listen.peer_forwarding import PeerForwarding
 from sluicegate.listen.settings import ConnectionLimits, ListenSettings
 
 
@@ -183,6 +186,26 @@ async def test_legacy_requests_of_equal_heads_go_to_their_session() -> None:
 
 
 # ---------------------------------------------------------------- what may change is checked for each request
+
+
+async def test_requests_of_equal_heads_are_passed_on_each_to_its_owner() -> None:
+    """Its body says who that is, and an owner may have moved."""
+    urls: dict[str, str] = {}
+    client = HttpClient()
+    peers = PeerForwarding(OwnersByMark(lambda id: (id, urls[id]) if id in urls else None), client)
+    async with site() as one, site() as two, site(peers=peers) as between:
+        urls |= {"one": one.url, "two": two.url}
+        raw = await between.raw(b"")
+        headers, _ = modern("tools/call", 1, "echo")
+        for number, mark in enumerate(("one", "one", "two", "here", "two", "one")):
+            if number == 4:
+                urls |= {"one": two.url, "two": one.url}
+            _, body = modern("tools/call", number, "echo", arguments={"at": number}, requestState=mark)
+            answer = await asked(raw, post(body, *(f"{name}: {value}" for name, value in headers.items())))
+            assert answer["id"] == number
+        numbers = [[call.params["arguments"]["at"] for call in here.handler.calls] for here in (one, two, between)]
+        assert numbers == [[0, 1, 4], [2, 5], [3]]
+    await client.aclose()
 
 
 class Clock:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Final, Protocol
 
+from sluicegate.http.client.connection import Origin
 from sluicegate.http.hosts import Address, HostOriginPolicy
 from sluicegate.protocol.modern_client import Routing
 from sluicegate.runtime.loop_budget import LoopBudget
@@ -35,9 +36,9 @@ class RememberedHead:
     """The toolset that the path names at the MCP endpoint, "" for none: a pure function of the path."""
     routing: Routing | None = None
     """What the headers of the modern revision say: a pure function of the lines."""
-    passed_on: "tuple[tuple[bytes, bytes], ...] | None" = None
-    """The header lines with which the request is passed on to another process: a function of its own lines and of the
-    connection's two addresses."""
+    passed_on: tuple[str, Origin, bytes] | None = None
+    """To which process the request is passed on, and with which head: a function of that process, of the request's own
+    lines and of the connection's two addresses."""
 
 
 Headers = list[tuple[bytes, bytes]]

@@ -27,11 +27,11 @@ from sluicegate.listen.http_exchange import HttpExchange, error_body
 from sluicegate.listen.http_request import BodyTooLarge, ClientGone, Headers
 from sluicegate.listen.http_request import HttpRequest as HttpRequest
 from sluicegate.listen.http_sse import MESSAGES, SSE, HttpSse
-from sluicegate.listen.large_requests import LARGE, LargeRequests, UnreadAnswers, UntilFree
+from sluicegate.listen.large_requests import LARGE, LargeRequests, UntilFree
 from sluicegate.listen.large_requests import RequestRefused as TooMuch
 from sluicegate.listen.legacy_http import LegacyHttp
 from sluicegate.listen.owners import Owner
-from sluicegate.listen.peer_forwarding import PeerForwarding, Unread
+from sluicegate.listen.peer_forwarding import PeerForwarding
 from sluicegate.listen.protected_resource_metadata import ProtectedResource
 from sluicegate.listen.sessions import Sessions
 from sluicegate.listen.settings import ListenSettings
@@ -186,9 +186,7 @@ class OwnerForwarding:
             await exchange.error(404, "Session not found")  # it has ended: the client begins anew
 
     def _forward(self, exchange: HttpExchange, principal: Principal, owner: Owner, body: bytes) -> Awaitable[bool]:
-        answers, peer = self._context.large.unread, exchange.peer
-        unread = Unread(partial(answers.room, principal.name, peer), partial(_note, answers, principal.name, peer))
-        return self.peers.forward(exchange, owner, body, self._limits, unread)
+        return self.peers.forward(exchange, owner, body, self._limits, self._context.large.unread, principal.name)
 
     async def _pass_on_again(
         self, exchange: HttpExchange, principal: Principal, request: Request, owner: Owner
@@ -197,11 +195,6 @@ class OwnerForwarding:
         exchange.is_call = True  # its owner judges it
         if not await self._forward(exchange, principal, owner, encode(request)):
             await streamable_http.serve_modern(self._context, exchange, request, principal)
-
-
-def _note(answers: UnreadAnswers, principal: str, peer: HttpRequest) -> None:
-    if peer.unread:
-        answers.note(principal, peer)
 
 
 class Listener:

@@ -9,7 +9,7 @@ of a call that was lost.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -17,10 +17,11 @@ from typing import Any, Final, Literal
 
 import httpx
 
-from sluicegate.http.client.connection import Reply
+from sluicegate.http.client.connection import Origin, Reply
 from sluicegate.http.client.pool import HttpClient
 from sluicegate.listen.http_exchange import HttpExchange, error_body
 from sluicegate.listen.http_request import HOP, STATUS_LINE, render
+from sluicegate.listen.large_requests import UnreadAnswers
 from sluicegate.listen.owners import Owner, Owners
 from sluicegate.listen.settings import RequestLimits
 from sluicegate.listen.worker_handoff import WorkerHandoff
@@ -45,14 +46,6 @@ class _Forward:
     exchange: HttpExchange
     mark: str
     why: Literal["", "gone", "stopping"] = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """What a client has not read: `room` returns when it may get more, `note` counts what was just written."""
-
-    room: Callable[[], Awaitable[None]]
-    note: Callable[[], None]
 
 
 class PeerForwarding:
@@ -86,16 +79,37 @@ class PeerForwarding:
             await exchange.error(503, _DOWN, _RETRY)
 
     async def forward(
-        self, exchange: HttpExchange, owner: Owner, body: bytes, limits: RequestLimits, unread: Unread
-    ) -> bool:
-        """Whether it was answered; False where the owner has ended, and nothing was sent."""
+        self, exchange: HttpExchange, owner: Owner, body: bytes, limits: RequestLimits, unread: UnreadAnswers,
+        principal: str,
+    ) -> bool:  # fmt: skip
+        """Whether it was answered; False where the owner has ended, and nothing was sent. Its owner takes what we have
+        read of the answer for read: what its client has not is counted here, as `unread` of that principal."""
         mark, url = owner
+        try:
+            origin, head = self._prepared(exchange, url)
+        except (ValueError, httpx.InvalidURL, httpx.LocalProtocolError):
+            await exchange.error(400, "not a request that can be passed on")
+            return True
         task = asyncio.current_task(exchange.peer.loop)
         assert task is not None
         one = self._running[task] = _Forward(exchange, mark)
         exchange.peer.on_lost = task.cancel
+        is_reached = True
         try:
-            return await self._passed_on(exchange, url, body, unread)
+            reply = await self._client.send(origin, head, body, exchange.head.method)
+            try:
+                await _relay(exchange, reply, unread, principal)
+            finally:
+                reply.close()
+            self.results["answered"] += 1
+            return True
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            if isinstance(error.__cause__, ConnectionRefusedError):
+                self.results["gone"] += 1
+                return False
+            is_reached = False
+            self.results["unreachable"] += 1
+            log.warning("a request cannot be passed on", extra={"url": url, "error": str(error)})
         except httpx.TransportError as error:
             self.results["broken"] += 1
             log.warning("a request was passed on in vain", extra={"owner": mark, "error": str(error)})
@@ -107,37 +121,22 @@ class PeerForwarding:
         finally:
             exchange.peer.on_lost = None
             del self._running[task]
-        await _end(exchange, one, body, limits)
+        await (_end(exchange, one, body, limits) if is_reached else exchange.error(503, _DOWN, _RETRY))
         return True
 
-    async def _passed_on(self, exchange: HttpExchange, url: str, body: bytes, unread: Unread) -> bool:
+    def _prepared(self, exchange: HttpExchange, url: str) -> tuple[Origin, bytes]:
+        """Where the request is passed on, and with which head. Raises what says that it cannot be written."""
         head = exchange.head
-        sent = head.remembered.passed_on
-        if sent is None:
-            end_to_end = [header for header in head.headers if header[0] not in _OF_A_HOP]
-            sent = head.remembered.passed_on = (*end_to_end, *self.owners.hop(exchange))
-        try:
-            target = _target(url, head.path)
-            if head.query:
-                target = target.copy_with(raw_path=target.raw_path + b"?" + head.query)
-            reply = await self._client.exchange(target, sent, body, head.method)
-        except (ValueError, httpx.InvalidURL, httpx.LocalProtocolError):
-            await exchange.error(400, "not a request that can be passed on")
-            return True
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            if isinstance(error.__cause__, ConnectionRefusedError):
-                self.results["gone"] += 1
-                return False
-            self.results["unreachable"] += 1
-            log.warning("a request cannot be passed on", extra={"url": url, "error": str(error)})
-            await exchange.error(503, _DOWN, _RETRY)
-            return True
-        try:
-            await _relay(exchange, reply, unread)
-            self.results["answered"] += 1
-        finally:
-            reply.close()
-        return True
+        known = head.remembered.passed_on
+        if known is not None and known[0] == url:
+            return known[1], known[2]
+        target = _target(url, head.path)
+        if head.query:
+            target = target.copy_with(raw_path=target.raw_path + b"?" + head.query)
+        sent = [header for header in head.headers if header[0] not in _OF_A_HOP]
+        origin, text = self._client.prepare(target, [*sent, *self.owners.hop(exchange)], head.method)
+        head.remembered.passed_on = url, origin, text
+        return origin, text
 
 
 @lru_cache(maxsize=256)  # httpx takes an address apart for longer than all else takes that is done here
@@ -175,26 +174,28 @@ def _lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
     return render([header for header in headers if header[0] not in _OF_A_HOP])
 
 
-async def _relay(exchange: HttpExchange, reply: Reply, unread: Unread) -> None:
-    """Its owner takes what we have read of it for read: what its client has not is counted here. Raises
-    `httpx.RemoteProtocolError` for what is no answer of a Sluice."""
+async def _relay(exchange: HttpExchange, reply: Reply, unread: UnreadAnswers, principal: str) -> None:
+    """Raises `httpx.RemoteProtocolError` for what is no answer of a Sluice."""
     if reply.status not in STATUS_LINE:
         raise httpx.RemoteProtocolError(f"an answer with the status {reply.status}")
     peer, lines, content = exchange.peer, _lines(tuple(reply.raw)), reply.content
-    await unread.room()
+    if peer.congested or unread.held:
+        await unread.room(principal, peer)
     exchange.started = True
     if content is not None:
         length = b"" if reply.status == 204 else b"content-length: %d\r\n" % len(content)
         exchange.finished = True
         peer.respond_at_once(reply.status, lines + length, content)
-        unread.note()
+        if peer.unread:
+            unread.note(principal, peer)
         return
     await peer.start(reply.status, lines)
     async for chunk in reply:
-        await unread.room()
+        await unread.room(principal, peer)
         if peer.lost:
             return
         await peer.write(chunk)
-        unread.note()
+        if peer.unread:
+            unread.note(principal, peer)
     exchange.finished = True
     await peer.end()

@@ -108,17 +108,22 @@ class HttpClient:
         self._closed = False
         self._drained = asyncio.Event()
 
-    async def exchange(
+    def exchange(
         self, url: httpx.URL, headers: Iterable[tuple[bytes, bytes]], body: bytes, method: str = "POST"
-    ) -> Reply:
+    ) -> Awaitable[Reply]:
         """Returns when the head is there, and a small body with it. Cancelling hangs up."""
+        return self.send(*self.prepare(url, headers, method), body, method)
+
+    def prepare(self, url: httpx.URL, headers: Iterable[tuple[bytes, bytes]], method: str) -> tuple[Origin, bytes]:
+        """What `send` wants of a request, for who sends many that differ in their bodies alone."""
         if url is not self._url:  # httpx takes its URLs apart anew each time
             self._origin, self._target, self._url = _origin(url), url.raw_path, url
-        origin = self._origin
         try:
-            head = _head(method, origin, self._target, tuple(headers))
+            return self._origin, _head(method, self._origin, self._target, tuple(headers))
         except LargeHead as large:
-            head = large.head
+            return self._origin, large.head
+
+    async def send(self, origin: Origin, head: bytes, body: bytes, method: str) -> Reply:
         wire = self._take(origin) or await self._dial(origin)
         reply = wire.send(_with_body(head, method, body), method == "HEAD")
         try:
