@@ -4,6 +4,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from sluicegate.audit.settings import SinkSettings
 from sluicegate.audit.sinks import open_channel
 
 MANY = 256 * 1024 * 1024
+_GOOD = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 RECORD = [(Link("w", 1, 1, "", "intent", "", ""), b"{}")]
 
 
@@ -115,12 +117,53 @@ def _is_left(listener: socket.socket, piece: bytes) -> bool:
 
 
 def _redirect(listener: socket.socket, location: bytes) -> None:
-    connection = listener.accept()[0]
+    connection = _asked(listener)
     with connection:
-        received = b""
-        while b"{}" not in received:
-            received += connection.recv(65_536)
         connection.sendall(b"HTTP/1.1 302 Found\r\nlocation: %b\r\ncontent-length: 0\r\n\r\n" % location)
+
+
+def _asked(listener: socket.socket) -> socket.socket:
+    """A connection by which a record came."""
+    connection, received = listener.accept()[0], b""
+    while b"{}" not in received:
+        received += connection.recv(65_536)
+    return connection
+
+
+@pytest.mark.parametrize("kind", ["sink", "checkpoints"])
+def test_an_answer_whose_body_comes_slowly_or_never_is_an_arrival(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records had arrived, and were sent again and again."""
+    monkeypatch.setattr(posting, "TIMEOUT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        answering = threading.Thread(target=_answer_and_wait, args=(listener,))
+        answering.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/in"
+        channel = open_channel(SinkSettings("s", url))
+        channel.send(RECORD) if kind == "sink" else _send(url, b"{}")
+        channel.close()
+        answering.join()
+
+
+def _answer_and_wait(listener: socket.socket) -> None:
+    connection = _asked(listener)
+    with connection:
+        connection.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n")
+        connection.recv(1)
+
+
+def test_a_place_that_hung_up_between_two_batches_gets_the_second_one_on_a_new_connection() -> None:
+    """No event loop runs between batches, so that nobody had heard it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        listener.settimeout(5.0)
+        channel = open_channel(SinkSettings("s", f"http://127.0.0.1:{listener.getsockname()[1]}/in"))
+        for _ in range(2):
+            asked = pool.submit(_asked, listener)
+            sending = threading.Thread(target=lambda: asked.result().sendall(_GOOD))
+            sending.start()
+            channel.send(RECORD)
+            sending.join()
+            asked.result().close()
+        channel.close()
 
 
 def test_the_credentials_of_a_url_are_sent_as_such(place: Place) -> None:

@@ -54,16 +54,17 @@ class Poster:
             url = httpx.URL(address)
             sent = {b"user-agent": b"sluice", **self._headers, **_basic(url)}
             with anyio.fail_after(TIMEOUT + len(body) / _SLOWEST):
+                await asyncio.sleep(0)  # the loop stood still since the last body, and hears now who hung up
                 reply = await self._opened(url).exchange(url, sent.items(), body)
-                try:
-                    if not 200 <= reply.status < 300:
-                        raise httpx.HTTPStatusError(
-                            f"HTTP {reply.status}", request=httpx.Request("POST", url),
-                            response=httpx.Response(reply.status),
-                        )  # fmt: skip
-                    await _read(reply)
-                finally:
-                    reply.close()
+            try:
+                if not 200 <= reply.status < 300:
+                    raise httpx.HTTPStatusError(
+                        f"HTTP {reply.status}", request=httpx.Request("POST", url),
+                        response=httpx.Response(reply.status),
+                    )  # fmt: skip
+                await _read(reply)
+            finally:
+                reply.close()
         except httpx.InvalidURL as error:
             raise httpx.UnsupportedProtocol(str(error)) from None
         except TimeoutError:
