@@ -19,7 +19,6 @@ from sluicegate.audit.settings import SinkSettings
 from sluicegate.audit.sinks import open_channel
 
 MANY = 256 * 1024 * 1024
-_GOOD = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 RECORD = [(Link("w", 1, 1, "", "intent", "", ""), b"{}")]
 
 
@@ -151,18 +150,30 @@ def _answer_and_wait(listener: socket.socket) -> None:
         connection.recv(1)
 
 
+def _answer(listener: socket.socket) -> socket.socket:
+    connection = _asked(listener)
+    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+    return connection
+
+
+@pytest.mark.parametrize("place", ["127.0.0.1:65536", "127.0.0.1:99999", "localhost:99999"])
+@pytest.mark.parametrize("kind", ["sink", "checkpoints"])
+def test_a_port_that_does_not_exist_is_a_failure_that_its_thread_outlives(kind: str, place: str) -> None:
+    channel = open_channel(SinkSettings("s", f"http://{place}/in"))
+    with pytest.raises(httpx.HTTPError):
+        channel.send(RECORD) if kind == "sink" else _send(f"http://{place}/in", b"{}")
+    channel.close()
+
+
 def test_a_place_that_hung_up_between_two_batches_gets_the_second_one_on_a_new_connection() -> None:
     """No event loop runs between batches, so that nobody had heard it."""
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         listener.settimeout(5.0)
         channel = open_channel(SinkSettings("s", f"http://127.0.0.1:{listener.getsockname()[1]}/in"))
         for _ in range(2):
-            asked = pool.submit(_asked, listener)
-            sending = threading.Thread(target=lambda: asked.result().sendall(_GOOD))
-            sending.start()
+            answering = pool.submit(_answer, listener)
             channel.send(RECORD)
-            sending.join()
-            asked.result().close()
+            answering.result().close()
         channel.close()
 
 

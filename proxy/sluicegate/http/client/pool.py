@@ -245,6 +245,8 @@ def _origin(url: httpx.URL) -> Origin:
     scheme = url.scheme
     if scheme not in _PORTS:
         raise httpx.UnsupportedProtocol(f"not an http or https address: {scheme}")
+    if not 0 <= (url.port or 0) < 65_536:  # httpx takes any, and the socket would raise `OverflowError`
+        raise httpx.UnsupportedProtocol(f"not a port: {url.port}")
     return scheme, url.raw_host, url.port or _PORTS[scheme]
 
 
