@@ -241,6 +241,8 @@ MISTAKES = {
     "a profile called as what exempts": ("approvals: {profiles: {§none: {tier: self}}}", ["bad-profile-name not none"]),
     "no name for a log": ("audit: {path: §audit/Log.txt}", ["bad-path ends in .jsonl"]),
     "a place that no sink speaks": ("audit: {sinks: [{name: a, to: §'ftp://x'}]}", ["bad-sink tcp://host:port"]),
+    "a sink at a port that does not exist": ("audit: {sinks: [{name: a, to: §'tcp://x:65536'}]}", ["bad-sink tcp://"]),
+    "a sink at half an address": ("audit: {sinks: [{name: a, to: §'tcp://[::1'}]}", ["bad-sink tcp://"]),
     "two sinks with one name": (
         "audit: {sinks: [{name: a, to: 'udp://x:1'}, {name: §a, to: 'udp://y:1'}]}",
         ["duplicate-sink a name of its own"],

@@ -24,8 +24,11 @@ SINK_SCHEMES: Final = ("http", "https", "tcp", "udp")
 
 
 def _is_sink(value: str) -> bool:
-    parts = urlsplit(value)
-    return parts.scheme in SINK_SCHEMES and bool(parts.hostname)
+    try:
+        parts = urlsplit(value)
+        return parts.scheme in SINK_SCHEMES and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # its port is none, or its address
+        return False
 
 
 LogPath = Annotated[
