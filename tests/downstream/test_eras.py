@@ -21,11 +21,12 @@ from scripted_servers import (
     until,
 )
 
-from sluicegate.downstream import connector
+from sluicegate.downstream import call_limits, connector
 from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client, Result, TaskStarted
 from sluicegate.store.memory import MemoryStore
+from sluicegate.telemetry import Backoff
 
 TEXT: Json = {"content": [{"type": "text", "text": '"done"'}]}
 
@@ -138,6 +139,20 @@ async def test_a_client_that_ends_its_own_process_again_and_again_lets_nobody_el
         assert process.starts() == 0 and rig.server.status == "up"
         assert await rig.tool("echo", {"x": 1}, client=other) == {"x": 1}
         assert process.starts() == 1
+
+
+async def test_a_process_that_is_ready_is_for_whoever_has_not_just_ended_its_own(
+    process: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_limits, "DEFAULT_BACKOFF", Backoff(first=30.0))
+    other = Client("key:b", revision="2025-11-25", session="s2")
+    async with process.run(era="legacy") as rig:
+        await die(rig, LEGACY)
+        await until(lambda: rig.server.life.pool.live())
+        process.starts()
+        assert await rig.reason("die", LEGACY) == "server_unavailable"
+        assert await rig.tool("echo", {"x": 1}, client=other) == {"x": 1}
+        assert process.starts() == 0
 
 
 @pytest.mark.usefixtures("ended_soon")

@@ -30,8 +30,12 @@ class RetryBackoff:
 
     def left(self, whose: str = "") -> float:
         """Seconds until a connection of that principal, or of nobody, may be dialled."""
+        return max(self._of_all.until - self._clock(), self.own_left(whose))
+
+    def own_left(self, whose: str) -> float:
+        """Seconds for which that principal alone must wait, also where a connection is ready."""
         own = self._own.get(whose)
-        return max(self._of_all.until - self._clock(), own.until - self._clock() if own else 0.0, 0.0)
+        return max(own.until - self._clock(), 0.0) if own else 0.0
 
     @property
     def next_due(self) -> float:

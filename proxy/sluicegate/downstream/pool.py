@@ -81,6 +81,11 @@ _MAX_TAKEN: Final = 10_000
 
 
 Open = Callable[[ConnectionKey, TaskGroup], Awaitable[ServerConnection]]
+Due = Callable[[str], Awaitable[None]]
+
+
+async def _at_once(principal: str) -> None:
+    """Nobody has to wait."""
 
 
 @dataclass(slots=True, eq=False)
@@ -281,13 +286,14 @@ def _least_entitled(
 
 class ConnectionPool:
     """`ended` is told of each connection that ends by itself: (key, seconds that it lived, why). A started server has
-    at most `settings.processes`, those included that have been told to end and have not yet."""
+    at most `settings.processes`, those included that have been told to end and have not yet. `due` returns when that
+    principal may have another connection, and raises as dialling does."""
 
     def __init__(
         self, open: Open, ended: Callable[[ConnectionKey, float, str], None], clock: Callable[[], float],
-        settings: ServerSettings, is_idle: Callable[[str], bool] = lambda session: False,
+        settings: ServerSettings, is_idle: Callable[[str], bool] = lambda session: False, due: Due = _at_once,
     ) -> None:  # fmt: skip
-        self._open = open
+        self._open, self._due = open, due
         # The key of what is open so that one is. `first` is also that of what turned out to be legacy, not modern.
         self.first = self._nobodys = SHARED if settings.sharing == "shared" else SPARE
         self._ended = ended
@@ -364,6 +370,7 @@ class ConnectionPool:
         spare = self._slots.get(spare_for(key))
         if key.era != "legacy" or key in self._slots or spare is None:
             return None
+        await self._due(key.principal)
         await spare.arrived.wait()
         return self._adopt(spare, key)
 

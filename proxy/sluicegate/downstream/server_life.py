@@ -226,7 +226,7 @@ class ServerLife:
     ) -> None:  # fmt: skip
         self._settings, self._connector, self._suspended, self._clock = settings, connector, suspended, clock
         self._moved = moved
-        self.pool = ConnectionPool(self._open, self._ended, clock, settings, is_idle)
+        self.pool = ConnectionPool(self._open, self._ended, clock, settings, is_idle, self._due)
         self.selector = ConnectionSelector(settings, self.pool, connector, suspended)
         patience, most = settings.list_timeout, settings.max_result
         self.subscriptions = ResourceWatches(self.pool, self.selector.key, patience, most)
@@ -299,10 +299,7 @@ class ServerLife:
     async def _open(self, key: ConnectionKey, group: TaskGroup) -> ServerConnection:
         """Opens a connection, after the end of a back-off. Every dial passes here."""
         legacy = self.pool.first if key == MODERN_KEY else key  # the era may turn out to be the other one
-        if (wait := self._backoff.left(key.principal)) > _PATIENT:
-            raise failures.known(self.health.error, "it failed a moment ago")
-        if wait > 0:
-            await anyio.sleep(wait)
+        await self._pause(self._backoff.left(key.principal))
         is_start = self.status != "up"
         if is_start:
             self.health.note("connecting")
@@ -320,6 +317,16 @@ class ServerLife:
             self.health.note("connected", f"{connection.era}, {self._connector.transport}")
         self.mark_up(is_heard=True)
         return connection
+
+    async def _due(self, whose: str) -> None:
+        """A spare is for whoever has not just ended its own: each would have to be started again."""
+        await self._pause(self._backoff.own_left(whose))
+
+    async def _pause(self, left: float) -> None:
+        if left > _PATIENT:
+            raise failures.known(self.health.error, "it failed a moment ago")
+        if left > 0:
+            await anyio.sleep(left)
 
     def _ended(self, key: ConnectionKey, lived: float, why: str) -> None:
         self.health.ended(why)
