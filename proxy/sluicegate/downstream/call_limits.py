@@ -1,6 +1,5 @@
 """How much of one server's trouble is let through: calls to a server that keeps failing, new attempts."""
 
-import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,12 +35,6 @@ class RetryBackoff:
         """Seconds for which that principal alone must wait, also where a connection is ready."""
         own = self._own.get(whose)
         return max(own.until - self._clock(), 0.0) if own else 0.0
-
-    @property
-    def next_due(self) -> float:
-        """Seconds until the next principal that waits may dial; infinity where none waits."""
-        now = self._clock()
-        return min((own.until - now for own in self._own.values() if own.until > now), default=math.inf)
 
     def failed(self, whose: str = "") -> None:
         if whose and whose not in self._own:

@@ -406,8 +406,7 @@ class ServerLife:
                 if is_there:
                     self.mark_up()
                 self._settled.set()
-                often = min(_SWEEP, self._settings.idle or _SWEEP, max(self._backoff.next_due, 0.05))
-                await self.changed.wait(often if is_there else _SOON)
+                await self.changed.wait(min(_SWEEP, self._settings.idle or _SWEEP) if is_there else _SOON)
                 self.pool.sweep()
 
     def _need(self, client: Client | None = None) -> None:
@@ -431,7 +430,7 @@ class ServerLife:
         if self.is_suspect:
             await self._check()
         for key in self.pool.missing():
-            if key.era in (self._connector.eras or ()) and not self._backoff.left(key.principal):
+            if key.era in (self._connector.eras or ()):
                 await self.pool.get(key)
         if len(self.pool) == 0:
             await self.pool.get(MODERN_KEY if "modern" in (self._connector.eras or ()) else self.pool.first)
