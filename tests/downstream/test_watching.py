@@ -372,6 +372,23 @@ async def test_nobody_waits_until_another_client_has_all_its_subscriptions_or_lo
         await until(lambda: len(script.requests) == len(many) + 1)
 
 
+async def test_what_is_to_be_watched_again_keeps_its_place_however_long_others_take() -> None:
+    script = LegacyServer()
+    settings: Any = {"era": "legacy", "sharing": "shared", "list_timeout": 0.3}
+    async with endpoint(script) as (url, _), running(url=url, **settings) as rig:
+        await subscribe(rig, Heard(), "x:1")
+        watches = rig.server.life.subscriptions
+        board = watches._board(LEGACY, "legacy")
+        assert await board.turns.enter("key:b", 1.0)
+        board.asked = None
+        watches.renew()
+        await until(lambda: board.turns.waiting)
+        await anyio.sleep(0.5)
+        assert board.turns.waiting
+        board.turns.leave("key:b")
+        await until(lambda: board.asked)
+
+
 async def test_an_update_of_what_nobody_wants_any_more_is_for_nobody_also_not_for_who_comes_next() -> None:
     script = LegacyServer()
     async with endpoint(script) as (url, _), running(url=url, era="legacy", sharing="shared") as rig:
