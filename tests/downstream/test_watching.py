@@ -279,6 +279,22 @@ async def test_a_set_that_others_wait_for_is_asked_for_in_parts() -> None:
         assert len(watched) == left * AT_ONCE
 
 
+async def test_a_subscription_whose_answer_nobody_awaited_is_ended_as_any() -> None:
+    asked: list[str] = []
+
+    async def ask(method: str, params: Json) -> Response:
+        asked.append(f"{method} {params['uri']}")
+        if asked[-1] == "resources/subscribe x:1":
+            await anyio.sleep_forever()
+        return Response(1, {} if params["uri"] != "x:no" else None, {"code": -1} if params["uri"] == "x:no" else None)
+
+    watch = OneByOne(ask).watch
+    with anyio.move_on_after(0.05):
+        await watch(frozenset({"x:1", "x:no"}))
+    assert await watch(frozenset({"x:2"})) == (frozenset({"x:2"}), {})
+    assert asked[2:] == ["resources/subscribe x:2", "resources/unsubscribe x:1"]
+
+
 # ---------------------------------------------------------------- legacy servers
 
 
