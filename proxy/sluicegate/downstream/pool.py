@@ -82,6 +82,7 @@ _MAX_TAKEN: Final = 10_000
 
 Open = Callable[[ConnectionKey, TaskGroup], Awaitable[ServerConnection]]
 Due = Callable[[str], Awaitable[None]]
+"""Returns when that principal may have a spare, as one that has not just ended its own; raises as dialling does."""
 
 
 async def _at_once(principal: str) -> None:
@@ -286,17 +287,15 @@ def _least_entitled(
 
 class ConnectionPool:
     """`ended` is told of each connection that ends by itself: (key, seconds that it lived, why). A started server has
-    at most `settings.processes`, those included that have been told to end and have not yet. `due` returns when that
-    principal may have another connection, and raises as dialling does."""
+    at most `settings.processes`, those included that have been told to end and have not yet."""
 
     def __init__(
         self, open: Open, ended: Callable[[ConnectionKey, float, str], None], clock: Callable[[], float],
         settings: ServerSettings, is_idle: Callable[[str], bool] = lambda session: False, due: Due = _at_once,
     ) -> None:  # fmt: skip
-        self._open, self._due = open, due
+        self._open, self._due, self._ended = open, due, ended
         # The key of what is open so that one is. `first` is also that of what turned out to be legacy, not modern.
         self.first = self._nobodys = SHARED if settings.sharing == "shared" else SPARE
-        self._ended = ended
         self._clock = clock
         self._idle = IdleTimes(settings, clock, is_idle)
         self._most = MAX_CONNECTIONS if settings.command is None else settings.processes

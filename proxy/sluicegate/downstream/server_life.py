@@ -299,7 +299,7 @@ class ServerLife:
     async def _open(self, key: ConnectionKey, group: TaskGroup) -> ServerConnection:
         """Opens a connection, after the end of a back-off. Every dial passes here."""
         legacy = self.pool.first if key == MODERN_KEY else key  # the era may turn out to be the other one
-        await self._pause(self._backoff.left(key.principal))
+        await _pause(self._backoff.left(key.principal), self.health.error)
         is_start = self.status != "up"
         if is_start:
             self.health.note("connecting")
@@ -319,14 +319,7 @@ class ServerLife:
         return connection
 
     async def _due(self, whose: str) -> None:
-        """A spare is for whoever has not just ended its own: each would have to be started again."""
-        await self._pause(self._backoff.own_left(whose))
-
-    async def _pause(self, left: float) -> None:
-        if left > _PATIENT:
-            raise failures.known(self.health.error, "it failed a moment ago")
-        if left > 0:
-            await anyio.sleep(left)
+        await _pause(self._backoff.own_left(whose), self.health.error)
 
     def _ended(self, key: ConnectionKey, lived: float, why: str) -> None:
         self.health.ended(why)
@@ -467,6 +460,14 @@ class ServerLife:
     def _tell(self) -> None:
         if not self._is_retired:
             self._moved(self._settings.key)
+
+
+async def _pause(left: float, error: Exception) -> None:
+    """Waits for the end of a back-off. Raises what is known where that is too far."""
+    if left > _PATIENT:
+        raise failures.known(error, "it failed a moment ago")
+    if left > 0:
+        await anyio.sleep(left)
 
 
 def _carried(client: Client, era: Era) -> Json:
