@@ -21,11 +21,12 @@ from scripted_servers import (
     until,
 )
 
-from sluicegate.downstream import connector
+from sluicegate.downstream import call_limits, connector, server_life
 from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client, Result, TaskStarted
 from sluicegate.store.memory import MemoryStore
+from sluicegate.telemetry import Backoff
 
 TEXT: Json = {"content": [{"type": "text", "text": '"done"'}]}
 
@@ -138,6 +139,34 @@ async def test_a_client_that_ends_its_own_process_again_and_again_lets_nobody_el
         assert process.starts() == 0 and rig.server.status == "up"
         assert await rig.tool("echo", {"x": 1}, client=other) == {"x": 1}
         assert process.starts() == 1
+
+
+async def test_a_process_that_is_ready_is_for_whoever_has_not_just_ended_its_own(
+    process: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_limits, "DEFAULT_BACKOFF", Backoff(first=30.0))
+    other = Client("key:b", revision="2025-11-25", session="s2")
+    async with process.run(era="legacy") as rig:
+        await die(rig, LEGACY)
+        await until(lambda: rig.server.life.pool.live())
+        process.starts()
+        assert await rig.reason("die", LEGACY) == "server_unavailable"
+        assert await rig.tool("echo", {"x": 1}, client=other) == {"x": 1}
+        assert process.starts() == 0
+
+
+async def test_what_is_missing_is_dialled_also_where_a_timer_ends_a_moment_before_the_back_off(
+    process: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_life, "_SWEEP", 3600.0)
+    async with process.run(era="legacy", processes=8) as rig:
+        await rig.tool("echo", client=LEGACY)
+        life = rig.server.life
+        life.pool.needs.hold(life.selector.key(LEGACY, "legacy")._replace(scope="another"))
+        life._backoff._of_all.until = rig.clock() + 0.2
+        life._nudged.set()
+        life.changed.set()
+        await until(lambda: len(life.pool.live()) == 2, 10)
 
 
 @pytest.mark.usefixtures("ended_soon")

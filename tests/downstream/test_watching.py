@@ -279,6 +279,22 @@ async def test_a_set_that_others_wait_for_is_asked_for_in_parts() -> None:
         assert len(watched) == left * AT_ONCE
 
 
+async def test_a_subscription_whose_answer_nobody_awaited_is_ended_as_any() -> None:
+    asked: list[str] = []
+
+    async def ask(method: str, params: Json) -> Response:
+        asked.append(f"{method} {params['uri']}")
+        if asked[-1] == "resources/subscribe x:1":
+            await anyio.sleep_forever()
+        return Response(1, {} if params["uri"] != "x:no" else None, {"code": -1} if params["uri"] == "x:no" else None)
+
+    watch = OneByOne(ask).watch
+    with anyio.move_on_after(0.05):
+        await watch(frozenset({"x:1", "x:no"}))
+    assert await watch(frozenset({"x:2"})) == (frozenset({"x:2"}), {})
+    assert asked[2:] == ["resources/subscribe x:2", "resources/unsubscribe x:1"]
+
+
 # ---------------------------------------------------------------- legacy servers
 
 
@@ -370,6 +386,23 @@ async def test_nobody_waits_until_another_client_has_all_its_subscriptions_or_lo
             script.may_answer.set()
         assert script.requests.index("subscribe y:1") < 4 * AT_ONCE
         await until(lambda: len(script.requests) == len(many) + 1)
+
+
+async def test_what_is_to_be_watched_again_keeps_its_place_however_long_others_take() -> None:
+    script = LegacyServer()
+    settings: Any = {"era": "legacy", "sharing": "shared", "list_timeout": 0.3}
+    async with endpoint(script) as (url, _), running(url=url, **settings) as rig:
+        await subscribe(rig, Heard(), "x:1")
+        watches = rig.server.life.subscriptions
+        board = watches._board(LEGACY, "legacy")
+        assert await board.turns.enter("key:b", 1.0)
+        board.asked = None
+        watches.renew()
+        await until(lambda: board.turns.waiting)
+        await anyio.sleep(0.5)
+        assert board.turns.waiting
+        board.turns.leave("key:b")
+        await until(lambda: board.asked)
 
 
 async def test_an_update_of_what_nobody_wants_any_more_is_for_nobody_also_not_for_who_comes_next() -> None:

@@ -252,6 +252,18 @@ async def test_a_child_pays_for_blank_lines(spans: list[bool]) -> None:
     assert spans == [True]
 
 
+async def test_a_child_that_ends_its_answers_with_a_blank_line_pays_for_none(spans: list[bool]) -> None:
+    class Over:
+        is_over = True
+
+    wire: Any = StdioTransport(ServerSettings("s", command=("s",)), StderrTail(), LoopBudget(), lambda: None)
+    wire._receive = lambda data, exchange: Over()
+    wire._heard(b'{"id":1}\r\n\r\n{"id":2}\n\n')
+    assert spans == []
+    wire._heard(b'{"id":1}\n\n\n')
+    assert spans == [True]
+
+
 @pytest.mark.parametrize("kind", ["body", "stream"])
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_an_equal_long_list_is_not_decoded_anew_whoever_asks_for_it(

@@ -1,6 +1,5 @@
 """How much of one server's trouble is let through: calls to a server that keeps failing, new attempts."""
 
-import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,14 +29,12 @@ class RetryBackoff:
 
     def left(self, whose: str = "") -> float:
         """Seconds until a connection of that principal, or of nobody, may be dialled."""
-        own = self._own.get(whose)
-        return max(self._of_all.until - self._clock(), own.until - self._clock() if own else 0.0, 0.0)
+        return max(self._of_all.until - self._clock(), self.own_left(whose))
 
-    @property
-    def next_due(self) -> float:
-        """Seconds until the next principal that waits may dial; infinity where none waits."""
-        now = self._clock()
-        return min((own.until - now for own in self._own.values() if own.until > now), default=math.inf)
+    def own_left(self, whose: str) -> float:
+        """Seconds for which that principal alone must wait, also where a connection is ready."""
+        own = self._own.get(whose)
+        return max(own.until - self._clock(), 0.0) if own else 0.0
 
     def failed(self, whose: str = "") -> None:
         if whose and whose not in self._own:

@@ -81,6 +81,12 @@ _MAX_TAKEN: Final = 10_000
 
 
 Open = Callable[[ConnectionKey, TaskGroup], Awaitable[ServerConnection]]
+Due = Callable[[str], Awaitable[None]]
+"""Returns when that principal may have a spare, as one that has not just ended its own; raises as dialling does."""
+
+
+async def _at_once(principal: str) -> None:
+    """Nobody has to wait."""
 
 
 @dataclass(slots=True, eq=False)
@@ -285,12 +291,11 @@ class ConnectionPool:
 
     def __init__(
         self, open: Open, ended: Callable[[ConnectionKey, float, str], None], clock: Callable[[], float],
-        settings: ServerSettings, is_idle: Callable[[str], bool] = lambda session: False,
+        settings: ServerSettings, is_idle: Callable[[str], bool] = lambda session: False, due: Due = _at_once,
     ) -> None:  # fmt: skip
-        self._open = open
+        self._open, self._due, self._ended = open, due, ended
         # The key of what is open so that one is. `first` is also that of what turned out to be legacy, not modern.
         self.first = self._nobodys = SHARED if settings.sharing == "shared" else SPARE
-        self._ended = ended
         self._clock = clock
         self._idle = IdleTimes(settings, clock, is_idle)
         self._most = MAX_CONNECTIONS if settings.command is None else settings.processes
@@ -364,6 +369,7 @@ class ConnectionPool:
         spare = self._slots.get(spare_for(key))
         if key.era != "legacy" or key in self._slots or spare is None:
             return None
+        await self._due(key.principal)
         await spare.arrived.wait()
         return self._adopt(spare, key)
 

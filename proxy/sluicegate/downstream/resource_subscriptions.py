@@ -67,6 +67,7 @@ class OneByOne:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._watched: set[str] = set()
+        self._begun: set[str] = set()  # those too of whose answer nobody knows
 
     async def watch(
         self, uris: frozenset[str], first: Collection[str] = (), others_wait: Callable[[], bool] = lambda: False
@@ -82,8 +83,9 @@ class OneByOne:
                     return frozenset(self._watched), refused
             if first and others_wait():
                 return frozenset(self._watched), refused
-        for some in _in_steps(self._watched - uris):
+        for some in _in_steps(self._begun - uris):
             self._watched.difference_update(some)
+            self._begun.difference_update(some)
             await asyncio.gather(*(self._ask("resources/unsubscribe", {"uri": uri}) for uri in some))
             if others_wait():
                 break
@@ -91,10 +93,12 @@ class OneByOne:
 
     async def _subscribe(self, uri: str, refused: dict[str, Failure]) -> None:
         params = {"uri": uri}
+        self._begun.add(uri)
         answer = await self._ask("resources/subscribe", params)
         if answer.error is None:
             self._watched.add(uri)
         else:
+            self._begun.discard(uri)
             why = legacy_server.failure(Call(_NOBODY, "resources/read", params), answer.error)
             is_missing = isinstance(why.data, dict) and why.data.get("uri") == uri
             refused[uri] = Failure(why.code, why.message[:MAX_WHY], params if is_missing else None)
@@ -464,7 +468,7 @@ class ResourceWatches:
         """Asks the server for a part of what is wanted, or for all of it. Clients take turns, and so does what has no
         client. Returns whether it has been asked for all of `want`."""
         whose = "" if want is None else want.whose
-        if not await board.turns.enter(whose, self._patience):
+        if not await board.turns.enter(whose, None):  # a client's deadline is its own; what is watched again has none
             raise TimeoutError
         try:
             if not board.uris:

@@ -226,7 +226,7 @@ class ServerLife:
     ) -> None:  # fmt: skip
         self._settings, self._connector, self._suspended, self._clock = settings, connector, suspended, clock
         self._moved = moved
-        self.pool = ConnectionPool(self._open, self._ended, clock, settings, is_idle)
+        self.pool = ConnectionPool(self._open, self._ended, clock, settings, is_idle, self._due)
         self.selector = ConnectionSelector(settings, self.pool, connector, suspended)
         patience, most = settings.list_timeout, settings.max_result
         self.subscriptions = ResourceWatches(self.pool, self.selector.key, patience, most)
@@ -299,10 +299,7 @@ class ServerLife:
     async def _open(self, key: ConnectionKey, group: TaskGroup) -> ServerConnection:
         """Opens a connection, after the end of a back-off. Every dial passes here."""
         legacy = self.pool.first if key == MODERN_KEY else key  # the era may turn out to be the other one
-        if (wait := self._backoff.left(key.principal)) > _PATIENT:
-            raise failures.known(self.health.error, "it failed a moment ago")
-        if wait > 0:
-            await anyio.sleep(wait)
+        await _pause(self._backoff.left(key.principal), self.health.error)
         is_start = self.status != "up"
         if is_start:
             self.health.note("connecting")
@@ -320,6 +317,9 @@ class ServerLife:
             self.health.note("connected", f"{connection.era}, {self._connector.transport}")
         self.mark_up(is_heard=True)
         return connection
+
+    async def _due(self, whose: str) -> None:
+        await _pause(self._backoff.own_left(whose), self.health.error)
 
     def _ended(self, key: ConnectionKey, lived: float, why: str) -> None:
         self.health.ended(why)
@@ -399,8 +399,7 @@ class ServerLife:
                 if is_there:
                     self.mark_up()
                 self._settled.set()
-                often = min(_SWEEP, self._settings.idle or _SWEEP, max(self._backoff.next_due, 0.05))
-                await self.changed.wait(often if is_there else _SOON)
+                await self.changed.wait(min(_SWEEP, self._settings.idle or _SWEEP) if is_there else _SOON)
                 self.pool.sweep()
 
     def _need(self, client: Client | None = None) -> None:
@@ -424,7 +423,7 @@ class ServerLife:
         if self.is_suspect:
             await self._check()
         for key in self.pool.missing():
-            if key.era in (self._connector.eras or ()) and not self._backoff.left(key.principal):
+            if key.era in (self._connector.eras or ()):
                 await self.pool.get(key)
         if len(self.pool) == 0:
             await self.pool.get(MODERN_KEY if "modern" in (self._connector.eras or ()) else self.pool.first)
@@ -461,6 +460,14 @@ class ServerLife:
     def _tell(self) -> None:
         if not self._is_retired:
             self._moved(self._settings.key)
+
+
+async def _pause(left: float, error: Exception) -> None:
+    """Waits for the end of a back-off. Raises what is known where that is too far."""
+    if left > _PATIENT:
+        raise failures.known(error, "it failed a moment ago")
+    if left > 0:
+        await anyio.sleep(left)
 
 
 def _carried(client: Client, era: Era) -> Json:

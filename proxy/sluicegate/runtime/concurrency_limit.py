@@ -58,8 +58,8 @@ class ConcurrencyLimit:
         self._inside.append(principal)
         return True
 
-    async def enter(self, principal: str, timeout: float) -> bool:
-        """Returns False when there is no room, now or in time. A call that entered must `leave`."""
+    async def enter(self, principal: str, timeout: float | None) -> bool:
+        """Returns False when there is no room, now or in time, if that ends. A call that entered must `leave`."""
         if self.enter_at_once(principal):
             return True
         if self.is_closed or (self.waiting >= self._room and not self._displace(principal)):

@@ -235,8 +235,8 @@ class StdioTransport:
 
     def _work(self, since: float) -> None:
         """Takes a piece of what was read. The rest has its turn after others: a chunk may be thousands of lines. Blank
-        ones are no answer that somebody waits for, and count."""
-        is_counted, size = False, 0
+        ones are no answer that somebody waits for, and count where there are more of them than of messages."""
+        is_counted, size, blank = False, 0, 0
         while self._unread and size < PIECE and not self._is_deaf:
             line = self._unread.popleft()
             size += len(line) + _EACH
@@ -246,9 +246,10 @@ class StdioTransport:
                 owner = self._receive(line, None)
                 self._note_noise(line, owner)
                 is_counted = is_counted or owner is None or not owner.is_over
+                blank -= 1
             else:
-                is_counted = True
-        is_over = is_counted and self._budget.charge_since(since) > 0.0
+                blank += 1
+        is_over = (is_counted or blank > 0) and self._budget.charge_since(since) > 0.0
         if is_over or self._unread:
             self._pause(self._rest() if is_over else None)
 
