@@ -1,10 +1,14 @@
 """What a request shows for credentials, and what a refusal of them leads to."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
+import anyio.lowlevel
 import pytest
 from scripted_servers import LEGACY, MODERN, Asked, endpoint, legacy_start, modern_start, running
+from test_legacy_sse_servers import Older
 
+from sluicegate.downstream.failures import LoginRequired, login_over
 from sluicegate.downstream.settings import Credentials
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client, Failure, Result
@@ -120,3 +124,97 @@ async def test_what_waited_for_its_first_token_is_not_sent_once_its_right_is_los
         lost.append(True)  # there is a connection: the next call waits for its token alone
         assert await rig.reason("t", client) == "denied"
         assert sum(asked.rpc == "tools/call" for asked in log) == 1
+
+
+class Retiring(NumberedTokens):
+    """An account whose server is retired while somebody waits for its next token."""
+
+    def __init__(self, has_token: bool) -> None:
+        super().__init__()
+        self.retire: Callable[[], None] | None = None
+        self._has_token = has_token
+
+    def headers(self) -> Credentials:
+        return super().headers() if self._has_token or self.retire is None else ()
+
+    async def renewed(self) -> Credentials:
+        return await self._next()
+
+    async def rejected(self, used: Credentials, status: int, challenges: Sequence[str]) -> Credentials:
+        return await self._next()
+
+    async def _next(self) -> Credentials:
+        assert self.retire is not None
+        self.retire()
+        await anyio.lowlevel.checkpoint()
+        return super().headers()
+
+
+class Ending(Retiring):
+    """Its login ends by that, as after `invalid_grant`."""
+
+    async def _next(self) -> Credentials:
+        await super()._next()
+        raise LoginRequired("Log in first.")
+
+
+class Refusing:
+    """A server of one protocol that refuses each call. `begun` is what it says of it before."""
+
+    def __init__(self, kind: str, begun: Json | None = None) -> None:
+        self._older, self._kind, self._begun = Older(), kind, begun
+
+    async def __call__(self, asked: Asked) -> None:
+        start = {"legacy": legacy_start, "modern": modern_start}.get(self._kind)
+        if asked.rpc == "tools/call":
+            if self._begun is not None:
+                await self._older.say(self._begun | {"params": {"progressToken": asked.message["id"], "progress": 1}})
+            await asked.reply(status=401, WWW_Authenticate=CHALLENGE)
+        elif start is None:
+            await self._older(asked)
+        elif not await start(asked):
+            await asked.result({"tools": [], "resultType": "complete"})
+
+
+KINDS = {"legacy": LEGACY, "modern": MODERN, "sse": LEGACY}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("has_token", [True, False], ids=["refused", "before it is sent"])
+@pytest.mark.parametrize("ends", [True, False], ids=["login over", "config changed"])
+async def test_a_call_that_ends_while_it_waits_for_a_token_was_not_executed_and_is_not_sent_any_more(
+    kind: str, has_token: bool, ends: bool
+) -> None:
+    """Another look at the logins may find that one is over before the call that found it out is told."""
+    client, account = KINDS[kind], (Ending if ends else Retiring)(has_token)
+    async with endpoint(Refusing(kind)) as (url, log), running(url=url, era=client.era, account=account) as rig:
+        await rig.request("tools/list", client=client)  # opens the connection
+        account.retire = partial(rig.server.retire, login_over("scripted") if ends else "it was removed")
+        assert await rig.reason("t", client) == ("login_required" if ends else "server_unavailable")
+        assert sum(asked.rpc == "tools/call" for asked in log) == has_token
+
+
+async def test_a_call_of_which_something_was_heard_may_have_run_though_it_was_refused() -> None:
+    account, server = Retiring(True), Refusing("sse", {"method": "notifications/progress"})
+    async with endpoint(server) as (url, _), running(url=url, account=account) as rig:
+        await rig.request("tools/list")
+        account.retire = partial(rig.server.retire, "it was removed")
+        assert await rig.reason("t") == "outcome_unknown"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("has_token", [True, False], ids=["again", "after the wait for a token"])
+async def test_a_call_that_was_sent_with_the_token_that_it_waited_for_may_have_run(kind: str, has_token: bool) -> None:
+    client, account, refusing = KINDS[kind], SlowLogin([], has_token=True), Refusing(kind)
+
+    async def script(asked: Asked) -> None:
+        if asked.rpc == "tools/call" and (not has_token or asked.headers["authorization"] != "Bearer 1"):
+            rig.server.retire("it was removed")
+            await asked.reply(status=202)
+        else:
+            await refusing(asked)
+
+    async with endpoint(script) as (url, _), running(url=url, era=client.era, account=account) as rig:
+        await rig.request("tools/list", client=client)
+        account._has_token = has_token
+        assert await rig.reason("t", client) == "outcome_unknown"

@@ -14,6 +14,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from sluicegate import telemetry
+from sluicegate.downstream.failures import login_over
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import Json, Notification
@@ -24,7 +25,6 @@ AT_ONCE: Final = 32
 """Scopes of one login that hear of a change in one step of the event loop."""
 _CIRCUITS: Final = ("closed", "half-open", "open")
 _MAX_KNOWN: Final = 10_000
-_LOGGED_OUT: Final = "its login has ended"
 _ONE_SESSION: Final = session_scope("")
 
 LoginOf = Callable[[Client], str]
@@ -171,7 +171,7 @@ class AccountServers:
         served = self._accounts.pop(login)
         self._forget()
         served.due.clear()
-        served.server.retire(_LOGGED_OUT)
+        served.server.retire(login_over(self.key))
         self._tasks.end(served.server)
 
     def take(self, logins: Collection[str], new: Collection[str]) -> None:

@@ -53,6 +53,11 @@ class LoginRequired(Lost):
         self.scopes = tuple(scopes)
 
 
+def login_over(server: str) -> LoginRequired:
+    """The login of what was not executed has ended meanwhile. The next call says where to log in."""
+    return LoginRequired(f"The login to {server} has ended. Call again.")
+
+
 class Withheld(Lost):
     """Sluice itself does not send the call, for this reason. `text` is a sentence."""
 

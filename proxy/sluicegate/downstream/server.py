@@ -283,7 +283,7 @@ class DownstreamServer:
         if self._publish is not None:
             self._publish(self.key, "" if scope is None and self.settings.sharing == "shared" else scope, notification)
 
-    def retire(self, why: str) -> None:
+    def retire(self, why: str | failures.LoginRequired) -> None:
         """It is not configured any more, or another takes its place: its calls end, and nobody hears of it again."""
         self._publish = None
         self.life.retire(why)

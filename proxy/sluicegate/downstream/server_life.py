@@ -290,6 +290,8 @@ class ServerLife:
             except TimeoutError:
                 raise failures.Lost("it does not answer", sent=False) from None
             except failures.Lost:
+                if self._is_retired:
+                    raise failures.known(self.health.error, "it is not running") from None
                 raise
             except OSError as error:
                 raise failures.as_lost(error) from None
@@ -342,11 +344,12 @@ class ServerLife:
         self.status, self._settled = "starting", anyio.Event()
         self.reconnect()
 
-    def retire(self, why: str) -> None:
+    def retire(self, why: str | failures.LoginRequired) -> None:
         """It is not configured any more, or another takes its place: its calls end, and nobody hears of it again."""
+        lost = failures.Lost(why, sent=False) if isinstance(why, str) else why
         self._is_retired, self.status = True, "down"
-        self.health.failed(failures.Lost(why, sent=False))
-        self.pool.retire(why)
+        self.health.failed(lost)
+        self.pool.retire(lost.text)
         if self._scope is not None:
             self._scope.cancel()
 

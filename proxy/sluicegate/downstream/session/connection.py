@@ -394,7 +394,7 @@ class ServerConnection:
             self.over.set()
         if all_lost:
             for exchange in tuple(self.pending.values()):
-                exchange.settle(error=Lost(why, sent=True, gone=True))
+                exchange.settle(error=Lost(why, sent=not exchange.is_unsent, gone=True))
         if not self.in_flight:
             self.drained.set()
 

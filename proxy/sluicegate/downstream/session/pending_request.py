@@ -44,8 +44,8 @@ class PendingRequest:
     """`id` is the JSON-RPC id and the progress token at once, both ours; `unmet` is a question that was refused,
     `level` the rank from which on log messages are wanted, -1 for none; `once`: it may be sent only once; `has_begun`:
     the server said something of it before the answer, so that no answer proves that nothing was executed; `is_parked`:
-    it waits for answers of its client; `only_reads`: what is sent from now on reads its result; `on_over` is called
-    once nobody waits any more."""
+    it waits for answers of its client; `only_reads`: what is sent from now on reads its result; `is_unsent`: it waits
+    for a token, and was not sent, or was refused with proof; `on_over` is called once nobody waits any more."""
 
     # Defaults stand in the class: most exchanges keep them, and setting them in each would cost more.
     call: Call | None = None
@@ -53,7 +53,7 @@ class PendingRequest:
     error: Exception | None = None
     patience: AnswerDeadline | None = None
     unmet: Request | None = None
-    is_call = is_parked = once = has_begun = only_reads = False
+    is_call = is_parked = once = has_begun = only_reads = is_unsent = False
     level = -1
     _token: Any = None
     _progress = -inf

@@ -101,9 +101,7 @@ class HttpTransport:
         """`exchange` is what the request is of, if it has an answer. Raises `Lost`."""
         account, used = self._settings.account, NO_CREDENTIALS
         if account is not None and not (used := account.headers()):
-            used = await account.renewed()
-            if used:  # else there was no login to wait for
-                self._check_still(exchange)
+            used = await self._renewed(account, exchange)
         if exchange is not None and exchange.is_over:
             raise Lost("nobody waits for its answer any more", sent=False)
         reply = await self._exchange(method, url, [*headers, *used], body)
@@ -113,6 +111,17 @@ class HttpTransport:
             except AnswerTooLarge:
                 raise _too_long(reply) from None
         return reply
+
+    async def _renewed(self, account: Account, exchange: PendingRequest | None) -> Credentials:
+        """What is sent first. Raises `Lost`."""
+        if exchange is not None:
+            exchange.is_unsent = not exchange.only_reads
+        used = await account.renewed()
+        if used:  # else there was no login to wait for
+            self._check_still(exchange)
+        if exchange is not None:
+            exchange.is_unsent = False
+        return used
 
     async def _once_more(
         self, account: Account, used: Credentials, reply: Reply, method: str, url: httpx.URL, headers: Raw, body: bytes,
@@ -124,10 +133,14 @@ class HttpTransport:
         try:
             while (exchange is None or exchange.may_be_sent_again) and await is_proof(reply):
                 reply.close()
+                if exchange is not None:
+                    exchange.is_unsent = not exchange.only_reads
                 used = await account.rejected(used, reply.status, challenges(reply))
                 if is_again or (exchange is not None and not exchange.may_be_sent_again):
                     raise await refused(reply)
                 self._check_still(exchange)
+                if exchange is not None:
+                    exchange.is_unsent = False
                 reply, is_again = await self._exchange(method, url, [*headers, *used], body), True
         except BaseException:
             reply.close()

@@ -156,9 +156,9 @@ class StreamableHttpTransport(http_base.HttpTransport):
     async def send(self, exchange: PendingRequest, body: bytes, headers: Headers) -> None:
         account, used = self._settings.account, NO_CREDENTIALS
         if account is not None and not (used := account.headers()):
-            used = await account.renewed()
-            if used:  # else there was no login to wait for
-                self._check_still(exchange)
+            used = await self._renewed(account, exchange)
+            if exchange.is_over:  # its connection has ended meanwhile
+                return
         try:  # as `_request`, without a frame more in the stack of each call
             response = await self._http.exchange(self._url, [*self._posting, *headers, *used], body)
         except httpx.TransportError as error:
