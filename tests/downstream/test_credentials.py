@@ -218,3 +218,18 @@ async def test_a_call_that_was_sent_with_the_token_that_it_waited_for_may_have_r
         await rig.request("tools/list", client=client)
         account._has_token = has_token
         assert await rig.reason("t", client) == "outcome_unknown"
+
+
+async def test_a_call_that_was_sent_before_its_login_ended_is_not_asked_for_again() -> None:
+    async def script(asked: Asked) -> None:
+        if asked.rpc == "tools/call":
+            rig.server.retire(login_over("scripted"))
+            await asked.reply(status=202)
+        elif not await legacy_start(asked):
+            await asked.result({"tools": []})
+
+    async with endpoint(script) as (url, _), running(url=url, account=NumberedTokens()) as rig:
+        outcome = await rig.request("tools/call", {"name": "t"})
+        assert isinstance(outcome, Result) and outcome.reason == "outcome_unknown"
+        text = outcome.value["content"][0]["text"]
+        assert "its login has ended. The call may or may not" in text and "again" not in text

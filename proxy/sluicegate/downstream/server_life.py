@@ -349,7 +349,7 @@ class ServerLife:
         lost = failures.Lost(why, sent=False) if isinstance(why, str) else why
         self._is_retired, self.status = True, "down"
         self.health.failed(lost)
-        self.pool.retire(lost.text)
+        self.pool.retire(why if isinstance(why, str) else "its login has ended")  # said of calls that may have run
         if self._scope is not None:
             self._scope.cancel()
 
