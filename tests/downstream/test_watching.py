@@ -13,6 +13,7 @@ from loop_steps import Steps
 from scripted_servers import LEGACY, MODERN, Asked, Rig, endpoint, event, legacy_start, modern_start, running, until
 
 from sluicegate.downstream import resource_subscriptions
+from sluicegate.downstream.failures import Lost
 from sluicegate.downstream.pool import SHARED
 from sluicegate.downstream.resource_subscriptions import (
     AT_ONCE,
@@ -293,6 +294,30 @@ async def test_a_subscription_whose_answer_nobody_awaited_is_ended_as_any() -> N
         await watch(frozenset({"x:1", "x:no"}))
     assert await watch(frozenset({"x:2"})) == (frozenset({"x:2"}), {})
     assert asked[2:] == ["resources/subscribe x:2", "resources/unsubscribe x:1"]
+
+
+async def test_a_subscription_that_was_ended_before_its_answer_came_is_asked_for_again() -> None:
+    asked: list[str] = []
+    late = anyio.Event()
+
+    async def ask(method: str, params: Json) -> Response:
+        asked.append(f"{method} {params['uri']}")
+        if asked[-1] == "resources/subscribe x:late" and len(asked) > 1:
+            await late.wait()
+        elif asked[-1] == "resources/subscribe x:bad":
+            raise Lost("the connection broke", sent=True)
+        return Response(1, {})
+
+    watch = OneByOne(ask).watch
+    with pytest.raises(Lost):
+        await watch(frozenset({"x:bad", "x:late"}))
+    await watch(frozenset())
+    late.set()
+    await anyio.lowlevel.checkpoint()
+    await anyio.lowlevel.checkpoint()
+    asked.clear()
+    assert await watch(frozenset({"x:late"})) == (frozenset({"x:late"}), {})
+    assert asked == ["resources/subscribe x:late"]
 
 
 # ---------------------------------------------------------------- legacy servers

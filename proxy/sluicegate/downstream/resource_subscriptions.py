@@ -96,7 +96,7 @@ class OneByOne:
         self._begun.add(uri)
         answer = await self._ask("resources/subscribe", params)
         if answer.error is None:
-            self._watched.add(uri)
+            self._watched.update({uri} & self._begun)  # else it was ended before its answer came
         else:
             self._begun.discard(uri)
             why = legacy_server.failure(Call(_NOBODY, "resources/read", params), answer.error)
