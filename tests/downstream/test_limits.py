@@ -229,9 +229,12 @@ def test_the_breaker_opens_after_failures_in_a_row_and_tries_one_call() -> None:
 def test_whoever_makes_a_server_end_waits_for_the_next_start_alone() -> None:
     now = 0.0
     backoff = RetryBackoff(lambda: now)
+    backoff.failed("b")
+    now += backoff.left("b") + 0.001
     backoff.failed("a")
-    backoff.failed("b")
-    backoff.failed("b")
+    for _ in range(5):
+        backoff.failed("b")  # sessions that end together
+    assert backoff.left("b") < 3.0
     assert backoff.left() == backoff.left("c") == 0.0 < backoff.left("a") < backoff.left("b")
     now = 100.0
     assert backoff.left("a") == backoff.left("b") == 0.0
@@ -240,8 +243,11 @@ def test_whoever_makes_a_server_end_waits_for_the_next_start_alone() -> None:
     for number in range(MAX_FAILING + 1):
         backoff.failed(f"key:{number}")
     assert backoff.left("key:0") == backoff.left()
+    now = 1000.0
+    backoff.failed("b")
+    assert 0.0 < backoff.left("b") < 1.3, "what ended so long ago does not count"
     backoff.forget()
-    assert backoff.left("key:1") == 0.0
+    assert backoff.left("b") == 0.0
 
 
 def test_whoever_makes_a_server_fail_opens_the_breaker_for_itself_alone() -> None:

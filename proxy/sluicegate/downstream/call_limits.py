@@ -37,13 +37,19 @@ class RetryBackoff:
         return max(own.until - self._clock(), 0.0) if own else 0.0
 
     def failed(self, whose: str = "") -> None:
+        """Counts once what ends together, as sessions do when their server is restarted."""
+        now = self._clock()
         if whose and whose not in self._own:
             while len(self._own) >= MAX_FAILING:
                 del self._own[next(iter(self._own))]
             self._own[whose] = _Retry()
         retry = self._own[whose] if whose else self._of_all
+        if now < retry.until:
+            return
+        if whose and now - retry.until > DEFAULT_BACKOFF.healthy:
+            retry.failures = 0
         retry.failures += 1
-        retry.until = self._clock() + DEFAULT_BACKOFF.pause(retry.failures) * random.uniform(0.75, 1.25)
+        retry.until = now + DEFAULT_BACKOFF.pause(retry.failures) * random.uniform(0.75, 1.25)
 
     def succeeded(self, whose: str = "") -> None:
         self._of_all.failures = 0

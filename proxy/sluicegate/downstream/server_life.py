@@ -268,8 +268,8 @@ class ServerLife:
         return error if isinstance(error := self.health.error, failures.LoginRequired) else None
 
     def lost(self, lost: failures.Lost, whose: str) -> None:
-        if (lost.gone and not lost.sent) or not lost.was_tried:
-            return  # the server is there, only that connection is not; or nobody asked it
+        if (lost.gone and not lost.sent) or not lost.was_tried or self._is_retired:
+            return  # the server is there, only that connection is not; or nobody asked it; or nobody will
         self.breaker.failed(whose)
         self.health.failed(lost)
         if self._settings.url and not lost.sent and lost.status is None:
